@@ -1,0 +1,1 @@
+"""Senses in, families out: the process that watches one node."""

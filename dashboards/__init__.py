@@ -1,0 +1,1 @@
+"""Boards and alerts, generated from the rules."""

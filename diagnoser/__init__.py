@@ -1,0 +1,1 @@
+"""Series in, findings out."""

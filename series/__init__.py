@@ -1,0 +1,1 @@
+"""Time series and PromQL: the ground floor, which knows nothing of LLMs."""

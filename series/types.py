@@ -1,0 +1,150 @@
+"""What a time series is here, and the one interface through which all of kvitals reads series.
+
+Samples live in *frames*: many series that were sampled at the same instants share one time axis, as one
+scrape target's series do. A frame is two numpy arrays, so a rate over five hundred histogram buckets is
+one vectorised operation and not five hundred.
+
+A cell without a sample holds `STALE`, Prometheus' own stale-marker NaN. It stands both for "the series
+had no sample at this instant" and for "the series ended here", which instant lookups treat alike: a series
+whose newest cell in the lookback is `STALE` does not exist. An ordinary NaN is a value.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+METRIC_NAME = "__name__"
+
+_STALE_BITS = 0x7FF0000000000002
+STALE: float = struct.unpack("<d", struct.pack("<Q", _STALE_BITS))[0]
+"""The bit pattern that Prometheus writes as a stale marker. Compare with `is_stale`, never with ==."""
+
+
+def is_stale(values: Floats) -> Bools:
+    """True where a cell holds no sample. `values` is any-dimensional and C-contiguous or not."""
+    return np.ascontiguousarray(values).view(np.uint64) == _STALE_BITS
+
+
+class Labels(Mapping[str, str]):
+    """An immutable, hashable label set, ordered by name. Empty values are absent, as in Prometheus."""
+
+    __slots__ = ("_hash", "_items", "_map")
+
+    def __init__(self, labels: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> None:
+        self._map = {k: v for k, v in sorted(dict(labels).items()) if v != ""}
+        self._items = tuple(self._map.items())
+        self._hash = hash(self._items)
+
+    def __getitem__(self, name: str) -> str:
+        return self._map[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._map)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Labels):
+            return self._items == other._items
+        return Mapping.__eq__(self, other)
+
+    def __repr__(self) -> str:
+        return f"Labels({self})"
+
+    def __str__(self) -> str:
+        """Prometheus notation: `name{a="b"}`."""
+        inner = ", ".join(f'{k}="{escape(v)}"' for k, v in self._items if k != METRIC_NAME)
+        return f"{self.name}{{{inner}}}" if inner or not self.name else self.name
+
+    @property
+    def name(self) -> str:
+        """The metric name, or the empty string."""
+        return self._map.get(METRIC_NAME, "")
+
+    def keep(self, names: Sequence[str]) -> Labels:
+        """Only the labels in `names`."""
+        return Labels({k: v for k, v in self._items if k in names})
+
+    def drop(self, *names: str) -> Labels:
+        """All labels but `names`."""
+        return Labels({k: v for k, v in self._items if k not in names})
+
+    def with_(self, **labels: str) -> Labels:
+        """A copy with `labels` set; an empty value removes one."""
+        return Labels({**self._map, **labels})
+
+
+def escape(value: str) -> str:
+    """A label value as it is written between double quotes."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+class MatchOp(Enum):
+    EQ = "="
+    NE = "!="
+    RE = "=~"
+    NRE = "!~"
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """One condition on one label. An absent label is the empty string; regular expressions are anchored."""
+
+    name: str
+    op: MatchOp
+    value: str
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(self.value, re.DOTALL)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        actual = labels.get(self.name, "")
+        if self.op is MatchOp.EQ:
+            return actual == self.value
+        if self.op is MatchOp.NE:
+            return actual != self.value
+        return (self._pattern.fullmatch(actual) is not None) == (self.op is MatchOp.RE)
+
+    def __str__(self) -> str:
+        return f'{self.name}{self.op.value}"{escape(self.value)}"'
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Series on one shared time axis.
+
+    times: float64[T], seconds since the epoch, strictly increasing.
+    values: float64[T, S], column s belongs to labels[s]; `STALE` where there is no sample.
+    """
+
+    times: Floats
+    values: Floats
+    labels: list[Labels] = field(default_factory=list)
+
+
+class SeriesSource(Protocol):
+    """Anything that series can be read from: the agent's window, history, a capture, a Prometheus."""
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        """Every series that satisfies all matchers, with its samples in start <= t <= end.
+
+        Returned arrays are read-only views or copies; a series with no sample in the range is left out.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""How findings reach people, and where agent and diagnoser are joined."""
