@@ -1,0 +1,185 @@
+"""The finding and the triage document: all that a terminal, a page, a message or a pipeline is told.
+
+Whoever renders these computes nothing. `schema()` is the published JSON schema; `VERSION` changes its first
+number when a reader of the old documents would break.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rules.model import Kind, Severity
+from series.types import Labels
+
+VERSION = "1.0"
+
+Outcome = Literal["fired", "clear", "n/a", "unknown"]
+
+
+class Entity(Struct, frozen=True):
+    kind: str  # the rule's scope
+    labels: dict[str, str]  # the scope's identity labels that are not empty
+    title: str  # for people: the most specific label
+
+
+class Measure(Struct, frozen=True):
+    """One signal's value at the moment of the finding."""
+
+    signal: str
+    value: float | None
+    unit: str
+    text: str  # rendered with its unit, or why it is missing
+    meaning: str = ""
+
+
+class Point(Struct, frozen=True, array_like=True):
+    t: float
+    value: float
+
+
+class EvidenceLine(Struct, frozen=True):
+    labels: dict[str, str]
+    points: list[Point]
+
+
+class Evidence(Struct, frozen=True):
+    """A query that shows the finding, its value now and over time."""
+
+    title: str
+    query: str
+    unit: str
+    text: str  # the value at the moment of the finding, with unit
+    lines: list[EvidenceLine]
+
+
+class Unknown(Struct, frozen=True):
+    """Something that could not be told, why, and what would tell it."""
+
+    what: str
+    why: str
+    remedy: str = ""
+
+
+class RuledOut(Struct, frozen=True):
+    code: str
+    title: str
+    entity: str
+    because: str  # the comparison that was false, with numbers
+
+
+class LeverSetting(Struct, frozen=True):
+    flag: str
+    now: str  # empty where unknown
+    to: str
+    restart: bool
+    note: str
+
+
+class LeverAdvice(Struct, frozen=True):
+    lever: str
+    title: str
+    why: str
+    does: str
+    does_not_fix: str
+    risk: str
+    cost: str
+    setting: LeverSetting | None  # None: no setting is known for this engine and version
+    setting_note: str  # why there is none
+    references: list[str]
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """What one rule says of one entity."""
+
+    id: str
+    episode: str  # id + since: the same trouble, once
+    code: str
+    name: str
+    title: str
+    kind: Kind
+    severity: Severity
+    entity: Entity
+    outcome: Outcome
+    reason: str  # for n/a and unknown: why; for clear: the comparison that was false
+    since: float | None
+    since_at_least: bool  # the start was not seen
+    confidence: float  # 0..1
+    confidence_words: str
+    confidence_why: list[str]
+    conclusion: str
+    measures: list[Measure]
+    evidence: list[Evidence]
+    explains: list[str]  # codes of fired symptoms and causes that this one explains, here and now
+    explained_by: list[str]
+    ruled_out: list[RuledOut]
+    unknowns: list[Unknown]
+    levers: list[LeverAdvice]
+    next_check: str
+    muted: str = ""  # the reason of the mute, if any
+
+
+class Source(Struct, frozen=True):
+    kind: Literal["live", "agent", "capture", "prometheus"]
+    name: str
+
+
+class Window(Struct, frozen=True):
+    start: float
+    end: float
+    seconds: float
+    cold: bool  # no history before the window: `for` and baselines do not apply
+
+
+class Slo(Struct, frozen=True):
+    name: str
+    seconds: float
+    source: str  # "default", "command line", "configuration"
+
+
+class Coverage(Struct, frozen=True):
+    """How many rules could be decided, and what was seen of each engine."""
+
+    rules: int
+    fired: int
+    clear: int
+    not_applicable: int
+    unknown: int
+    engines: list[dict[str, str]]
+
+
+class Triage(Struct, frozen=True, kw_only=True):
+    """The whole answer of one triage."""
+
+    version: str = VERSION
+    source: Source
+    window: Window
+    slo: list[Slo]
+    healthy: bool | None
+    verdict: str  # one sentence
+    causes: list[Finding]
+    symptoms: list[Finding]
+    telemetry: list[Finding]
+    notes: list[Finding]
+    ruled_out: list[RuledOut]
+    unknown: list[Finding]
+    muted: list[Finding]
+    coverage: Coverage
+
+
+def finding_id(code: str, entity: Labels) -> str:
+    """Stable over time and restarts: the hash of the code and the entity's identity."""
+    return hashlib.sha256(f"{code}{entity}".encode()).hexdigest()[:12]
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of `Triage`."""
+    return msgspec.json.schema(Triage)
+
+
+def encode(document: Triage) -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(document)

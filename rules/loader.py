@@ -1,0 +1,326 @@
+"""Read the knowledge: every YAML file below `rules/`, checked as a whole.
+
+What is wrong is said with file and line and what would be right. The knowledge that ships must load without
+a problem (a test sees to it); a user's own directory may hold broken files: each is named and left out, and
+everything else goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from rules.condition import Condition, parse_condition
+from rules.model import SCOPES, Family, Lever, Rule, Signal
+from series.promql import Expr, PromQLError, expand, names, parse
+
+ROOT = Path(__file__).parent
+MAX_FILE_BYTES = 256 * 1024
+SIGNAL_PREFIX = "kvitals:"
+FAMILY_PREFIX = "kvitals_"
+HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a file of knowledge, where, and what is allowed there."""
+
+    file: Path
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+class KnowledgeError(Exception):
+    """The knowledge that ships is broken, so there is nothing to go on with."""
+
+
+@dataclass
+class Knowledge:
+    """Everything that is known, by name. `problems` are the files that were left out."""
+
+    families: dict[str, Family] = field(default_factory=dict)
+    signals: dict[str, Signal] = field(default_factory=dict)
+    rules: dict[str, Rule] = field(default_factory=dict)
+    levers: dict[str, Lever] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    files: dict[str, Path] = field(default_factory=dict)  # rule code or lever name -> its file
+
+    def condition(self, rule: Rule, params: Mapping[str, float] | None = None) -> Condition:
+        """The rule's `when` with its parameters filled in; `params` override the defaults."""
+        return parse_condition(expand(rule.when, parameters(rule, params)))
+
+    def needs(self, rule: Rule) -> list[str]:
+        """The signals that decide a rule's outcome: those that its `when` names."""
+        return signal_names(parse(expand(rule.when, parameters(rule))))
+
+
+def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict[str, str]:
+    """What `$name` stands for in a rule's expressions."""
+    values = {name: param.default for name, param in rule.params.items()} | dict(overrides or {})
+    scope = ", ".join(SCOPES[rule.scope])
+    return {"scope": scope, **{name: f"{value:.12g}" for name, value in values.items()}}
+
+
+def signal_names(expr: Expr) -> list[str]:
+    """The signals that an expression names, without their prefix, in order and once each."""
+    return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX)))
+
+
+def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
+    """The family that a series name belongs to: histograms are named by their parts."""
+    if metric in families:
+        return None if families[metric].type == "histogram" else metric
+    for part in HISTOGRAM_PARTS:
+        base = metric.removesuffix(part)
+        if base != metric and base in families and families[base].type == "histogram":
+            return base
+    return None
+
+
+def load(extra: Sequence[Path] = ()) -> Knowledge:
+    """Load the knowledge that ships, then the rules and levers in the `extra` directories.
+
+    Raises KnowledgeError when what ships is broken. A problem in `extra` is recorded in `problems`.
+    """
+    knowledge = Knowledge()
+    _load_directory(knowledge, ROOT)
+    if knowledge.problems:
+        raise KnowledgeError("\n".join(str(p) for p in knowledge.problems))
+    for directory in extra:
+        if directory.is_dir():
+            _load_directory(knowledge, directory)
+        else:
+            knowledge.problems.append(Problem(directory, 0, "no such directory"))
+    return knowledge
+
+
+def _load_directory(knowledge: Knowledge, root: Path) -> None:
+    for path in sorted((root / "signals").glob("*.yaml")):
+        _load_subject(knowledge, path)
+    for path in sorted((root / "levers").glob("*.yaml")):
+        _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
+    loaded: list[tuple[Rule, _File]] = []
+    for path in sorted((root / "codes").glob("*.yaml")):
+        file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
+        if file is not None:
+            loaded.append((file.value, file))
+    for rule, file in loaded:
+        for line, message in check_rule(rule, knowledge, file):
+            knowledge.problems.append(Problem(file.path, line, message))
+            knowledge.rules.pop(rule.code, None)
+
+
+@dataclass
+class _File:
+    """A parsed YAML file that still knows its lines."""
+
+    path: Path
+    data: Any
+    node: yaml.Node
+    value: Any = None
+
+    def line(self, *keys: str | int) -> int:
+        """The line of a nested key, or of the deepest part of it that exists."""
+        node: yaml.Node = self.node
+        for key in keys:
+            child = _child(node, key)
+            if child is None:
+                break
+            node = child
+        return int(node.start_mark.line) + 1
+
+    def line_of(self, path: str) -> int:
+        """The line of a msgspec error path: `$.params[...].default`."""
+        keys = [int(i) if i else k for k, i in re.findall(r"\.([A-Za-z_]\w*)|\[(\d+)\]", path)]
+        return self.line(*keys)
+
+
+def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((v for k, v in node.value if k.value == key), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+        child: yaml.Node = node.value[key]
+        return child
+    return None
+
+
+def _read(path: Path) -> _File | Problem:
+    if path.stat().st_size > MAX_FILE_BYTES:
+        return Problem(path, 0, f"larger than {MAX_FILE_BYTES // 1024} KB: not a file of knowledge")
+    try:
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            return Problem(path, 0, "YAML aliases (*name) are not allowed")
+        node = yaml.compose(text, yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except UnicodeDecodeError:
+        return Problem(path, 0, "not UTF-8 text")
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        return Problem(path, line, f"not valid YAML: {error.problem}")
+    except (yaml.YAMLError, RecursionError) as error:
+        return Problem(path, 0, f"not valid YAML: {error}")
+    if not isinstance(data, dict) or node is None:
+        return Problem(path, 1, "expected a mapping of keys to values")
+    return _File(path, data, node)
+
+
+def _convert(file: _File, data: Any, type_: type[T], *keys: str) -> T | Problem:
+    try:
+        return msgspec.convert(data, type_, strict=True)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        text, _, where = message.partition(" - at `")
+        line = file.line(*keys) if not where else _File(file.path, data, _node(file, keys)).line_of(where)
+        return Problem(file.path, line, f"{text}{_allowed(type_, text)}")
+
+
+def _node(file: _File, keys: Sequence[str]) -> yaml.Node:
+    node = file.node
+    for key in keys:
+        node = _child(node, key) or node
+    return node
+
+
+def _allowed(type_: type, message: str) -> str:
+    if "unknown field" in message or "missing required" in message:
+        fields = ", ".join(f.encode_name for f in msgspec.structs.fields(type_))
+        return f" (allowed: {fields})"
+    return ""
+
+
+def _load_one(
+    knowledge: Knowledge,
+    path: Path,
+    type_: type[T],
+    into: dict[str, T],
+    key: Callable[[T], str],
+    stem: Callable[[T], str],
+) -> _File | None:
+    """Read one file that holds one rule or lever; returns it unless it had to be left out."""
+    file = _read(path)
+    if isinstance(file, Problem):
+        knowledge.problems.append(file)
+        return None
+    value = _convert(file, file.data, type_)
+    if isinstance(value, Problem):
+        knowledge.problems.append(value)
+        return None
+    problem = ""
+    if path.stem != stem(value):
+        problem = f"the file is named {path.name}, by its content it must be {stem(value)}.yaml"
+    elif key(value) in into:
+        problem = f"{key(value)} is already defined in {knowledge.files[key(value)]}; codes are never reused"
+    if problem:
+        knowledge.problems.append(Problem(path, 1, problem))
+        return None
+    into[key(value)] = value
+    knowledge.files[key(value)] = path
+    file.value = value
+    return file
+
+
+def _load_subject(knowledge: Knowledge, path: Path) -> None:
+    """Read one subject: its `families` and `signals`."""
+    file = _read(path)
+    if isinstance(file, Problem):
+        knowledge.problems.append(file)
+        return
+    for key in file.data.keys() - {"families", "signals"}:
+        problem = Problem(path, file.line(key), f"unknown key `{key}` (allowed: families, signals)")
+        knowledge.problems.append(problem)
+    _collect(knowledge, file, "families", Family, knowledge.families, lambda name, family: None)
+    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal)
+
+
+def _collect(
+    knowledge: Knowledge,
+    file: _File,
+    section: str,
+    type_: type[T],
+    into: dict[str, T],
+    check: Callable[[str, T], str | None],
+) -> None:
+    for name, data in (file.data.get(section) or {}).items():
+        value = _convert(file, data, type_, section, name)
+        if not isinstance(value, Problem):
+            message = f"`{name}` is defined twice" if name in into else check(name, value)
+            if message is None:
+                into[name] = value
+                continue
+            value = Problem(file.path, file.line(section, name), message)
+        knowledge.problems.append(value)
+
+
+def check_signal(name: str, signal: Signal) -> str | None:
+    """What is wrong with a signal's expressions, or None."""
+    scope = ", ".join(SCOPES[signal.scope])
+    for text in [signal.expr] + ([signal.samples.expr] if signal.samples else []):
+        try:
+            parse(expand(text, {"window": "1m", "baseline": "1h", "scope": scope}))
+        except PromQLError as error:
+            return f"signal `{name}`: {error}"
+    return None
+
+
+def check_rule(rule: Rule, knowledge: Knowledge, file: _File) -> Iterator[tuple[int, str]]:
+    """Everything wrong with a rule beyond its types, as (line, message)."""
+    for key, text in [("when", rule.when), ("clear", rule.clear)]:
+        if text:
+            yield from _check_expr(rule, knowledge, text, file.line(key), condition=True)
+    for i, query in enumerate(rule.evidence):
+        yield from _check_expr(rule, knowledge, query.query, file.line("evidence", i, "query"))
+    for i, use in enumerate(rule.levers):
+        if use.lever not in knowledge.levers:
+            yield file.line("levers", i), f"no lever `{use.lever}` in levers/"
+        if use.when:
+            yield from _check_expr(rule, knowledge, use.when, file.line("levers", i, "when"))
+        yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
+    yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
+    for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by)]:
+        for code in codes:
+            if code not in knowledge.rules:
+                yield file.line(key), f"{key}: no rule {code} in codes/"
+    for name in rule.uses:
+        if name not in knowledge.signals:
+            yield file.line("uses"), f"no signal `{name}` in signals/"
+    if rule.certainty != "high" and not rule.certainty_why:
+        yield file.line("certainty"), "certainty below high needs `certainty_why`"
+
+
+def _check_expr(
+    rule: Rule, knowledge: Knowledge, text: str, line: int, *, condition: bool = False
+) -> Iterator[tuple[int, str]]:
+    values = {**parameters(rule), "window": "1m"}
+    try:
+        expr = parse(expand(text, values))
+        if condition:
+            parse_condition(expand(text, values))
+    except PromQLError as error:
+        yield line, str(error)
+        return
+    for name in names(expr):
+        if name.startswith(SIGNAL_PREFIX):
+            if name.removeprefix(SIGNAL_PREFIX) not in knowledge.signals:
+                yield line, f"no signal `{name.removeprefix(SIGNAL_PREFIX)}` in signals/"
+        elif family_of(name, knowledge.families) is None:
+            yield line, f"`{name}` is neither a signal ({SIGNAL_PREFIX}...) nor a family of signals/"
+
+
+def _check_placeholders(rule: Rule, knowledge: Knowledge, text: str, line: int) -> Iterator[tuple[int, str]]:
+    for name in PLACEHOLDER.findall(text):
+        known = name[1:] in rule.params if name.startswith("$") else name in knowledge.signals
+        if not known:
+            yield line, f"`{{{name}}}` in the text is neither a signal nor a parameter of this rule"

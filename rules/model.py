@@ -1,0 +1,166 @@
+"""The shapes of knowledge: family, signal, rule and lever, as they are written in the YAML files.
+
+Each type mirrors its file one to one, so the field comments here are the reference of the file format.
+`rules.loader` turns files into these and checks what types alone cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+Scope = Literal["engine", "node", "pool", "fleet"]
+Kind = Literal["symptom", "cause", "note", "telemetry"]
+Severity = Literal["page", "ticket", "info"]
+
+SCOPES: dict[str, tuple[str, ...]] = {
+    "engine": ("cluster", "node", "engine"),
+    "node": ("cluster", "node"),
+    "pool": ("cluster", "pool"),
+    "fleet": ("cluster",),
+}
+"""The labels that identify an entity of each scope (docs/decisions/0002)."""
+
+Code = Annotated[str, Meta(pattern=r"^[A-Z]{3}\d{2}$")]
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Text = Annotated[str, Meta(min_length=1, max_length=4000)]
+Duration = Annotated[str, Meta(pattern=r"^\d+[smhd]$")]
+
+FAST, SLOW = "fast", "slow"
+
+
+class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An engine-neutral family of series, as the agent exports it."""
+
+    type: Literal["counter", "gauge", "histogram", "info"]
+    unit: str
+    meaning: Text
+    labels: tuple[str, ...] = ()  # beyond the identity of the entity
+    caveat: str = ""
+
+
+class Samples(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many observations a signal rests on; below `min` the signal is absent, not zero."""
+
+    expr: Text
+    min: Annotated[float, Meta(gt=0)]
+    of: str  # what is counted, in words: "requests"
+
+
+class Signal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A number per entity, computed from families by PromQL. In expressions it is `kvitals:<name>`."""
+
+    expr: Text  # PromQL over families and other signals; $window and $scope are filled in
+    unit: Literal["seconds", "ratio", "tokens", "requests", "blocks", "per_second", "count", "bytes", "bool"]
+    meaning: Text
+    scope: Scope = "engine"
+    window: Literal["fast", "slow"] = "fast"
+    samples: Samples | None = None
+    better: Literal["lower", "higher", "neither"] = "neither"
+
+
+class Param(Struct, frozen=True, forbid_unknown_fields=True):
+    """A threshold of a rule: `$name` in its expressions."""
+
+    default: float
+    why: Text
+
+
+class Applies(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a rule has something to judge; elsewhere its outcome is `not applicable`."""
+
+    systems: tuple[str, ...] = ()  # vllm, sglang, ...; empty: any
+    traffic: bool = True  # only while something is asked of the engine
+
+
+class EvidenceQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """A query that shows what the rule saw; drawn over time and quoted at the moment of the finding."""
+
+    title: Text
+    query: Text
+    unit: str = ""
+
+
+class LeverUse(Struct, frozen=True, forbid_unknown_fields=True):
+    """A lever that a rule offers, in the order of trying."""
+
+    lever: Slug
+    why: Text  # why here; signals in braces
+    when: str = ""  # PromQL pre-condition on the entity, beyond the lever's own
+
+
+class Page(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rule's page, in the order in which it is printed."""
+
+    sees: Text
+    why: Text
+    wrong_when: Text
+    do: Text
+    do_not: Text
+    references: tuple[str, ...]
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One thing that can be so, and what follows from it. Codes are stable for ever."""
+
+    code: Code
+    name: Slug
+    title: Text
+    group: Literal["latency", "kv", "prefix", "tenant", "scheduling", "disaggregation", "speculation", "lora",
+                   "gpu", "engine", "telemetry", "capacity", "efficiency", "scaling", "guardrail", "hetero"]
+    stage: Literal["preview", "stable"]
+    kind: Kind
+    severity: Severity
+    when: Text
+    conclusion: Text  # one sentence; {signal} and {$param} are filled in with unit
+    page: Page
+    evidence: tuple[EvidenceQuery, ...]
+    core: bool = False
+    scope: Scope = "engine"
+    clear: str = ""  # leave level: fired stays fired until this is false; empty: `when` itself
+    for_: Duration = field(default="0s", name="for")
+    keep: Duration = "0s"
+    uses: tuple[str, ...] = ()  # signals that only raise confidence
+    certainty: Literal["high", "medium", "low"] = "high"  # of the conclusion once `when` is true
+    certainty_why: str = ""
+    applies: Applies = Applies()
+    explains: tuple[Code, ...] = ()
+    excluded_by: tuple[Code, ...] = ()
+    levers: tuple[LeverUse, ...] = ()
+    params: dict[str, Param] = {}
+    alias_of: Code | None = None
+
+    @property
+    def slug(self) -> str:
+        return f"{self.code}-{self.name}"
+
+
+class Setting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to pull a lever on one system, for a range of versions."""
+
+    system: str
+    versions: str = ">=0"  # comma separated bounds, "all must hold": ">=0.9.2,<0.12"
+    flag: str  # what to set
+    now: str = ""  # PromQL for today's value
+    to: str = ""  # PromQL for the value to try; or plain text in `value`
+    value: str = ""
+    restart: bool = True
+    note: str = ""
+
+
+class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Something that an operator can change."""
+
+    name: Slug
+    title: Text
+    does: Text
+    does_not_fix: Text
+    risk: Text
+    cost: Literal["free", "low", "medium", "high"]
+    step: Annotated[int, Meta(ge=1, le=9)]  # place in the order of trying (KNOWLEDGE, levers)
+    references: tuple[str, ...]
+    settings: tuple[Setting, ...] = ()
+    in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
+    possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
+    contradicts: tuple[Slug, ...] = ()
