@@ -1,0 +1,355 @@
+"""The recent past in memory: many series, sampled together, for as long as `retention`.
+
+Series that are sampled at the same instants form a *group* with one time axis: the series of one scrape
+target, say. A group is two numpy arrays, `times[T]` and `values[T, S]`, and a row that says "only these K
+of the S values changed" costs one copy of the previous row and one indexed write.
+
+Memory is bounded: at most `max_series` columns over all groups and `retention * MAX_ROWS_PER_SECOND` rows in
+a group, 8 bytes a cell. Rows are laid out with slack for half as many again, and while a full buffer is
+replaced the old one is still there, so the peak is 2.5 times the live cells. `Window.nbytes` measures it.
+
+Not safe for concurrent use from several threads; arrays that `select` returned stay valid for ever, because
+rows are only ever added behind them and a full buffer is replaced, not moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, is_stale
+
+Columns = npt.NDArray[np.intp]
+
+MAX_ROWS_PER_SECOND = 4.0
+"""More rows than this within the retention push out the oldest ones."""
+
+RESTART_SECONDS = 60.0
+"""A clock that is further back than this was set back: waiting for it to catch up would be blindness."""
+
+_FIRST_ROWS = 64
+_FIRST_COLUMNS = 64
+_SELECTIONS = 512
+
+
+class Window:
+    """Groups of series over the last `retention` seconds, at most `max_series` of them in all.
+
+    It is a `SeriesSource`. `refused_series` counts the requests for a column that the cap refused.
+    """
+
+    def __init__(self, retention: float, max_series: int) -> None:
+        if retention <= 0 or max_series <= 0:
+            raise ValueError("retention and max_series must be positive")
+        self.retention = retention
+        self.max_series = max_series
+        self.refused_series = 0
+        self._groups: dict[str, Group] = {}
+        self._series = 0
+
+    def group(self, name: str) -> Group:
+        """The group of that name, made if there is none."""
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = Group(self)
+        return found
+
+    def drop_group(self, name: str) -> None:
+        """Forget a group and its series; nothing happens when there is none."""
+        group = self._groups.pop(name, None)
+        if group is not None:
+            self._series -= group.series
+
+    @property
+    def series(self) -> int:
+        """Columns in use, ended ones included until they are reclaimed."""
+        return self._series
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that hold samples now."""
+        return sum(group.nbytes for group in self._groups.values())
+
+    @property
+    def refused_rows(self) -> int:
+        """Rows that were refused because their time did not increase."""
+        return sum(group.refused_rows for group in self._groups.values())
+
+    @property
+    def restarts(self) -> int:
+        """How often a group began anew because the clock had been set back."""
+        return sum(group.restarts for group in self._groups.values())
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        """One frame per group that has a matching series with a sample in start <= t <= end."""
+        key = tuple(matchers)
+        frames = (group.select(key, start, end) for group in self._groups.values())
+        return [frame for frame in frames if frame is not None]
+
+    def _take(self) -> bool:
+        """Account for one more column; false when the cap is reached."""
+        if self._series >= self.max_series:
+            for group in self._groups.values():
+                group.reclaim()
+        if self._series >= self.max_series:
+            self.refused_series += 1
+            return False
+        self._series += 1
+        return True
+
+    def _give(self, columns: int) -> None:
+        self._series -= columns
+
+
+class Group:
+    """Series with one time axis. Get one from `Window.group`.
+
+    A column keeps its number for as long as its series lives; the number of a series that ended longer ago
+    than the retention is given to another one.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._times: Floats = np.empty(_FIRST_ROWS)
+        self._values: Floats = np.empty((_FIRST_ROWS, _FIRST_COLUMNS))
+        self._first, self._last = 0, 0  # live rows are [first, last)
+        self._now: Floats = np.full(_FIRST_COLUMNS, STALE)  # newest value of each column
+        self._labels: list[Labels | None] = []  # by column; None is a free one
+        self._columns: dict[Labels, int] = {}
+        self._names: dict[str, list[int]] = {}
+        self._ended: dict[int, float] = {}  # column -> time of its end
+        self._free: list[int] = []
+        self._selections: dict[tuple[Matcher, ...], tuple[Columns, list[Labels]]] = {}
+        self.refused_rows = 0
+        self.restarts = 0
+
+    @property
+    def series(self) -> int:
+        """Columns in use."""
+        return len(self._columns)
+
+    @property
+    def rows(self) -> int:
+        """Rows within the retention."""
+        return self._last - self._first
+
+    @property
+    def last_time(self) -> float | None:
+        """Time of the newest row."""
+        return float(self._times[self._last - 1]) if self._last > self._first else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that hold samples now."""
+        return self._times.nbytes + self._values.nbytes + self._now.nbytes
+
+    def column(self, labels: Labels) -> int | None:
+        """The column of a series, added if it is new; None where the window's cap refuses it.
+
+        A series that had ended begins again with its next value.
+        """
+        known = self._columns.get(labels)
+        if known is not None:
+            self._ended.pop(known, None)
+            return known
+        if not self._window._take():
+            return None
+        if self._free:
+            number = self._free.pop()
+            self._labels[number] = labels
+        else:
+            number = len(self._labels)
+            self._labels.append(labels)
+            if number >= self._now.size:
+                self._widen(2 * self._now.size)
+        self._index(number, labels)
+        return number
+
+    def relabel(self, column: int, labels: Labels) -> None:
+        """Give a series other labels, its past included. Raises ValueError where they are taken."""
+        if self._columns.get(labels, column) != column:
+            raise ValueError(f"{labels} is another series")
+        self._unindex(column)
+        self._labels[column] = labels
+        self._index(column, labels)
+
+    def labels(self, column: int) -> Labels:
+        """The labels of a column in use."""
+        found = self._labels[column]
+        if found is None:
+            raise KeyError(column)
+        return found
+
+    def end(self, columns: Sequence[int]) -> None:
+        """Series that are gone: `STALE` from the next row on, reclaimed after the retention."""
+        at = self.last_time or float("-inf")
+        for number in columns:
+            self._now[number] = STALE
+            self._ended[number] = at
+
+    def append(
+        self,
+        t: float,
+        columns: Columns | Sequence[int] = (),
+        values: Floats | Sequence[float] = (),
+        gaps: Columns | Sequence[int] = (),
+    ) -> bool:
+        """Add a row: the previous one with `values` at `columns`, and no sample at `gaps` in this row only.
+
+        False where the row was refused because its time did not increase. The values count from the next row
+        on all the same, since whoever reports changes will not report them again. A time more than
+        `RESTART_SECONDS` before the last one means that the clock was set back: the rows so far lie in the
+        future, where a window can neither order nor expire them, so the group begins anew with this row.
+        """
+        if len(columns):
+            self._now[columns] = values
+        row = self._next_row(t)
+        if row is None:
+            return False
+        row[:] = self._now
+        if len(gaps):
+            row[gaps] = STALE
+        return True
+
+    def append_gap(self, t: float) -> bool:
+        """Add a row without any sample, as after a failed scrape. False as for `append`."""
+        row = self._next_row(t)
+        if row is None:
+            return False
+        row[:] = STALE
+        return True
+
+    def reclaim(self) -> None:
+        """Drop rows beyond the retention, and free the columns of series that ended before them."""
+        self._expire()
+        if not self._ended:
+            return
+        oldest = self._times[self._first] if self.rows else float("inf")
+        gone = [number for number, at in self._ended.items() if at < oldest]
+        for number in gone:
+            del self._ended[number]
+            self._unindex(number)
+            self._labels[number] = None
+            self._free.append(number)
+        self._window._give(len(gone))
+
+    def select(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Frame | None:
+        """The matching series that have a sample in start <= t <= end, or None without any."""
+        columns, labels = self._selected(matchers)
+        if not labels:
+            return None
+        live = self._times[self._first : self._last]
+        low, high = np.searchsorted(live, start, "left"), np.searchsorted(live, end, "right")
+        if low >= high:
+            return None
+        rows = self._values[self._first + low : self._first + high]
+        values = _take_columns(rows, columns)
+        kept = _sampled(values)
+        if not kept.all():
+            if not kept.any():
+                return None
+            values = values[:, kept]
+            labels = [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
+        times = live[low:high]
+        times.flags.writeable = values.flags.writeable = False
+        return Frame(times, values, list(labels))
+
+    def _index(self, number: int, labels: Labels) -> None:
+        self._columns[labels] = number
+        self._names.setdefault(labels.name, []).append(number)
+        self._selections.clear()
+
+    def _unindex(self, number: int) -> None:
+        labels = self.labels(number)
+        del self._columns[labels]
+        named = self._names[labels.name]
+        named.remove(number)
+        if not named:
+            del self._names[labels.name]
+        self._selections.clear()
+
+    def _selected(self, matchers: tuple[Matcher, ...]) -> tuple[Columns, list[Labels]]:
+        found = self._selections.get(matchers)
+        if found is None:
+            numbers = [n for n in self._named(matchers) if all(m.matches(self.labels(n)) for m in matchers)]
+            found = np.array(numbers, dtype=np.intp), [self.labels(n) for n in numbers]
+            if len(self._selections) >= _SELECTIONS:
+                self._selections.clear()
+            self._selections[matchers] = found
+        return found
+
+    def _named(self, matchers: tuple[Matcher, ...]) -> list[int]:
+        """The columns that a matcher on the name leaves; with none, every column."""
+        for matcher in matchers:
+            if matcher.name == METRIC_NAME and matcher.op is MatchOp.EQ:
+                return self._names.get(matcher.value, [])
+        return [number for numbers in self._names.values() for number in numbers]
+
+    def _next_row(self, t: float) -> Floats | None:
+        """Room for a row at `t`; None where the time is refused."""
+        last = self.last_time
+        if last is not None and t <= last:
+            if t >= last - RESTART_SECONDS:
+                self.refused_rows += 1
+                return None
+            self.restarts += 1
+            self._restart(t)
+        if self._last == self._times.size:
+            self.reclaim()
+            self._replace()
+        self._times[self._last] = t
+        row: Floats = self._values[self._last]
+        self._last += 1
+        return row
+
+    def _restart(self, t: float) -> None:
+        """Drop every row. New buffers, since the old rows may be in someone's hands."""
+        self._first = self._last = 0
+        self._times = np.empty_like(self._times)
+        self._values = np.empty_like(self._values)
+        self._ended = dict.fromkeys(self._ended, t)
+
+    def _expire(self) -> None:
+        last = self.last_time
+        if last is None:
+            return
+        live = self._times[self._first : self._last]
+        self._first += int(np.searchsorted(live, last - self._window.retention, "left"))
+        most = max(_FIRST_ROWS, int(self._window.retention * MAX_ROWS_PER_SECOND))
+        self._first = max(self._first, self._last - most)
+
+    def _replace(self) -> None:
+        """Move the live rows to the front of a buffer with half as many again."""
+        live = slice(self._first, self._last)
+        rows = max(_FIRST_ROWS, self.rows + self.rows // 2)
+        times, values = np.empty(rows), np.empty((rows, self._now.size))
+        times[: self.rows] = self._times[live]
+        values[: self.rows] = self._values[live]
+        self._times, self._values = times, values
+        self._first, self._last = 0, self.rows
+
+    def _widen(self, columns: int) -> None:
+        old = self._now.size
+        now, values = np.full(columns, STALE), np.empty((self._times.size, columns))
+        now[:old] = self._now
+        values[: self._last, :old] = self._values[: self._last]
+        values[: self._last, old:] = STALE
+        self._now, self._values = now, values
+
+
+def _take_columns(rows: Floats, columns: Columns) -> Floats:
+    """rows[:, columns], as a view where the columns are neighbours."""
+    if bool((np.diff(columns) == 1).all()):
+        return rows[:, int(columns[0]) : int(columns[0]) + columns.size]
+    taken: Floats = rows[:, columns]
+    return taken
+
+
+def _sampled(values: Floats) -> npt.NDArray[np.bool_]:
+    """True for each column of values[T, S] that has a sample."""
+    stale = is_stale(values[-1])  # most series go on to the end, which spares looking at the rest
+    if stale.any():
+        stale = np.logical_and.reduce(is_stale(values), axis=0)
+    return np.logical_not(stale)
