@@ -1,0 +1,311 @@
+"""Find the engines that serve on this node, and learn their flags, from processes and command lines.
+
+    finder = Finder({"vllm": {"max-num-seqs": Learn(fact="slots")}})
+    finder.scan().targets[0].facts["slots"]
+    finder.behind("http://127.0.0.1:8000")     # the engine that answers there
+
+Some facts are on no endpoint of an engine; the slot limit of vLLM is one. Only flags that the caller's map
+names are kept, so secrets on a command line stay where they are. Reading processes takes milliseconds to
+(with ten thousand of them) a second: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import psutil
+
+from agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+
+SOURCE = "command line"
+"""Where these facts were learned, for `kvitals_engine_fact{source}`."""
+
+MAX_COMMAND_LINE_BYTES = 1 << 20
+_GONE = (psutil.Error, OSError)
+
+
+@dataclass(frozen=True)
+class Learn:
+    """What a flag tells: a number (`fact`) or a text (`info`), under the name that the families use."""
+
+    fact: str = ""
+    info: str = ""
+
+
+Learnable = Mapping[str, Mapping[str, Learn]]
+"""Per system, what each flag tells. `a.b` is key b in the JSON of flag `a`."""
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    arguments: tuple[str, ...] = field(repr=False)
+
+
+class Processes(Protocol):
+    """What is asked of the node. Nothing here raises: what may not be read, or ended meanwhile, is None or
+    left out."""
+
+    def all(self) -> Iterable[Process]: ...
+
+    def ports(self, pid: int) -> frozenset[int] | None:
+        """TCP ports on which a process of our network namespace listens."""
+        ...
+
+    def elsewhere(self, pid: int) -> bool:
+        """Whether the process has a network namespace of its own, as in a container."""
+        ...
+
+    def listeners(self, port: int) -> list[int | None]:
+        """Who listens on a port; None for a process that we may not see."""
+        ...
+
+    def addresses(self) -> frozenset[str]:
+        """The IP addresses of this node."""
+        ...
+
+    def file(self, pid: int, path: str) -> bytes | None:
+        """The start of a regular file as the process would open it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """An engine's server. `facts` and `info` come from its command line; a flag not given has none."""
+
+    system: str
+    url: str  # scheme://host:port, as seen from this node
+    pid: int
+    facts: Mapping[str, float]
+    info: Mapping[str, str]
+    listening: bool | None  # None: its sockets cannot be read. False: starting, or in trouble
+
+
+@dataclass(frozen=True)
+class Found:
+    """Targets, and in words what was seen but cannot be scraped by itself."""
+
+    targets: tuple[Target, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class DiscoveryError(Exception):
+    """No engine can be told behind a URL. The message says why and what to do."""
+
+
+class Finder:
+    def __init__(self, learnable: Learnable, processes: Processes | None = None) -> None:
+        self._learnable = learnable
+        self._processes = processes or System()
+
+    def scan(self) -> Found:
+        """Every engine server on this node. A server's workers and forks are not servers of their own."""
+        table = {process.pid: process for process in self._processes.all()}
+        above = {pid: _ancestors(pid, table) for pid in table}
+        servers = dict(self._servers(table))
+        targets: list[Target] = []
+        notes: list[str] = []
+        for pid, server in servers.items():
+            if any(ancestor in servers for ancestor in above[pid]):
+                continue
+            family = [pid, *(other for other in table if pid in above[other])]
+            obstacle = self._obstacle(server)
+            if obstacle:
+                notes.append(f"{server.launcher.system} (pid {pid}) {obstacle}")
+            else:
+                targets += [self._target(server, port, family) for port in server.ports()]
+        return Found(tuple(targets), tuple(notes))
+
+    def behind(self, url: str) -> Target:
+        """The engine process that serves a loopback URL. Raises DiscoveryError.
+
+        The owner of the listening socket decides, and not what a command line says about ports.
+        """
+        parts = urlsplit(url)
+        port = _port(url)
+        if port is None or not _is_loopback(parts.hostname or ""):
+            raise DiscoveryError(f"{url} is not on this node: its flags can be read only where it runs")
+        owners = self._processes.listeners(port)
+        if not owners:
+            raise DiscoveryError(f"nothing of this node listens on port {port} (an engine in a container?)")
+        table = {process.pid: process for process in self._processes.all()}
+        servers = dict(self._servers(table))
+        for owner in owners:
+            for pid in () if owner is None else (owner, *_ancestors(owner, table)):
+                if pid in servers:
+                    found = self._target(servers[pid], port, [])
+                    return Target(found.system, url, pid, found.facts, found.info, listening=True)
+        if None in owners:
+            raise DiscoveryError(
+                f"the process on port {port} belongs to another user: run kvitals as that user or as root"
+            )
+        raise DiscoveryError(f"the process on port {port} (pid {owners[0]}) is no engine that kvitals knows")
+
+    def _servers(self, table: Mapping[int, Process]) -> Iterator[tuple[int, _Server]]:
+        for pid, process in table.items():
+            match = launched(process.arguments)
+            if match is None:
+                continue
+            launcher, arguments = match
+            config = parse(launcher, arguments).text("config")
+            content = self._processes.file(pid, config) if config else None
+            yield pid, _Server(pid, launcher, parse(launcher, arguments, content))
+
+    def _obstacle(self, server: _Server) -> str:
+        flags = server.flags
+        if flags.get("uds"):
+            return "serves on a Unix socket, which is not scraped: give it a --port for its metrics"
+        if flags.get("headless"):
+            return "is headless: the node with its API server has its metrics"
+        if flags.get("grpc"):
+            return "serves gRPC, which has no metrics page"
+        if self._processes.elsewhere(server.pid):
+            return "has a network of its own (a container): name its address with [[target]] url"
+        host = server.host()
+        if not _is_loopback(host) and host not in self._processes.addresses():
+            return f"serves on {host[:100]!r}, which is no address of this node: name it with [[target]] url"
+        return ""
+
+    def _target(self, server: _Server, port: int, family: Iterable[int]) -> Target:
+        facts: dict[str, float] = {}
+        info: dict[str, str] = {}
+        for flag, learn in self._learnable.get(server.launcher.system, {}).items():
+            number = server.flags.number(flag) if learn.fact else None
+            if number is not None:
+                facts[learn.fact] = number
+            if learn.info and server.flags.text(flag):
+                info[learn.info] = server.flags.text(flag)
+        system = server.launcher.system
+        return Target(system, server.url(port), server.pid, facts, info, self._listens(port, family))
+
+    def _listens(self, port: int, family: Iterable[int]) -> bool | None:
+        seen = [self._processes.ports(pid) for pid in family]
+        if any(ports is not None and port in ports for ports in seen):
+            return True
+        return None if None in seen or not seen else False
+
+
+@dataclass(frozen=True)
+class _Server:
+    pid: int
+    launcher: Launcher
+    flags: Flags
+
+    def ports(self) -> range:
+        """One port, or one per local rank where each rank has an API server of its own."""
+        first = int(self.flags.number("port") or 0)
+        if not 0 < first < 65536:
+            first = self.launcher.port
+        if not self.flags.get("data-parallel-multi-port-external-lb"):
+            return range(first, first + 1)
+        ranks = self.flags.number("data-parallel-size-local") or self.flags.number("data-parallel-size") or 1
+        return range(first, min(first + min(int(ranks), 64), 65536))
+
+    def host(self) -> str:
+        """Where to reach it: the address that it is bound to, or loopback for all of them."""
+        host = self.flags.text("host")
+        if host in ("", "0.0.0.0", "localhost"):  # noqa: S104 (read, not bound)
+            return "127.0.0.1"
+        return "::1" if host in ("::", "::0") else host
+
+    def url(self, port: int) -> str:
+        scheme = "https" if self.flags.get("ssl-certfile") else "http"
+        host = self.host()
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class System:
+    """The processes of this node, by psutil. `psutil.PROCFS_PATH` may point at the host's /proc."""
+
+    def all(self) -> Iterator[Process]:
+        for process in psutil.process_iter():
+            with suppress(*_GONE):
+                yield Process(process.pid, process.ppid(), _arguments(process))
+
+    def ports(self, pid: int) -> frozenset[int] | None:
+        try:
+            connections = psutil.Process(pid).net_connections("tcp")
+        except _GONE:
+            return None
+        return frozenset(c.laddr.port for c in connections if c.laddr and c.status == psutil.CONN_LISTEN)
+
+    def elsewhere(self, pid: int) -> bool:
+        try:
+            return (_proc(pid) / "ns" / "net").readlink() != Path("/proc/self/ns/net").readlink()
+        except OSError:
+            return False
+
+    def listeners(self, port: int) -> list[int | None]:
+        try:
+            connections = psutil.net_connections("tcp")
+        except _GONE:
+            return [None]
+        listening = (c for c in connections if c.laddr and c.status == psutil.CONN_LISTEN)
+        owners = {c.pid for c in listening if c.laddr and c.laddr.port == port}
+        return sorted(owners, key=lambda pid: (pid is None, pid or 0))
+
+    def addresses(self) -> frozenset[str]:
+        with suppress(*_GONE):
+            return frozenset(a.address for card in psutil.net_if_addrs().values() for a in card)
+        return frozenset()
+
+    def file(self, pid: int, path: str) -> bytes | None:
+        anchor = _proc(pid) / ("root" if path.startswith("/") else "cwd")
+        try:
+            descriptor = os.open(anchor / path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return None
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, MAX_CONFIG_BYTES + 1) if regular else None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+
+def _arguments(process: psutil.Process) -> tuple[str, ...]:
+    """As psutil has them, except that a title in one string is split as a shell would, not at every space."""
+    if sys.platform != "linux":
+        return tuple(process.cmdline())
+    with (_proc(process.pid) / "cmdline").open("rb") as file:
+        return words(file.read(MAX_COMMAND_LINE_BYTES))
+
+
+def _proc(pid: int) -> Path:
+    return Path(getattr(psutil, "PROCFS_PATH", "/proc"), str(pid))
+
+
+def _ancestors(pid: int, table: Mapping[int, Process]) -> list[int]:
+    """Parent first. Ends at a process that is not in the table, or comes round again (a reused pid)."""
+    chain = [pid]
+    while chain[-1] in table and table[chain[-1]].parent not in chain:
+        chain.append(table[chain[-1]].parent)
+    return chain[1:]
+
+
+def _port(url: str) -> int | None:
+    try:
+        parts = urlsplit(url)
+        return parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

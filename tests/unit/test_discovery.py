@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
+from agent.discovery import DiscoveryError, Finder, Found, Learn, Process, System, Target
+
+LEARN = {
+    "vllm": {
+        "max-num-seqs": Learn(fact="slots"),
+        "max-num-batched-tokens": Learn(fact="token_budget"),
+        "tensor-parallel-size": Learn(fact="tp"),
+        "enable-prefix-caching": Learn(fact="prefix_caching"),
+        "speculative-config.num_speculative_tokens": Learn(fact="draft_tokens"),
+        "kv-transfer-config.kv_connector": Learn(info="connector"),
+        "kv-cache-dtype": Learn(info="kv_cache_dtype"),
+        "model": Learn(info="root"),
+    }
+}
+
+API_SERVER = "python -m vllm.entrypoints.openai.api_server"
+
+
+@dataclass
+class Node:
+    """A node that was written down: pid -> (parent, command line), and what may be seen of it."""
+
+    table: Mapping[int, tuple[int, str | tuple[str, ...]]]
+    listening: Mapping[int, set[int] | None] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    contained: set[int] = field(default_factory=set)
+
+    def all(self) -> Iterator[Process]:
+        for pid, (parent, line) in self.table.items():
+            raw = line.encode() if isinstance(line, str) else "\0".join(line).encode() + b"\0"
+            yield Process(pid, parent, words(raw))
+
+    def ports(self, pid: int) -> frozenset[int] | None:
+        ports = self.listening.get(pid, set())
+        return None if ports is None else frozenset(ports)
+
+    def elsewhere(self, pid: int) -> bool:
+        return pid in self.contained
+
+    def listeners(self, port: int) -> list[int | None]:
+        return [pid or None for pid, ports in self.listening.items() if ports is not None and port in ports]
+
+    def addresses(self) -> frozenset[str]:
+        return frozenset({"127.0.0.1", "10.0.0.7", "::1"})
+
+    def file(self, pid: int, path: str) -> bytes | None:
+        return self.files.get(path)
+
+
+def scan(line: str | tuple[str, ...], **more: object) -> Found:
+    return Finder(LEARN, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
+
+
+def only(line: str | tuple[str, ...], **more: object) -> Target:
+    (target,) = scan(line, **more).targets
+    return target
+
+
+@pytest.mark.parametrize(
+    ("line", "url"),
+    [
+        (f"{API_SERVER} --model m", "http://127.0.0.1:8000"),
+        (("/opt/venv/bin/python3.12", "-u", "-X", "dev", *API_SERVER.split()[1:], "--port", "8201"), "8201"),
+        (("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "Qwen/Qwen3-8B", "--port=9000"), "9000"),
+        (("vllm", "serve", "m", "--port", "8001", "--port", "8002"), "8002"),
+        (("python", "/x/vllm/entrypoints/openai/api_server.py", "--port", "8003"), "8003"),
+        (("vllm", "serve", "m", "--host", "10.0.0.7"), "http://10.0.0.7:8000"),
+        (("vllm", "serve", "m", "--host", "::", "--port", "1"), "http://[::1]:1"),
+        (("vllm", "serve", "m", "--host", "0.0.0.0"), "http://127.0.0.1:8000"),
+        (("vllm", "serve", "m", "--ssl-certfile", "c.pem"), "https://127.0.0.1:8000"),
+        (("vllm", "serve", "m", "--port", "none of yours"), "http://127.0.0.1:8000"),
+        (("vllm", "serve", "m", "--port", "99999"), "http://127.0.0.1:8000"),
+        (("python3", "-m", "sglang.launch_server", "--model-path", "m"), "http://127.0.0.1:30000"),
+    ],
+)
+def test_where_an_engine_serves(line: str | tuple[str, ...], url: str) -> None:
+    assert only(line).url.endswith(url)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("grep", "vllm", "serve"),
+        ("bash", "-c", "vllm serve m"),
+        ("docker", "run", "vllm/vllm-openai", "vllm", "serve", "m"),
+        ("vllm", "bench", "serve", "--port", "8000"),
+        ("vllm",),
+        ("python", "-c", "import vllm; serve()"),
+        ("python", "-m"),
+        ("python",),
+        ("python", "-X"),
+        "VLLM::EngineCore",
+        "",
+        "\0\0",
+    ],
+)
+def test_what_is_no_engine(line: str | tuple[str, ...]) -> None:
+    assert scan(line) == Found()
+
+
+def test_only_mapped_flags_are_kept() -> None:
+    secrets = (
+        "--api-key",
+        "sk-secret-1",
+        "--hf-token=sk-secret-2",
+        "--default-mm-loras",
+        '{"t":"sk-secret-3"}',
+    )
+    node = Node({7: (1, ("vllm", "serve", "m", *secrets, "--max-num-seqs", "32"))})
+    target = only(("vllm", "serve", "m", *secrets, "--max-num-seqs", "32"))
+    assert target.facts == {"slots": 32.0}
+    assert target.info == {"root": "m"}
+    (process,) = node.all()
+    match = launched(process.arguments)
+    assert match is not None
+    for shown in (repr(target), repr(process), repr(parse(*match))):
+        assert "sk-secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        ("--max-num-seqs 16", {"slots": 16}),
+        ("--max_num_seqs=16", {"slots": 16}),
+        ("-tp 2 --max-num-batched-tokens 8k", {"tp": 2, "token_budget": 8000}),
+        ("-tp=2 --max-num-batched-tokens 8K", {"tp": 2, "token_budget": 8192}),
+        ("--max-num-batched-tokens 1.5k", {"token_budget": 1500}),
+        ("--enable-prefix-caching", {"prefix_caching": 1}),
+        ("--no-enable-prefix-caching", {"prefix_caching": 0}),
+        ("--no-enable-prefix-caching --enable-prefix-caching", {"prefix_caching": 1}),
+        ("--enable-prefix-caching --no-enable-prefix-caching", {"prefix_caching": 0}),
+        ("--speculative-config.num_speculative_tokens 4", {"draft_tokens": 4}),
+        ('--speculative-config \'{"num_speculative_tokens": 3, "method": "ngram"}\'', {"draft_tokens": 3}),
+        ('-sc \'{"method": "ngram"}\' -sc.num_speculative_tokens 5', {"draft_tokens": 5}),
+        ("--max-num-seqs auto", {}),
+        ("--max-num-seqs", {"slots": 1}),
+        ("--max-num-seqs nan -tp inf", {}),
+        ("--max-num-seqs 1e300 -tp 9" + "9" * 400, {}),
+        ("--speculative-config '{broken'", {}),
+        ("--speculative-config " + "[" * 5000, {}),
+        ("--speculative-config " + '{"a":' * 5000, {}),
+    ],
+)
+def test_flags_become_facts(flags: str, facts: dict[str, float]) -> None:
+    assert only(f"vllm serve {flags}").facts == facts
+
+
+def test_the_model_behind_a_switch_is_found() -> None:
+    assert only(("vllm", "serve", "--enable-prefix-caching", "m", "-tp", "2")).info == {"root": "m"}
+
+
+def test_texts_are_kept_as_info() -> None:
+    line = (
+        "vllm",
+        "serve",
+        "m",
+        "--kv-cache-dtype",
+        "fp8",
+        "--kv-transfer-config",
+        '{"kv_connector":"Nixl"}',
+    )
+    assert only(line).info == {"root": "m", "kv_cache_dtype": "fp8", "connector": "Nixl"}
+
+
+def test_a_title_is_split_as_a_shell_would() -> None:
+    title = (
+        f"{API_SERVER} --model '/models/my model' --speculative-config '{{\"num_speculative_tokens\": 2}}'"
+    )
+    target = only(title + "\0" * 40)
+    assert target.info == {"root": "/models/my model"}
+    assert target.facts == {"draft_tokens": 2}
+
+
+def test_a_title_with_a_stray_quote_is_split_at_spaces() -> None:
+    assert only(f"{API_SERVER} --model it's --max-num-seqs 4 --port 8205").facts == {"slots": 4}
+
+
+def test_config_file_comes_before_the_command_line() -> None:
+    config = b"port: 9100\nmax_num_seqs: 64\ntensor-parallel-size: 4\nenable-prefix-caching: false\n"
+    target = only(("vllm", "serve", "m", "--config", "serve.yaml", "-tp", "2"), files={"serve.yaml": config})
+    assert target.url == "http://127.0.0.1:9100"
+    assert target.facts == {"slots": 64, "tp": 2, "prefix_caching": 0}
+
+
+def test_nested_config() -> None:
+    config = b"speculative-config:\n  method: ngram\n  num_speculative_tokens: 3\n"
+    assert only("vllm serve m --config=c.yaml", files={"c.yaml": config}).facts == {"draft_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b"- a\n- b\n",
+        b"port: [",
+        b"\xff\xfe\x00",
+        b"port: 2024-99-99",
+        b"max-num-seqs: " + b"9" * 5000,
+        b"a: &a [x]\nport: 9100\nb: *a\n",
+        b"!!python/object/apply:os.system ['true']",
+        b"[" * 20000,
+        b"port: 9100\n" + b"#" * MAX_CONFIG_BYTES,
+    ],
+    ids=["list", "broken", "binary", "date", "digits", "alias", "tag", "nested", "large"],
+)
+def test_bad_config_files_say_nothing(config: bytes) -> None:
+    target = only("vllm serve m --config c.yaml", files={"c.yaml": config})
+    assert target.url == "http://127.0.0.1:8000"
+    assert target.facts == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [
+        ("--uds /run/vllm.sock", "Unix socket"),
+        ("--headless", "headless"),
+        ("--grpc", "gRPC"),
+        ("--host evil.example", "no address of this node"),
+        ("--host 169.254.169.254", "no address of this node"),
+    ],
+)
+def test_what_cannot_be_scraped_is_said(flags: str, note: str) -> None:
+    found = scan(f"vllm serve m {flags}")
+    assert found.targets == ()
+    assert len(found.notes) == 1 and note in found.notes[0] and "pid 7" in found.notes[0]
+
+
+def test_an_engine_in_a_container_is_said() -> None:
+    assert "[[target]] url" in scan("vllm serve m", contained={7}).notes[0]
+
+
+def test_one_server_for_a_tree_of_processes() -> None:
+    """`sudo` above, two API servers below; a fork that kept the command line is no second server."""
+    node = Node(
+        {
+            1: (0, "init"),
+            6: (1, ("sudo", "vllm", "serve", "m")),
+            7: (6, ("/usr/bin/python3", "/usr/bin/vllm", "serve", "m", "--api-server-count", "2")),
+            8: (7, "VLLM::APIServer_0"),
+            9: (7, "VLLM::APIServer_1"),
+            10: (7, ("/usr/bin/python3", "/usr/bin/vllm", "serve", "m", "--api-server-count", "2")),
+            11: (1, ("vllm", "serve", "other", "--port", "8001")),
+        },
+        listening={9: {8000}, 11: {4444}},
+    )
+    targets = Finder(LEARN, node).scan().targets
+    assert [(t.pid, t.url, t.listening) for t in targets] == [
+        (7, "http://127.0.0.1:8000", True),
+        (11, "http://127.0.0.1:8001", False),
+    ]
+
+
+def test_sockets_that_cannot_be_read() -> None:
+    assert only("vllm serve m", listening={7: None}).listening is None
+
+
+def test_every_local_rank_with_its_own_server() -> None:
+    line = "vllm serve m -dpm --data-parallel-size 4 --data-parallel-size-local 2 --port 8000"
+    assert [t.url[-4:] for t in scan(line).targets] == ["8000", "8001"]
+    assert len(scan("vllm serve m -dpm -dp 1e9 --port 65530").targets) == 6
+
+
+def test_parents_that_form_a_ring_end() -> None:
+    node = Node({1: (2, "a"), 2: (1, "vllm serve m"), 3: (3, "vllm serve m --port 1")})
+    assert len(Finder(LEARN, node).scan().targets) == 2
+
+
+class TestBehind:
+    node = Node(
+        {
+            5: (1, ("vllm", "serve", "m", "--max-num-seqs", "2", "--port", "80")),
+            6: (5, "VLLM::APIServer_0"),
+            7: (1, ("nginx",)),
+        },
+        listening={6: {8201}, 7: {8202}, 0: {8203}},
+    )
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.5"])
+    def test_the_owner_of_the_socket_decides(self, host: str) -> None:
+        url = f"http://{host}:8201/metrics"
+        target = Finder(LEARN, self.node).behind(url)
+        assert (target.pid, target.url, target.facts, target.listening) == (5, url, {"slots": 2}, True)
+
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("http://10.0.0.9:8201", "not on this node"),
+            ("http://example.com:8201", "not on this node"),
+            ("http://127.0.0.1:99999", "not on this node"),
+            ("127.0.0.1", "not on this node"),
+            ("http://127.0.0.1:8300", "nothing of this node listens on port 8300"),
+            ("http://127.0.0.1:8202", "no engine that kvitals knows"),
+            ("http://127.0.0.1:8203", "another user"),
+        ],
+    )
+    def test_why_not(self, url: str, says: str) -> None:
+        with pytest.raises(DiscoveryError, match=says):
+            Finder(LEARN, self.node).behind(url)
+
+
+@given(st.binary(max_size=300))
+def test_any_command_line(raw: bytes) -> None:
+    engine = b"vllm\0serve\0" + raw
+    for line in (raw, engine, engine.replace(b"\0", b" ")):
+        match = launched(words(line))
+        if match:
+            flags: Flags = parse(*match, config=raw)
+            assert isinstance(flags.text("port"), str)
+
+
+class TestThisMachine:
+    """The same with real processes, files and sockets."""
+
+    @pytest.fixture
+    def serve(self, tmp_path: Path) -> Iterator[tuple[psutil.Process, int]]:
+        """A process that looks like an engine, with a config file of its own, and a real port."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        package = tmp_path / "vllm" / "entrypoints" / "openai"
+        package.mkdir(parents=True)
+        script = package / "api_server.py"
+        script.write_text(
+            f"import socket, time\nlistener = socket.create_server(('127.0.0.1', {port}))\ntime.sleep(60)\n"
+        )
+        (tmp_path / "serve.yaml").write_text(f"port: {port}\nmax-num-seqs: 5\n")
+        line = [sys.executable, str(script), "--config", "serve.yaml", "--api-key", "sk-1", "-tp", "3"]
+        with subprocess.Popen(line, cwd=tmp_path) as process:
+            try:
+                watched = psutil.Process(process.pid)
+                deadline = time.monotonic() + 10
+                while port not in (System().ports(process.pid) or ()) and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                yield watched, port
+            finally:
+                process.kill()
+
+    def test_a_real_process(self, serve: tuple[psutil.Process, int]) -> None:
+        process, port = serve
+        finder = Finder(LEARN)
+        (target,) = (t for t in finder.scan().targets if t.pid == process.pid)
+        assert target.url == f"http://127.0.0.1:{port}"
+        assert target.facts == {"slots": 5, "tp": 3}
+        assert target.listening is True
+        assert finder.behind(f"http://localhost:{port}").facts == target.facts
+
+    def test_processes_that_end_or_hide(self) -> None:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        assert System().ports(gone.pid) is None
+        assert System().file(gone.pid, "/etc/hostname") is None
+        assert System().elsewhere(gone.pid) is False
+        assert System().elsewhere(os.getpid()) is False
+        assert "127.0.0.1" in System().addresses()
+        assert any(process.pid == os.getpid() for process in System().all())
+
+    def test_files_that_would_block_or_never_end(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "large").write_bytes(b"x" * (MAX_CONFIG_BYTES * 2))
+        assert System().file(os.getpid(), str(tmp_path / "pipe")) is None
+        assert System().file(os.getpid(), "/dev/zero") is None
+        assert System().file(os.getpid(), str(tmp_path)) is None
+        assert System().file(os.getpid(), "a\0b") is None
+        assert len(System().file(os.getpid(), str(tmp_path / "large")) or b"") == MAX_CONFIG_BYTES + 1
+
+    def test_errors_of_psutil_are_not_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def denied(*_: object) -> None:
+            raise psutil.AccessDenied(1)
+
+        monkeypatch.setattr(psutil, "net_connections", denied)
+        monkeypatch.setattr(psutil.Process, "ppid", denied)
+        monkeypatch.setattr(psutil, "net_if_addrs", denied)
+        assert System().listeners(8000) == [None]
+        assert list(System().all()) == []
+        assert System().addresses() == frozenset()
