@@ -1,7 +1,7 @@
 """What an engine's command line says about it: which engine it is, and the flags that were asked for.
 
-A command line may hold secrets (`--api-key`). `Flags` never leaves this package: callers ask it for single
-flags by name, and only what the engine's map names becomes a fact.
+A command line may hold secrets (`--api-key`). `Flags` does not show its values, and `Flags.only` leaves out
+what nobody asks for by name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -88,7 +88,13 @@ class Flags:
     def __repr__(self) -> str:
         return f"Flags({len(self._values)} not shown)"
 
-    def get(self, name: str) -> Value:
+    def only(self, names: Iterable[str]) -> Flags:
+        """The flags that `names` can ask for, and nothing else of the command line."""
+        heads = {name.partition(".")[0] for name in names}
+        kept = {name: value for name, value in self._values.items() if name.removeprefix("no-") in heads}
+        return Flags(kept, self._positional if "model" in heads else ())
+
+    def get(self, name: str, /) -> Value:
         """The value of a flag, or None. True and False for switches, `--no-NAME` included.
 
         `a.b` looks into the JSON value of flag `a`; `model` is also the first positional argument.
@@ -103,14 +109,14 @@ class Flags:
             value = _as_json(value).get(key)
         return value
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, /) -> str:
         """A flag as text, empty when it was not given or has no single value."""
         value = self.get(name)
         if isinstance(value, bool):
             return "true" if value else "false"
         return str(value) if isinstance(value, str | int | float) else ""
 
-    def number(self, name: str) -> float | None:
+    def number(self, name: str, /) -> float | None:
         """A flag as a number (1 and 0 for switches; "8k" is 8000, "8K" 8192), or None when it is none."""
         value = self.get(name)
         if isinstance(value, bool | int | float):
@@ -190,24 +196,22 @@ def _is_file_of(script: PurePosixPath, module: str) -> bool:
 
 
 def _given(launcher: Launcher, arguments: Sequence[str]) -> tuple[dict[str, Value], list[str]]:
+    """Flags and positional arguments. What follows a flag's value may be its second (`--api-key A B`)."""
     values: dict[str, Value] = {}
     positional: list[str] = []
-    at = 0
-    while at < len(arguments):
-        argument = arguments[at]
-        at += 1
-        if not _is_flag(argument):
+    name, wanting = "", False  # the flag that may have values now, and whether it has none yet
+    for argument in arguments:
+        if _is_flag(argument):
+            name, equals, value = argument.partition("=")
+            name = _name(launcher, name)
+            _put(values, name, value if equals else True)
+            wanting = not (equals or name.startswith(_SWITCH))
+            name = name if wanting else ""
+        elif wanting:
+            _put(values, name, argument)
+            wanting = False
+        elif not name:
             positional.append(argument)
-            continue
-        name, equals, value = argument.partition("=")
-        name = _name(launcher, name)
-        if equals:
-            _put(values, name, value)
-        elif name.startswith(_SWITCH) or at == len(arguments) or _is_flag(arguments[at]):
-            _put(values, name, True)
-        else:
-            _put(values, name, arguments[at])
-            at += 1
     return values, positional
 
 

@@ -1,10 +1,11 @@
 """Find the engines that serve on this node, and learn their flags, from processes and command lines.
 
-    finder = Finder({"vllm": {"max-num-seqs": Learn(fact="slots")}})
-    finder.scan().targets[0].facts["slots"]
-    finder.behind("http://127.0.0.1:8000")     # the engine that answers there
+    finder = Finder({"vllm": load_map("vllm")})
+    finder.scan().targets                      # every engine that serves here
+    target = finder.behind("http://127.0.0.1:8000")    # the one that answers there
+    facts, info = target.learn(version="0.32.0")       # facts["slots"]
 
-Some facts are on no endpoint of an engine; the slot limit of vLLM is one. Only flags that the caller's map
+Some facts are on no endpoint of an engine; the slot limit of vLLM is one. Only flags that the engine's map
 names are kept, so secrets on a command line stay where they are. Reading processes takes milliseconds to
 (with ten thousand of them) a second: call it in a thread.
 """
@@ -17,7 +18,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -25,24 +26,13 @@ from urllib.parse import urlsplit
 import psutil
 
 from agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+from rules.engine_map import EngineMap
 
 SOURCE = "command line"
 """Where these facts were learned, for `kvitals_engine_fact{source}`."""
 
 MAX_COMMAND_LINE_BYTES = 1 << 20
 _GONE = (psutil.Error, OSError)
-
-
-@dataclass(frozen=True)
-class Learn:
-    """What a flag tells: a number (`fact`) or a text (`info`), under the name that the families use."""
-
-    fact: str = ""
-    info: str = ""
-
-
-Learnable = Mapping[str, Mapping[str, Learn]]
-"""Per system, what each flag tells. `a.b` is key b in the JSON of flag `a`."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +71,18 @@ class Processes(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """An engine's server. `facts` and `info` come from its command line; a flag not given has none."""
+    """An engine's server."""
 
     system: str
     url: str  # scheme://host:port, as seen from this node
     pid: int
-    facts: Mapping[str, float]
-    info: Mapping[str, str]
     listening: bool | None  # None: its sockets cannot be read. False: starting, or in trouble
+    flags: Flags = field(default_factory=lambda: Flags({}), compare=False)
+    engine_map: EngineMap | None = field(default=None, repr=False, compare=False)
+
+    def learn(self, version: str = "") -> tuple[dict[str, float], dict[str, str]]:
+        """Facts and info from the command line. Defaults of flags count only where the version is known."""
+        return self.engine_map.learn(self.flags, version) if self.engine_map else ({}, {})
 
 
 @dataclass(frozen=True)
@@ -104,8 +98,10 @@ class DiscoveryError(Exception):
 
 
 class Finder:
-    def __init__(self, learnable: Learnable, processes: Processes | None = None) -> None:
-        self._learnable = learnable
+    """Finds engines of the systems that there are maps of, and servers of others without their flags."""
+
+    def __init__(self, maps: Mapping[str, EngineMap], processes: Processes | None = None) -> None:
+        self._maps = maps
         self._processes = processes or System()
 
     def scan(self) -> Found:
@@ -143,8 +139,7 @@ class Finder:
         for owner in owners:
             for pid in () if owner is None else (owner, *_ancestors(owner, table)):
                 if pid in servers:
-                    found = self._target(servers[pid], port, [])
-                    return Target(found.system, url, pid, found.facts, found.info, listening=True)
+                    return replace(self._target(servers[pid], port, []), url=url, listening=True)
         if None in owners:
             raise DiscoveryError(
                 f"the process on port {port} belongs to another user: run kvitals as that user or as root"
@@ -177,16 +172,10 @@ class Finder:
         return ""
 
     def _target(self, server: _Server, port: int, family: Iterable[int]) -> Target:
-        facts: dict[str, float] = {}
-        info: dict[str, str] = {}
-        for flag, learn in self._learnable.get(server.launcher.system, {}).items():
-            number = server.flags.number(flag) if learn.fact else None
-            if number is not None:
-                facts[learn.fact] = number
-            if learn.info and server.flags.text(flag):
-                info[learn.info] = server.flags.text(flag)
         system = server.launcher.system
-        return Target(system, server.url(port), server.pid, facts, info, self._listens(port, family))
+        engine_map = self._maps.get(system)
+        flags = server.flags.only(engine_map.flags if engine_map else ())
+        return Target(system, server.url(port), server.pid, self._listens(port, family), flags, engine_map)
 
     def _listens(self, port: int, family: Iterable[int]) -> bool | None:
         seen = [self._processes.ports(pid) for pid in family]

@@ -9,26 +9,41 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
-from agent.discovery import DiscoveryError, Finder, Found, Learn, Process, System, Target
+from agent.discovery import DiscoveryError, Finder, Found, Process, System, Target
+from rules.engine_map import EngineMap
 
-LEARN = {
-    "vllm": {
-        "max-num-seqs": Learn(fact="slots"),
-        "max-num-batched-tokens": Learn(fact="token_budget"),
-        "tensor-parallel-size": Learn(fact="tp"),
-        "enable-prefix-caching": Learn(fact="prefix_caching"),
-        "speculative-config.num_speculative_tokens": Learn(fact="draft_tokens"),
-        "kv-transfer-config.kv_connector": Learn(info="connector"),
-        "kv-cache-dtype": Learn(info="kv_cache_dtype"),
-        "model": Learn(info="root"),
-    }
-}
+VLLM = msgspec.convert(
+    {
+        "system": "vllm",
+        "title": "vLLM",
+        "oldest": "0.9.0",
+        "newest": "0.32.0",
+        "recognise": {"prefixes": ["vllm:"], "version_path": "/version", "models_path": "/v1/models"},
+        "rank_labels": ["engine"],
+        "model_label": "model_name",
+        "start_time": "process_start_time_seconds",
+        "metrics": [],
+        "flags": {
+            "max-num-seqs": {"fact": "slots", "defaults": [{"value": 256.0, "versions": ">=0.30"}]},
+            "max-num-batched-tokens": {"fact": "token_budget"},
+            "tensor-parallel-size": {"fact": "tp"},
+            "enable-prefix-caching": {"fact": "prefix_caching"},
+            "speculative-config.num_speculative_tokens": {"fact": "draft_tokens"},
+            "kv-transfer-config.kv_connector": {"info": "connector"},
+            "kv-cache-dtype": {"info": "kv_cache_dtype"},
+            "model": {"info": "root"},
+        },
+    },
+    EngineMap,
+)
+MAPS = {"vllm": VLLM}
 
 API_SERVER = "python -m vllm.entrypoints.openai.api_server"
 
@@ -65,7 +80,7 @@ class Node:
 
 
 def scan(line: str | tuple[str, ...], **more: object) -> Found:
-    return Finder(LEARN, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
+    return Finder(MAPS, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
 
 
 def only(line: str | tuple[str, ...], **more: object) -> Target:
@@ -125,8 +140,8 @@ def test_only_mapped_flags_are_kept() -> None:
     )
     node = Node({7: (1, ("vllm", "serve", "m", *secrets, "--max-num-seqs", "32"))})
     target = only(("vllm", "serve", "m", *secrets, "--max-num-seqs", "32"))
-    assert target.facts == {"slots": 32.0}
-    assert target.info == {"root": "m"}
+    assert target.learn() == ({"slots": 32.0}, {"root": "m"})
+    assert target.flags.get("api-key") is None
     (process,) = node.all()
     match = launched(process.arguments)
     assert match is not None
@@ -159,11 +174,27 @@ def test_only_mapped_flags_are_kept() -> None:
     ],
 )
 def test_flags_become_facts(flags: str, facts: dict[str, float]) -> None:
-    assert only(f"vllm serve {flags}").facts == facts
+    assert only(f"vllm serve {flags}").learn()[0] == facts
+
+
+def test_defaults_need_the_version() -> None:
+    target = only("vllm serve m")
+    assert target.learn()[0] == {}
+    assert target.learn("0.32.0")[0] == {"slots": 256}
+
+
+def test_an_engine_without_a_map() -> None:
+    assert only("python -m sglang.launch_server --max-running-requests 4").learn() == ({}, {})
 
 
 def test_the_model_behind_a_switch_is_found() -> None:
-    assert only(("vllm", "serve", "--enable-prefix-caching", "m", "-tp", "2")).info == {"root": "m"}
+    assert only(("vllm", "serve", "--enable-prefix-caching", "m", "-tp", "2")).learn()[1] == {"root": "m"}
+
+
+@pytest.mark.parametrize("flags", ["--api-key sk-1 sk-2", "--port 1 --api-key sk-1 sk-2 sk-3"])
+def test_a_second_value_is_not_the_model(flags: str) -> None:
+    assert only(f"{API_SERVER} {flags}").learn()[1] == {}
+    assert only(f"vllm serve m {flags}").learn()[1] == {"root": "m"}
 
 
 def test_texts_are_kept_as_info() -> None:
@@ -176,7 +207,7 @@ def test_texts_are_kept_as_info() -> None:
         "--kv-transfer-config",
         '{"kv_connector":"Nixl"}',
     )
-    assert only(line).info == {"root": "m", "kv_cache_dtype": "fp8", "connector": "Nixl"}
+    assert only(line).learn()[1] == {"root": "m", "kv_cache_dtype": "fp8", "connector": "Nixl"}
 
 
 def test_a_title_is_split_as_a_shell_would() -> None:
@@ -184,24 +215,24 @@ def test_a_title_is_split_as_a_shell_would() -> None:
         f"{API_SERVER} --model '/models/my model' --speculative-config '{{\"num_speculative_tokens\": 2}}'"
     )
     target = only(title + "\0" * 40)
-    assert target.info == {"root": "/models/my model"}
-    assert target.facts == {"draft_tokens": 2}
+    assert target.learn()[1] == {"root": "/models/my model"}
+    assert target.learn()[0] == {"draft_tokens": 2}
 
 
 def test_a_title_with_a_stray_quote_is_split_at_spaces() -> None:
-    assert only(f"{API_SERVER} --model it's --max-num-seqs 4 --port 8205").facts == {"slots": 4}
+    assert only(f"{API_SERVER} --model it's --max-num-seqs 4 --port 8205").learn()[0] == {"slots": 4}
 
 
 def test_config_file_comes_before_the_command_line() -> None:
     config = b"port: 9100\nmax_num_seqs: 64\ntensor-parallel-size: 4\nenable-prefix-caching: false\n"
     target = only(("vllm", "serve", "m", "--config", "serve.yaml", "-tp", "2"), files={"serve.yaml": config})
     assert target.url == "http://127.0.0.1:9100"
-    assert target.facts == {"slots": 64, "tp": 2, "prefix_caching": 0}
+    assert target.learn()[0] == {"slots": 64, "tp": 2, "prefix_caching": 0}
 
 
 def test_nested_config() -> None:
     config = b"speculative-config:\n  method: ngram\n  num_speculative_tokens: 3\n"
-    assert only("vllm serve m --config=c.yaml", files={"c.yaml": config}).facts == {"draft_tokens": 3}
+    assert only("vllm serve m --config=c.yaml", files={"c.yaml": config}).learn()[0] == {"draft_tokens": 3}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +253,7 @@ def test_nested_config() -> None:
 def test_bad_config_files_say_nothing(config: bytes) -> None:
     target = only("vllm serve m --config c.yaml", files={"c.yaml": config})
     assert target.url == "http://127.0.0.1:8000"
-    assert target.facts == {}
+    assert target.learn()[0] == {}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +290,7 @@ def test_one_server_for_a_tree_of_processes() -> None:
         },
         listening={9: {8000}, 11: {4444}},
     )
-    targets = Finder(LEARN, node).scan().targets
+    targets = Finder(MAPS, node).scan().targets
     assert [(t.pid, t.url, t.listening) for t in targets] == [
         (7, "http://127.0.0.1:8000", True),
         (11, "http://127.0.0.1:8001", False),
@@ -278,7 +309,7 @@ def test_every_local_rank_with_its_own_server() -> None:
 
 def test_parents_that_form_a_ring_end() -> None:
     node = Node({1: (2, "a"), 2: (1, "vllm serve m"), 3: (3, "vllm serve m --port 1")})
-    assert len(Finder(LEARN, node).scan().targets) == 2
+    assert len(Finder(MAPS, node).scan().targets) == 2
 
 
 class TestBehind:
@@ -294,8 +325,9 @@ class TestBehind:
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.5"])
     def test_the_owner_of_the_socket_decides(self, host: str) -> None:
         url = f"http://{host}:8201/metrics"
-        target = Finder(LEARN, self.node).behind(url)
-        assert (target.pid, target.url, target.facts, target.listening) == (5, url, {"slots": 2}, True)
+        target = Finder(MAPS, self.node).behind(url)
+        assert (target.pid, target.url, target.listening) == (5, url, True)
+        assert target.learn()[0] == {"slots": 2}
 
     @pytest.mark.parametrize(
         ("url", "says"),
@@ -311,7 +343,7 @@ class TestBehind:
     )
     def test_why_not(self, url: str, says: str) -> None:
         with pytest.raises(DiscoveryError, match=says):
-            Finder(LEARN, self.node).behind(url)
+            Finder(MAPS, self.node).behind(url)
 
 
 @given(st.binary(max_size=300))
@@ -353,12 +385,12 @@ class TestThisMachine:
 
     def test_a_real_process(self, serve: tuple[psutil.Process, int]) -> None:
         process, port = serve
-        finder = Finder(LEARN)
+        finder = Finder(MAPS)
         (target,) = (t for t in finder.scan().targets if t.pid == process.pid)
         assert target.url == f"http://127.0.0.1:{port}"
-        assert target.facts == {"slots": 5, "tp": 3}
+        assert target.learn()[0] == {"slots": 5, "tp": 3}
         assert target.listening is True
-        assert finder.behind(f"http://localhost:{port}").facts == target.facts
+        assert finder.behind(f"http://localhost:{port}").learn() == target.learn()
 
     def test_processes_that_end_or_hide(self) -> None:
         gone = subprocess.Popen([sys.executable, "-c", ""])
