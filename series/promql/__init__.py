@@ -1,0 +1,51 @@
+"""PromQL: the subset that signals, rules, alerts and boards are written in.
+
+`parse` text, `evaluate` it over any `SeriesSource` as Prometheus 2.42 would, and rewrite it: `expand`
+parameters in text, `inline` definitions, list the `selectors` and `names` that it reads. `str` of an
+expression is canonical PromQL. Everything raises `PromQLError`, whose message is meant for the author.
+"""
+
+from series.promql.errors import PromQLError
+from series.promql.evaluate import Limits, Series, Vector, evaluate, evaluate_range
+from series.promql.nodes import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Matching,
+    Number,
+    Range,
+    Selector,
+    String,
+    Subquery,
+    Unary,
+)
+from series.promql.parse import parse
+from series.promql.rewrite import Use, expand, inline, names, selectors, shift
+
+__all__ = [
+    "Aggregate",
+    "Binary",
+    "Call",
+    "Expr",
+    "Limits",
+    "Matching",
+    "Number",
+    "PromQLError",
+    "Range",
+    "Selector",
+    "Series",
+    "String",
+    "Subquery",
+    "Unary",
+    "Use",
+    "Vector",
+    "evaluate",
+    "evaluate_range",
+    "expand",
+    "inline",
+    "names",
+    "parse",
+    "selectors",
+    "shift",
+]

@@ -1,0 +1,21 @@
+"""The one error of this package."""
+
+from __future__ import annotations
+
+
+class PromQLError(ValueError):
+    """A query that cannot be parsed, is outside the subset, or cannot be evaluated.
+
+    The message says what is wrong, where, and what would be right. `offset` is the position in the text
+    in characters, where it is known.
+    """
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        super().__init__(message if offset is None else f"{message} (at character {offset})")
+        self.offset = offset
+
+
+def shorten(text: object, limit: int = 120) -> str:
+    """`text` on one line and cut, so that an error message stays readable."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

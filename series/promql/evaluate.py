@@ -1,0 +1,260 @@
+"""Evaluation: an expression and a source of series to values, with the semantics of Prometheus 2.42."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from series.promql import aggregate, binary, functions, selection
+from series.promql.check import check, type_of
+from series.promql.errors import PromQLError, shorten
+from series.promql.grid import Budget, Grid, Ints, without_names
+from series.promql.nodes import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Number,
+    Range,
+    Selector,
+    Subquery,
+    Unary,
+)
+from series.promql.parse import parse
+from series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
+from series.types import Floats, Labels, SeriesSource
+
+LOOKBACK = 300.0
+MAX_STEPS = 11_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one query may use.
+
+    samples: cells read from the source and made on the way. series: per selector. seconds: of wall time.
+    """
+
+    samples: int = 20_000_000
+    series: int = 50_000
+    seconds: float = 10.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """An instant vector: values[i] belongs to labels[i], in a stable order."""
+
+    labels: list[Labels]
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[tuple[Labels, float]]:
+        return iter(zip(self.labels, self.values.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of a range query: times (seconds since the epoch) and values, where it has any."""
+
+    labels: Labels
+    times: Floats
+    values: Floats
+
+
+def evaluate(
+    expr: Expr | str,
+    source: SeriesSource,
+    at: float,
+    lookback: float = LOOKBACK,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    subquery_step: float = 60.0,
+) -> Vector | float:
+    """The value of `expr` at the time `at`: a Vector, or a float for a scalar expression.
+
+    at: seconds since the epoch, rounded to milliseconds. lookback: seconds that an instant selector looks
+    back for the newest sample. subquery_step: seconds, for subqueries that give no step.
+    Raises PromQLError where Prometheus would (ambiguous matching, equal labels), and at the limits.
+    """
+    steps = np.array([round(at * 1000)], dtype=np.int64)
+    result = _run(expr, source, steps, lookback, limits, subquery_step)
+    if isinstance(result, Grid):
+        here = result.present[0]
+        labels = list(result.labels)
+        if not here.all():
+            labels = [x for x, is_here in zip(labels, here.tolist(), strict=True) if is_here]
+        return Vector(labels, result.values[0, here])
+    return float(result[0])
+
+
+def evaluate_range(
+    expr: Expr | str,
+    source: SeriesSource,
+    start: float,
+    end: float,
+    step: float,
+    lookback: float = LOOKBACK,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    subquery_step: float = 60.0,
+) -> list[Series]:
+    """The values of `expr` at start, start + step, ... up to end, ordered by labels; all in seconds.
+
+    A scalar expression gives one series without labels. Raises as `evaluate` does, and for more than
+    `MAX_STEPS` steps.
+    """
+    first, last, width = round(start * 1000), round(end * 1000), round(step * 1000)
+    if width < 1 or last < first:
+        raise PromQLError(f"a range query needs start <= end and a step, not {start}, {end}, {step}")
+    if (last - first) // width >= MAX_STEPS:
+        raise PromQLError(f"the range query has more than {MAX_STEPS} steps: use a longer step")
+    steps = np.arange(first, last + 1, width, dtype=np.int64)
+    result = _run(expr, source, steps, lookback, limits, subquery_step)
+    times = steps / 1000.0
+    if not isinstance(result, Grid):
+        return [Series(Labels(), times, result)]
+    found = []
+    for column, labels in enumerate(result.labels):
+        here = result.present[:, column]
+        if here.any():
+            found.append(Series(labels, times[here], result.values[here, column]))
+    return sorted(found, key=lambda s: tuple(s.labels.items()))
+
+
+def _run(
+    expr: Expr | str, source: SeriesSource, steps: Ints, lookback: float, limits: Limits, subquery_step: float
+) -> Grid | Floats:
+    expr = _checked(expr)
+    budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
+    evaluation = Evaluation(source, steps, round(lookback * 1000), round(subquery_step * 1000), budget)
+    with np.errstate(all="ignore"):
+        return evaluation.of(expr)
+
+
+def _checked(expr: Expr | str) -> Expr:
+    if isinstance(expr, str):
+        expr = parse(expr)
+    if _checked_type(expr) not in ("scalar", "vector"):
+        raise PromQLError(f"only scalars and instant vectors have a value, not {shorten(expr)}")
+    return expr
+
+
+# The same expressions are evaluated every few seconds; only the type is kept, since 0 == -0.
+_checked_type = lru_cache(maxsize=1024)(check)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One query under way. steps: int64[N], the evaluation times; all times are in milliseconds."""
+
+    source: SeriesSource
+    steps: Ints
+    lookback: int
+    subquery_step: int
+    budget: Budget
+
+    def of(self, expr: Expr) -> Grid | Floats:
+        """A Grid for an instant vector, float64[N] for a scalar."""
+        return self.scalar(expr) if type_of(expr) == "scalar" else self.vector(expr)
+
+    def scalar(self, expr: Expr) -> Floats:
+        """float64[N] of a scalar expression."""
+        self.budget.take(len(self.steps))
+        if isinstance(expr, Number):
+            return np.full(len(self.steps), expr.value)
+        if isinstance(expr, Unary):
+            return -self.scalar(expr.expr)
+        if isinstance(expr, Binary):
+            return binary.scalars(expr.op, self.scalar(expr.left), self.scalar(expr.right))
+        assert isinstance(expr, Call)
+        if expr.func == "time":
+            return self.steps / 1000.0
+        return functions.scalar(self.vector(expr.args[0]))
+
+    def vector(self, expr: Expr) -> Grid:
+        """The Grid of an instant-vector expression."""
+        if isinstance(expr, Selector):
+            return self._instant(expr)[0]
+        if isinstance(expr, Unary):
+            inner = self.vector(expr.expr)
+            negated = Grid(inner.labels, -inner.values, inner.present)
+            return without_names(negated.pruned(), at_all_steps=True)
+        if isinstance(expr, Binary):
+            return self._binary(expr)
+        if isinstance(expr, Aggregate):
+            param = None if expr.param is None else self.scalar(expr.param)
+            return aggregate.aggregate(expr, self.vector(expr.expr), param)
+        assert isinstance(expr, Call)
+        return self._call(expr)
+
+    def _binary(self, expr: Binary) -> Grid:
+        left, right = self.of(expr.left), self.of(expr.right)
+        if isinstance(left, Grid) and isinstance(right, Grid):
+            return binary.vectors(expr, left, right, self.budget)
+        return binary.mixed(expr, left, right)
+
+    def _call(self, call: Call) -> Grid:
+        if any(isinstance(arg, Range | Subquery) for arg in call.args):
+            return self._over_range(call)
+        if call.func == "timestamp" and isinstance(call.args[0], Selector):
+            grid, times = self._instant(call.args[0])
+            return without_names(Grid(grid.labels, times / 1000.0, grid.present))
+        return functions.call(call, self)
+
+    def _instant(self, selector: Selector) -> tuple[Grid, Ints]:
+        references = self.steps - round(selector.offset * 1000)
+        start, end = int(references[0]) - self.lookback, int(references[-1])
+        blocks = selection.select(self.source, selector.all_matchers(), start, end, self.budget)
+        self.budget.take(len(self.steps) * sum(len(b.labels) for b in blocks))
+        return selection.instant(blocks, references, self.lookback)
+
+    def _over_range(self, call: Call) -> Grid:
+        """A function of a range vector, with the scalars that some of them take before or after it."""
+        scalars = [self.scalar(a) for a in call.args if not isinstance(a, Range | Subquery)]
+        selected = self._range(next(a for a in call.args if isinstance(a, Range | Subquery)))
+        self.budget.take(len(self.steps) * len(selected.labels))
+        results = []
+        for windows in selected.windows:
+            if call.func == "quantile_over_time":
+                results.append(quantile_over_time(windows, scalars[0]))
+            elif call.func == "predict_linear":
+                results.append(predict_linear(windows, self.steps, scalars[0]))
+            else:
+                results.append(RANGE_FUNCTIONS[call.func](windows))
+        grid = selected.join(results, len(self.steps)).pruned()
+        # last_over_time acts like a selector and keeps the name; equal labels cannot arise from one name.
+        return grid if call.func == "last_over_time" else without_names(grid, at_all_steps=True)
+
+    def _range(self, expr: Expr) -> selection.Selected:
+        if isinstance(expr, Subquery):
+            return self._subquery(expr)
+        assert isinstance(expr, Range)
+        length = round(expr.range * 1000)
+        ends = self.steps - round(expr.selector.offset * 1000)
+        matchers = expr.selector.all_matchers()
+        start, end = int(ends[0]) - length, int(ends[-1])
+        blocks = selection.select(self.source, matchers, start, end, self.budget)
+        return selection.ranges(blocks, ends, length, self.budget)
+
+    def _subquery(self, expr: Subquery) -> selection.Selected:
+        """The inner expression at all multiples of the step in the range, as if it had been recorded."""
+        step = self.subquery_step if expr.step is None else round(expr.step * 1000)
+        length = round(expr.range * 1000)
+        ends = self.steps - round(expr.offset * 1000)
+        first = -((length - int(ends[0])) // step) * step  # the first multiple at or after the start
+        last = int(ends[-1])
+        self.budget.take(max(0, (last - first) // step + 1))
+        steps = np.arange(first, last + 1, step, dtype=np.int64)
+        if not len(steps):
+            return selection.Selected((), [])
+        grid = replace(self, steps=steps).vector(expr.expr)
+        return selection.recorded(steps, grid, ends, length, self.budget)

@@ -1,0 +1,185 @@
+"""Functions of instant vectors and scalars, as in Prometheus 2.42."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from series.promql import histogram
+from series.promql.check import compile_pattern
+from series.promql.errors import PromQLError
+from series.promql.grid import Grid, layout, relabel, without_names
+from series.promql.nodes import Call, Expr, Selector, String
+from series.types import METRIC_NAME, Floats, Labels, MatchOp
+
+if TYPE_CHECKING:
+    from series.promql.evaluate import Evaluation
+
+_ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {
+    "abs": np.abs,
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "ln": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+}
+
+
+def call(node: Call, evaluation: Evaluation) -> Grid:
+    """The value of any function that takes no range vector and is not a scalar."""
+    if node.func in _ELEMENTWISE:
+        grid = evaluation.vector(node.args[0])
+        return _values(grid, _ELEMENTWISE[node.func](grid.values))
+    if node.func in _CLAMPS:
+        limits = [evaluation.scalar(arg)[:, None] for arg in node.args[1:]]
+        return _CLAMPS[node.func](evaluation.vector(node.args[0]), *limits)
+    if node.func in ("label_replace", "label_join"):
+        relabelled = _label_replace if node.func == "label_replace" else _label_join
+        grid = evaluation.vector(node.args[0])
+        texts = tuple(arg.value for arg in node.args[1:] if isinstance(arg, String))
+        kind = (node.func, texts)
+        return relabel(grid, layout(kind, grid.labels, lambda: relabelled(grid.labels, texts)))
+    return _OTHERS[node.func](node, evaluation)
+
+
+def scalar(grid: Grid) -> Floats:
+    """[N]: the value where there is exactly one, else NaN."""
+    if not grid.labels:
+        return np.full(len(grid.values), np.nan)
+    only = grid.present.sum(axis=1) == 1
+    column = grid.present.argmax(axis=1)
+    return np.where(only, grid.values[np.arange(len(column)), column], np.nan)
+
+
+def _values(grid: Grid, values: Floats) -> Grid:
+    return without_names(Grid(grid.labels, values, grid.present))
+
+
+def go_max(a: Floats, b: Floats) -> Floats:
+    """math.Max of Go: NaN wins over numbers, but +Inf wins over NaN."""
+    return np.where(np.isposinf(a) | np.isposinf(b), np.inf, np.maximum(a, b))
+
+
+def go_min(a: Floats, b: Floats) -> Floats:
+    """math.Min of Go: NaN wins over numbers, but -Inf wins over NaN."""
+    return np.where(np.isneginf(a) | np.isneginf(b), -np.inf, np.minimum(a, b))
+
+
+def _clamp(grid: Grid, low: Floats, high: Floats) -> Grid:
+    clamped = go_max(low, go_min(high, grid.values))
+    return without_names(Grid(grid.labels, clamped, grid.present & ~(high < low)))
+
+
+def _round(grid: Grid, nearest: Floats | None = None) -> Grid:
+    inverse = 1.0 / (np.ones((1, 1)) if nearest is None else nearest)
+    return _values(grid, np.floor(grid.values * inverse + 0.5) / inverse)
+
+
+_CLAMPS: dict[str, Callable[..., Grid]] = {
+    "clamp": _clamp,
+    "clamp_min": lambda grid, low: _values(grid, go_max(low, grid.values)),
+    "clamp_max": lambda grid, high: _values(grid, go_min(high, grid.values)),
+    "round": _round,
+}
+
+
+def _absent(node: Call, evaluation: Evaluation) -> Grid:
+    grid = evaluation.vector(node.args[0])
+    missing = ~grid.anything()
+    return Grid((_absent_labels(node.args[0]),), np.ones(missing.shape), missing)
+
+
+def _absent_labels(expr: Expr) -> Labels:
+    """What is known of a missing series: the labels on which a selector has one equality and nothing else."""
+    if not isinstance(expr, Selector):
+        return Labels()
+    known: dict[str, str] = {}
+    equal: set[str] = set()
+    for matcher in expr.matchers:
+        if matcher.name == METRIC_NAME:
+            continue
+        if matcher.op is MatchOp.EQ and matcher.name not in equal:
+            known[matcher.name] = matcher.value
+            equal.add(matcher.name)
+        else:
+            known.pop(matcher.name, None)
+    return Labels(known)
+
+
+def _timestamp(node: Call, evaluation: Evaluation) -> Grid:
+    # Of anything but a selector, whose samples' own times `Evaluation` knows, it is the evaluation time.
+    grid = evaluation.vector(node.args[0])
+    return _values(grid, np.broadcast_to(evaluation.steps[:, None] / 1000.0, grid.values.shape))
+
+
+def _vector(node: Call, evaluation: Evaluation) -> Grid:
+    values = evaluation.scalar(node.args[0])[:, None]
+    return Grid((Labels(),), values, np.ones(values.shape, dtype=bool))
+
+
+def _histogram_quantile(node: Call, evaluation: Evaluation) -> Grid:
+    return histogram.quantile(evaluation.scalar(node.args[0]), evaluation.vector(node.args[1]))
+
+
+def _sort(node: Call, evaluation: Evaluation) -> Grid:
+    grid = evaluation.vector(node.args[0])
+    if len(evaluation.steps) > 1:  # the order of a range query is that of its labels
+        return grid
+    values = grid.values[0]
+    sign = -1.0 if node.func == "sort_desc" else 1.0
+    order = np.lexsort((sign * values, np.isnan(values)))
+    return grid.pick(order.astype(np.int64))
+
+
+_OTHERS: dict[str, Callable[[Call, Evaluation], Grid]] = {
+    "absent": _absent,
+    "timestamp": _timestamp,
+    "vector": _vector,
+    "histogram_quantile": _histogram_quantile,
+    "sort": _sort,
+    "sort_desc": _sort,
+}
+
+
+def _label_replace(labels: tuple[Labels, ...], texts: tuple[str, ...]) -> tuple[Labels, ...]:
+    target, replacement, source, pattern = texts
+    regex = compile_pattern(pattern, "in label_replace")
+    result = []
+    for one in labels:
+        match = regex.fullmatch(one.get(source, ""))
+        result.append(one if match is None else _with(one, target, _expanded(replacement, match)))
+    return tuple(result)
+
+
+_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>[A-Za-z0-9_]+)\}|(?P<bare>[A-Za-z0-9_]+))")
+
+
+def _expanded(template: str, match: re.Match[str]) -> str:
+    """Regexp.Expand of Go: $1, ${1}, $name; $1x is a group named 1x; an unknown group is empty."""
+
+    def group(found: re.Match[str]) -> str:
+        name = found["braced"] or found["bare"]
+        if name is None:
+            return "$"
+        if name.isdecimal():
+            number = int(name) if len(name) < 9 else -1
+            return match[number] or "" if 0 <= number <= (match.re.groups) else ""
+        return (match[name] or "") if name in match.re.groupindex else ""
+
+    return _REFERENCE.sub(group, template)
+
+
+def _label_join(labels: tuple[Labels, ...], texts: tuple[str, ...]) -> tuple[Labels, ...]:
+    target, separator, *sources = texts
+    return tuple(_with(x, target, separator.join(x.get(s, "") for s in sources)) for x in labels)
+
+
+def _with(labels: Labels, name: str, value: str) -> Labels:
+    if len(value) > 10_000:
+        raise PromQLError(f"a value of {len(value)} characters for the label {name}")
+    return Labels({**labels, name: value})

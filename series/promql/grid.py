@@ -1,0 +1,196 @@
+"""What the evaluator computes on: instant vectors at many times at once, and what is known of their labels.
+
+An instant query has one step, a range query and a subquery have many; every function and operator works on
+all steps and all series in a few numpy calls. What depends on labels alone (which series form a group, which
+series match) is the same from one evaluation of a query to the next, so it is computed once and kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from series.promql.errors import PromQLError
+from series.types import METRIC_NAME, Bools, Floats, Labels
+
+Ints = npt.NDArray[np.int64]
+LabelSets = tuple[Labels, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Instant vectors at N steps: S series, each with a value at some of the steps.
+
+    labels: S label sets, all different but right after a selection or a relabelling.
+    values: float64[N, S]; arbitrary where `present` is False.
+    present: bool[N, S].
+    """
+
+    labels: LabelSets
+    values: Floats
+    present: Bools
+
+    def pick(self, columns: Ints) -> Grid:
+        """The series at `columns`, in that order."""
+        kept = tuple(self.labels[i] for i in columns.tolist())
+        return Grid(kept, self.values[:, columns], self.present[:, columns])
+
+    def anything(self) -> Bools:
+        """[N, 1]: the steps at which any series has a value."""
+        found: Bools = np.asarray(self.present.any(axis=1))[:, None]
+        return found
+
+    def pruned(self) -> Grid:
+        """Without the series that have no value at any step."""
+        alive = self.present.any(axis=0)
+        return self if alive.all() else self.pick(np.flatnonzero(alive))
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one query may still use.
+
+    samples: cells read and made. series: per selector. deadline: of `time.monotonic`.
+    """
+
+    samples: int
+    series: int
+    deadline: float
+
+    def take(self, samples: int) -> None:
+        """Spends `samples` and looks at the clock. Raises PromQLError when either has run out."""
+        self.samples -= samples
+        if self.samples < 0:
+            raise PromQLError(
+                "the query touches too many samples: select fewer series, a shorter range or a longer step"
+            )
+        if time.monotonic() > self.deadline:
+            raise PromQLError(
+                "the query took too long: select fewer series, a shorter range or a longer step"
+            )
+
+
+class _Layouts:
+    """Results that depend on label sets alone, the least recently used forgotten first.
+
+    Bounded by the number of label sets held and not by entries, since that is what takes the memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._known: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: Hashable, weight: int, compute: Callable[[], T]) -> T:
+        found = self._known.get(key)
+        if found is not None:
+            with suppress(KeyError):  # another thread has just dropped it
+                self._known.move_to_end(key)
+            result: T = found[0]
+            return result
+        result = compute()
+        if weight <= self._limit // 10:
+            self._known[key] = (result, weight)
+            self._held += weight
+            while self._held > self._limit and self._known:
+                self._held -= self._known.popitem(last=False)[1][1]
+        return result
+
+
+_layouts = _Layouts(limit=50_000)
+
+
+def layout(kind: Hashable, labels: LabelSets, compute: Callable[[], T]) -> T:
+    """`compute()`, remembered for this kind of work on these labels."""
+    return _layouts.get((kind, labels), len(labels) + 1, compute)
+
+
+def layout2(kind: Hashable, left: LabelSets, right: LabelSets, compute: Callable[[], T]) -> T:
+    """As `layout`, for work on two lists of label sets."""
+    return _layouts.get((kind, left, right), len(left) + len(right) + 1, compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A partition of columns. `members` lists all columns group by group; group g begins at `starts[g]`.
+
+    labels: one label set per group, in the order in which the groups first appear.
+    of: int64[S], the group of each column.
+    """
+
+    labels: LabelSets
+    of: Ints
+    members: Ints
+    starts: Ints
+
+    @property
+    def trivial(self) -> bool:
+        """True where every column is a group of its own."""
+        return len(self.labels) == len(self.of)
+
+    def columns(self, group: int) -> Ints:
+        """The columns of one group, in order."""
+        end = self.starts[group + 1] if group + 1 < len(self.starts) else len(self.members)
+        return self.members[self.starts[group] : end]
+
+    def reduce(self, ufunc: np.ufunc, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """`ufunc` over the columns of each group: [N, S] -> [N, G]."""
+        if not len(self.starts):
+            return cells[:, :0]
+        if len(self.starts) == 1:
+            whole: npt.NDArray[Any] = ufunc.reduce(cells, axis=1, keepdims=True)
+            return whole
+        parts: npt.NDArray[Any] = ufunc.reduceat(cells[:, self.members], self.starts, axis=1)
+        return parts
+
+
+def group_by(keys: Sequence[Labels]) -> Groups:
+    """The groups of columns with equal keys."""
+    index: dict[Labels, int] = {}
+    of = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+    members = np.argsort(of, kind="stable").astype(np.int64)
+    starts = np.searchsorted(of[members], np.arange(len(index))).astype(np.int64)
+    return Groups(tuple(index), of, members, starts)
+
+
+def nameless(labels: LabelSets) -> LabelSets:
+    """The label sets without the metric name."""
+    return tuple(x.drop(METRIC_NAME) if x.name else x for x in labels)
+
+
+def without_names(grid: Grid, *, at_all_steps: bool = False) -> Grid:
+    """`grid` with the metric names dropped; series that then have equal labels become one.
+
+    Raises PromQLError where two of them have a value at the same step or, with `at_all_steps`, at all:
+    Prometheus is that strict about functions of range vectors.
+    """
+    groups = layout("nameless", grid.labels, lambda: group_by(nameless(grid.labels)))
+    return regroup(grid, groups, at_all_steps=at_all_steps)
+
+
+def relabel(grid: Grid, labels: LabelSets) -> Grid:
+    """`grid` with new labels, one per column; series with equal labels become one."""
+    return regroup(grid, layout("equal", labels, lambda: group_by(labels)))
+
+
+def regroup(grid: Grid, groups: Groups, *, at_all_steps: bool = False) -> Grid:
+    """One column per group. Raises PromQLError where two columns of a group have a value at one step."""
+    if groups.trivial:
+        return Grid(groups.labels, grid.values, grid.present)
+    counts = groups.reduce(np.add, grid.present.astype(np.int64))
+    if at_all_steps or (counts > 1).any():
+        often = np.bincount(groups.of) if at_all_steps else counts.max(axis=0)
+        raise PromQLError(
+            "vector cannot contain metrics with the same labelset: more than one series has "
+            f"{groups.labels[int(np.argmax(often))]}; aggregate, or select one metric name"
+        )
+    cells = np.where(grid.present, grid.values, 0.0)
+    return Grid(groups.labels, groups.reduce(np.add, cells), counts > 0)

@@ -1,0 +1,100 @@
+"""A first look at a query's text, before the parser sees it.
+
+promql-parser recurses without a limit, gives no positions, and accepts more than Prometheus 2.42 does. So
+the text is split into tokens here once: too long, too deep or outside the subset is refused with the exact
+place, and what is handed on cannot exhaust the parser's stack.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from series.promql.errors import PromQLError, shorten
+
+MAX_LENGTH = 16 * 1024
+MAX_NESTING = 60
+MAX_OPERATORS = 400
+MAX_TOKENS = 4000
+
+_DURATION = r"(?:[0-9]+(?:ms|[smhdwy]))+"
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)
+    |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<duration>""" + _DURATION + r""")(?![a-zA-Z0-9_.])
+    |(?P<number>(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))(?![a-zA-Z0-9_.])
+    |(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
+    |(?P<op>=~|!~|==|!=|<=|>=|[-+*/%^<>=(){}\[\],])""",
+    re.VERBOSE,
+)  # fmt: skip
+_RANGE = re.compile(rf"\s*(?P<range>{_DURATION})\s*(?::\s*(?P<step>{_DURATION})?\s*)?\]")
+_PAIRS = {")": "(", "}": "{", "]": "["}
+_HINTS = {
+    "@": "the @ modifier is not in the subset: use offset",
+    "$": "'$' is left in the query: expand its parameters first",
+    "`": "back-quoted strings are not in the subset: use double quotes",
+    '"': "unterminated string",
+    "'": "unterminated string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    text: str
+    offset: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of `text` without spaces and comments; a bracketed range is one token of kind `range`.
+
+    Raises PromQLError with the place for anything that is too large or is no token of the subset.
+    """
+    if len(text) > MAX_LENGTH:
+        raise PromQLError(f"the query has {len(text)} characters; {MAX_LENGTH} are allowed: split it")
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        token = _next(text, at)
+        if token.kind != "space":
+            tokens.append(token)
+        at += len(token.text)
+        if len(tokens) > MAX_TOKENS:
+            raise PromQLError(f"the query has more than {MAX_TOKENS} tokens: split it", offset=at)
+    _check_depth(tokens)
+    return tokens
+
+
+def _next(text: str, at: int) -> Token:
+    if text[at] == "[":
+        found = _RANGE.match(text, at + 1)
+        if not found:
+            raise PromQLError("expected a duration as in [5m], or a subquery as in [1h:1m]", offset=at)
+        return Token("range", text[at : found.end()], at)
+    found = _TOKEN.match(text, at)
+    if not found:
+        hint = _HINTS.get(text[at], f"cannot read {shorten(text[at : at + 20])!r}")
+        raise PromQLError(hint, offset=at)
+    return Token(found.lastgroup or "", found.group(), at)
+
+
+def _check_depth(tokens: list[Token]) -> None:
+    open_: list[Token] = []
+    operators = 0
+    for token in tokens:
+        where = token.offset
+        if token.kind != "op":
+            operators += token.kind == "name" and token.text.lower() in ("and", "or", "unless")
+        elif token.text in "({":
+            open_.append(token)
+        elif token.text in ")}":
+            if not open_ or open_.pop().text != _PAIRS[token.text]:
+                raise PromQLError(f"unexpected {token.text!r}", offset=where)
+        else:
+            operators += token.text not in (",", "=", "=~", "!~")
+        if len(open_) > MAX_NESTING:
+            raise PromQLError(f"parentheses are nested deeper than {MAX_NESTING}", offset=where)
+        if operators > MAX_OPERATORS:
+            raise PromQLError(f"the query has more than {MAX_OPERATORS} operators: split it", offset=where)
+    if open_:
+        raise PromQLError(f"{open_[-1].text!r} is not closed", offset=open_[-1].offset)

@@ -1,0 +1,191 @@
+"""From a source's frames to what the evaluator computes on.
+
+Times become whole milliseconds here, as in Prometheus, so that a sample on the edge of a window is inside it
+whatever the rounding of seconds in a double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from series.promql.errors import PromQLError
+from series.promql.grid import Budget, Grid, Ints, LabelSets
+from series.promql.windows import Result, Windows
+from series.types import STALE, Bools, Floats, Frame, Labels, Matcher, SeriesSource, is_stale
+
+HALF_MILLISECOND = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some series on one time axis: times int64[T] in milliseconds, values float64[T, S]."""
+
+    times: Ints
+    values: Floats
+    labels: LabelSets
+
+
+def select(
+    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget
+) -> list[Block]:
+    """The series with samples in start <= t <= end (milliseconds), every series in one block only."""
+    frames = source.select(matchers, start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND)
+    blocks = []
+    for frame in frames:
+        budget.take(frame.values.size)
+        block = _block(frame, start, end)
+        if block.values.size:
+            blocks.append(block)
+    total = sum(len(b.labels) for b in blocks)
+    if total > budget.series:
+        raise PromQLError(
+            f"a selector finds {total} series and {budget.series} are allowed: add matchers to it"
+        )
+    return blocks if len(blocks) < 2 else _unique(blocks, total)
+
+
+def _block(frame: Frame, start: int, end: int) -> Block:
+    times = milliseconds(frame.times)
+    low, high = np.searchsorted(times, start, "left"), np.searchsorted(times, end, "right")
+    return Block(times[low:high], frame.values[low:high], tuple(frame.labels))
+
+
+def milliseconds(seconds: Floats) -> Ints:
+    """Seconds as whole milliseconds."""
+    rounded: Ints = np.rint(np.asarray(seconds) * 1000.0).astype(np.int64)
+    return rounded
+
+
+def _unique(blocks: list[Block], total: int) -> list[Block]:
+    """Joins the parts of series that came in several frames, as when an engine's series have changed."""
+    homes: dict[Labels, list[tuple[int, int]]] = {}
+    if len({labels for block in blocks for labels in block.labels}) == total:
+        return blocks
+    for i, block in enumerate(blocks):
+        for column, labels in enumerate(block.labels):
+            homes.setdefault(labels, []).append((i, column))
+    result = []
+    for block in blocks:
+        alone = [c for c, labels in enumerate(block.labels) if len(homes[labels]) == 1]
+        if alone:
+            kept = tuple(block.labels[c] for c in alone)
+            result.append(Block(block.times, block.values[:, alone], kept))
+    for labels, places in homes.items():
+        if len(places) > 1:
+            result.append(_joined(labels, [(blocks[i].times, blocks[i].values[:, c]) for i, c in places]))
+    return result
+
+
+def _joined(labels: Labels, parts: list[tuple[Ints, Floats]]) -> Block:
+    """One series from several pieces; of two samples at one time the later piece's counts."""
+    times = np.concatenate([t for t, _ in parts])
+    values = np.concatenate([v for _, v in parts])
+    order = np.argsort(times, kind="stable")
+    times, values = times[order], values[order]
+    keep = np.append(times[1:] != times[:-1], True)
+    return Block(times[keep], values[keep][:, None], (labels,))
+
+
+def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid, Ints]:
+    """The newest sample of each series in [reference - lookback, reference], and its time in milliseconds.
+
+    A series whose newest cell there is `STALE` has no value: it ended, or was not sampled.
+    """
+    labels: list[Labels] = []
+    values: list[Floats] = []
+    present: list[Bools] = []
+    times: list[Ints] = []
+    for block in blocks:
+        rows = np.searchsorted(block.times, references, "right") - 1
+        picked = block.values[rows]  # row -1 is the last row; masked out just below
+        at = block.times[rows]
+        fresh = (rows >= 0) & (at >= references - lookback)
+        labels += block.labels
+        values.append(picked)
+        present.append(fresh[:, None] & ~is_stale(picked))
+        times.append(np.broadcast_to(at[:, None], picked.shape))
+    if not blocks:
+        return empty(len(references)), np.zeros((len(references), 0), dtype=np.int64)
+    grid = Grid(tuple(labels), np.hstack(values), np.hstack(present))
+    alive = np.flatnonzero(grid.present.any(axis=0))
+    sampled = np.hstack(times)
+    if len(alive) < len(grid.labels):
+        return grid.pick(alive), sampled[:, alive]
+    return grid, sampled
+
+
+def empty(steps: int) -> Grid:
+    """No series, at so many steps."""
+    return Grid((), np.zeros((steps, 0)), np.zeros((steps, 0), dtype=bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The windows of a range vector: several, where series do not share their times."""
+
+    labels: LabelSets
+    windows: list[Windows]
+
+    def join(self, results: Sequence[Result], steps: int) -> Grid:
+        """One grid of the results of a function over each of the windows."""
+        if not results:
+            return empty(steps)
+        if len(results) == 1:
+            return Grid(self.labels, *results[0])
+        return Grid(self.labels, np.hstack([r[0] for r in results]), np.hstack([r[1] for r in results]))
+
+
+def ranges(blocks: list[Block], ends: Ints, length: int, budget: Budget) -> Selected:
+    """The windows [end - length, end], both included, over all of the series."""
+    labels = tuple(x for block in blocks for x in block.labels)
+    if len(ends) == 1 and len(blocks) > 1:
+        # One step over many small frames: stacked into one, so that numpy is called once and not per frame.
+        times, values, stacked = _stack(blocks)
+        low, high = np.array([0]), np.array([len(values)])
+        return Selected(labels, [Windows(times, values, stacked, low, high, ends, length, budget)])
+    windows = []
+    for block in blocks:
+        low = np.searchsorted(block.times, ends - length, "left")
+        high = np.searchsorted(block.times, ends, "right")
+        present = _samples(block.values)
+        windows.append(Windows(block.times[:, None], block.values, present, low, high, ends, length, budget))
+    return Selected(labels, windows)
+
+
+def _samples(values: Floats) -> Bools | None:
+    """Which cells hold samples, None for all of them."""
+    stale = is_stale(values)
+    return ~stale if stale.any() else None
+
+
+def _stack(blocks: list[Block]) -> tuple[Ints, Floats, Bools | None]:
+    """All blocks side by side, shorter ones filled up with `STALE` at the top: times, values, samples."""
+    height = max(len(b.times) for b in blocks)
+    width = sum(len(b.labels) for b in blocks)
+    times = np.empty((height, width), dtype=np.int64)
+    values = np.empty((height, width))
+    left = 0
+    for block in blocks:
+        right, top = left + len(block.labels), height - len(block.times)
+        times[:top, left:right] = block.times[0]
+        times[top:, left:right] = block.times[:, None]
+        values[:top, left:right] = STALE
+        values[top:, left:right] = block.values
+        left = right
+    return times, values, _samples(values)
+
+
+def recorded(steps: Ints, grid: Grid, ends: Ints, length: int, budget: Budget) -> Selected:
+    """The windows [end - length, end] over the values of an expression that was evaluated at `steps`."""
+    grid = grid.pruned()
+    if not grid.labels:
+        return Selected((), [])
+    low = np.searchsorted(steps, ends - length, "left")
+    high = np.searchsorted(steps, ends, "right")
+    present = None if grid.present.all() else grid.present
+    return Selected(
+        grid.labels, [Windows(steps[:, None], grid.values, present, low, high, ends, length, budget)]
+    )
