@@ -18,6 +18,7 @@ import yaml
 
 from rules.condition import Condition, parse_condition
 from rules.model import SCOPES, Family, Lever, Rule, Signal
+from rules.versions import in_range
 from series.promql import Expr, PromQLError, expand, names, parse
 
 ROOT = Path(__file__).parent
@@ -75,7 +76,9 @@ def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict
 
 def signal_names(expr: Expr) -> list[str]:
     """The signals that an expression names, without their prefix, in order and once each."""
-    return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX)))
+    return list(
+        dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX))
+    )
 
 
 def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
@@ -109,17 +112,36 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
 def _load_directory(knowledge: Knowledge, root: Path) -> None:
     for path in sorted((root / "signals").glob("*.yaml")):
         _load_subject(knowledge, path)
-    for path in sorted((root / "levers").glob("*.yaml")):
-        _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
+    _load_levers(knowledge, root / "levers")
     loaded: list[tuple[Rule, _File]] = []
     for path in sorted((root / "codes").glob("*.yaml")):
-        file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
+        file = _load_one(
+            knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug
+        )
         if file is not None:
             loaded.append((file.value, file))
-    for rule, file in loaded:
-        for line, message in check_rule(rule, knowledge, file):
-            knowledge.problems.append(Problem(file.path, line, message))
-            knowledge.rules.pop(rule.code, None)
+    broken = [
+        (rule.code, Problem(file.path, line, message))
+        for rule, file in loaded
+        for line, message in check_rule(rule, knowledge, file)
+    ]
+    for code, problem in broken:  # after all are checked: a broken rule does not break those that name it
+        knowledge.problems.append(problem)
+        knowledge.rules.pop(code, None)
+
+
+def _load_levers(knowledge: Knowledge, directory: Path) -> None:
+    loaded: list[_File] = []
+    for path in sorted(directory.glob("*.yaml")):
+        file = _load_one(
+            knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name
+        )
+        if file is not None:
+            loaded.append(file)
+    broken = [(f, problem) for f in loaded for problem in check_lever(f.value, knowledge, f)]
+    for file, (line, message) in broken:
+        knowledge.problems.append(Problem(file.path, line, message))
+        knowledge.levers.pop(file.value.name, None)
 
 
 @dataclass
@@ -275,18 +297,37 @@ def check_signal(name: str, signal: Signal) -> str | None:
     return None
 
 
+def check_lever(lever: Lever, knowledge: Knowledge, file: _File) -> Iterator[tuple[int, str]]:
+    """Everything wrong with a lever beyond its types, as (line, message)."""
+    values = {"scope": ", ".join(SCOPES["engine"])}
+    for key, text in [("in_force", lever.in_force), ("possible", lever.possible)]:
+        if text:
+            yield from _check_expr(values, knowledge, text, file.line(key))
+    for i, setting in enumerate(lever.settings):
+        for key, text in [("now", setting.now), ("to", setting.to)]:
+            if text:
+                yield from _check_expr(values, knowledge, text, file.line("settings", i, key))
+        try:
+            in_range("0", setting.versions)
+        except ValueError as error:
+            yield file.line("settings", i, "versions"), str(error)
+    for name in lever.contradicts:
+        if name not in knowledge.levers:
+            yield file.line("contradicts"), f"contradicts: no lever `{name}` in levers/"
+
+
 def check_rule(rule: Rule, knowledge: Knowledge, file: _File) -> Iterator[tuple[int, str]]:
     """Everything wrong with a rule beyond its types, as (line, message)."""
     for key, text in [("when", rule.when), ("clear", rule.clear)]:
         if text:
-            yield from _check_expr(rule, knowledge, text, file.line(key), condition=True)
+            yield from _check_expr(parameters(rule), knowledge, text, file.line(key), condition=True)
     for i, query in enumerate(rule.evidence):
-        yield from _check_expr(rule, knowledge, query.query, file.line("evidence", i, "query"))
+        yield from _check_expr(parameters(rule), knowledge, query.query, file.line("evidence", i, "query"))
     for i, use in enumerate(rule.levers):
         if use.lever not in knowledge.levers:
             yield file.line("levers", i), f"no lever `{use.lever}` in levers/"
         if use.when:
-            yield from _check_expr(rule, knowledge, use.when, file.line("levers", i, "when"))
+            yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
         yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
     for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by)]:
@@ -301,9 +342,9 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: _File) -> Iterator[tuple[
 
 
 def _check_expr(
-    rule: Rule, knowledge: Knowledge, text: str, line: int, *, condition: bool = False
+    values: Mapping[str, str], knowledge: Knowledge, text: str, line: int, *, condition: bool = False
 ) -> Iterator[tuple[int, str]]:
-    values = {**parameters(rule), "window": "1m"}
+    values = {**values, "window": "1m"}
     try:
         expr = parse(expand(text, values))
         if condition:
