@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from series.promql import BinaryOp, Expr, Paren, PromQLError, parse
+from series.promql import Binary, Expr, PromQLError, parse
 
 COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 CONNECTIVES = frozenset({"and", "or", "unless"})
@@ -49,12 +49,11 @@ def comparisons(condition: Condition) -> list[Comparison]:
 
 
 def _structure(expr: Expr) -> Condition:
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    if isinstance(expr, BinaryOp) and expr.op in CONNECTIVES:
+    if isinstance(expr, Binary) and expr.op in CONNECTIVES:
         return Connective(expr.op, _structure(expr.left), _structure(expr.right))
-    if isinstance(expr, BinaryOp) and expr.op in COMPARISONS:
+    if isinstance(expr, Binary) and expr.op in COMPARISONS:
         return Comparison(expr.left, expr.op, expr.right)
     raise PromQLError(
-        f"`{expr}` is not a comparison: a condition is comparisons of signals (> >= < <= == !=) joined by and, or, unless"
+        f"`{expr}` is not a comparison: a condition is comparisons of signals (> >= < <= == !=) "
+        "joined by and, or, unless"
     )

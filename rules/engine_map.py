@@ -41,6 +41,7 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     constant: dict[str, str] = {}  # labels to add
     scale: float | str = 1.0  # ours = raw * scale; a fact's name means its value
     bare: bool = False  # the name has no engine prefix
+    together: str = ""  # histograms that share a timestamp: where one's sum is broken, so are the others'
     flag: str = ""  # what brings it where it is not there by default
     note: str = ""
 

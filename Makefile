@@ -1,0 +1,63 @@
+# kvitals: two commands first.  make run   make test
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements.lock
+PACKAGES := series rules agent diagnoser dashboards ui
+TARGETS ?=
+
+.PHONY: help run test check format system lab live record bench lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@echo '  Live engines instead of the recorded one: make run TARGETS="http://host:8000"'
+
+run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TARGETS="http://host:8000 ..."
+	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
+
+test: $(VENV)/.dev ## the tests; sets up all it needs
+	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures
+
+check: $(VENV)/.dev ## format, lint, types, generated files
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m dashboards.generate --check
+
+format: $(VENV)/.dev ## format the code and regenerate what is generated
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m dashboards.generate
+
+system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus chromium chromium-driver)
+	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/browser
+
+lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
+	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
+
+live: lab ## drive each situation on a real engine and demand the right verdict
+	@$(BIN)/python -m tests.lab live $(SCENARIOS)
+
+record: lab ## record the incidents that ship, anew
+	@$(BIN)/python -m tests.lab record all --out ui/demo
+
+bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
+	@$(BIN)/python -m benchmarks.scrape
+
+lock: $(VENV)/.dev ## renew the pinned versions that CI installs
+	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
+
+clean: ## remove what make made
+	@rm -rf $(VENV) .lab .run .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'kvitals needs Python 3.11 or newer as `$(PYTHON)`. On Debian 12: apt-get install python3 python3-venv. Another one: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo 'Python can not make virtual environments here. On Debian: apt-get install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml $(LOCK)
+	@echo 'Setting up ...'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ui]' && touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(LOCK)
+	@echo 'Setting up ...'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[dev]' && touch $@ $(VENV)/.run

@@ -1,0 +1,211 @@
+"""From judgements to findings: conclusion, evidence, confidence, what explains what, what is ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diagnoser.judge import Judge, Judgement, missing_signals
+from diagnoser.levers import Levers
+from diagnoser.signals import Span, expansion
+from diagnoser.text import fill, plain, render
+from rules.finding import (
+    Entity,
+    Evidence,
+    EvidenceLine,
+    Finding,
+    Measure,
+    Point,
+    RuledOut,
+    Unknown,
+    finding_id,
+)
+from rules.loader import PLACEHOLDER, parameters
+from rules.model import SCOPES, EvidenceQuery, Rule
+from series.promql import evaluate, evaluate_range, expand, parse
+from series.types import METRIC_NAME, Labels
+
+CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
+EVIDENCE_POINTS = 60
+MAX_EVIDENCE_LINES = 20
+
+
+@dataclass(frozen=True)
+class Mute:
+    """A rule that the user asked not to hear of. Shown, never silent."""
+
+    rule: str
+    reason: str
+    entity: Mapping[str, str] = field(default_factory=dict)  # labels; empty: every entity
+    until: float | None = None
+
+    def covers(self, finding: Finding, at: float) -> bool:
+        """Whether it holds for a finding at a time."""
+        if self.rule != finding.code or (self.until is not None and at >= self.until):
+            return False
+        return all(finding.entity.labels.get(name, "") == value for name, value in self.entity.items())
+
+
+class Findings:
+    """Builds the findings of one moment. Entities do not explain one another's symptoms."""
+
+    def __init__(self, judge: Judge, judgements: Sequence[Judgement], span: Span) -> None:
+        self._judge = judge
+        self._judgements = judgements
+        self._span = span
+        self._levers = Levers(judge, span)
+        self._fired: dict[Labels, set[str]] = {}
+        for j in judgements:
+            if j.outcome == "fired":
+                self._fired.setdefault(j.entity, set()).add(j.rule.code)
+
+    def build(self, judgement: Judgement) -> Finding:
+        """The finding of one judgement; levers and evidence only where it fired."""
+        rule, entity = judgement.rule, judgement.entity
+        fired = judgement.outcome == "fired"
+        confidence, why = self._confidence(judgement) if fired else (0.0, [])
+        value = self._value_of(judgement)
+        id_ = finding_id(rule.code, entity)
+        return Finding(
+            id=id_,
+            episode=f"{id_}-{judgement.since:.0f}" if judgement.since is not None else id_,
+            code=rule.code,
+            name=rule.name,
+            title=rule.title,
+            kind=rule.kind,
+            severity=rule.severity,
+            entity=self.entity(rule, entity),
+            outcome=judgement.outcome,
+            reason=judgement.reason,
+            since=judgement.since,
+            since_at_least=judgement.since_at_least,
+            confidence=confidence,
+            confidence_words=in_words(confidence) if fired else "",
+            confidence_why=why,
+            conclusion=fill(rule.conclusion, value) if fired else "",
+            measures=self._measures(judgement),
+            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired else [],
+            explains=[c for c in rule.explains if fired and c in self._fired.get(entity, ())],
+            explained_by=self._explained_by(judgement) if fired else [],
+            ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
+            unknowns=self._unknowns(judgement),
+            levers=self._levers.advise(judgement, value) if fired else [],
+            next_check=self._next_check(rule) if fired else "",
+        )
+
+    def superseded(self, judgement: Judgement) -> str:
+        """The code of a fired rule that takes this one's place, or the empty string."""
+        fired = self._fired.get(judgement.entity, set())
+        return next((c for c in judgement.rule.excluded_by if c in fired), "")
+
+    def ruled_out(self, symptom: Judgement) -> list[RuledOut]:
+        """The causes that could have explained a symptom and were found not to be so."""
+        found = []
+        for j in self._judgements:
+            could = j.rule.kind == "cause" and symptom.rule.code in j.rule.explains and j.entity == symptom.entity
+            if could and j.outcome == "clear":
+                found.append(self._ruled_out(j, j.reason))
+            elif could and j.outcome == "fired" and self.superseded(j):
+                found.append(self._ruled_out(j, f"{self.superseded(j)} says it better"))
+        return found
+
+    def entity(self, rule: Rule, labels: Labels) -> Entity:
+        title = next((labels[n] for n in reversed(SCOPES[rule.scope]) if labels.get(n)), rule.scope)
+        return Entity(kind=rule.scope, labels=dict(labels), title=title)
+
+    def _ruled_out(self, judgement: Judgement, because: str) -> RuledOut:
+        title = self.entity(judgement.rule, judgement.entity).title
+        return RuledOut(judgement.rule.code, judgement.rule.title, title, because)
+
+    def _explained_by(self, judgement: Judgement) -> list[str]:
+        fired = self._fired.get(judgement.entity, set())
+        rules = self._judge.knowledge.rules
+        return [c for c in sorted(fired) if judgement.rule.code in rules[c].explains]
+
+    def _value_of(self, judgement: Judgement) -> Callable[[str], str]:
+        """Renders `{signal}` and `{$param}` for this judgement's entity."""
+        values = parameters(judgement.rule, self._judge.params.get(judgement.rule.code))
+
+        def value(name: str) -> str:
+            if name.startswith("$"):
+                return values[name[1:]]
+            signal = self._judge.knowledge.signals[name]
+            return render(self._judge.signals.known[name].values.get(judgement.entity), signal.unit)
+
+        return value
+
+    def _measures(self, judgement: Judgement) -> list[Measure]:
+        """The values of every signal that the rule names, in its condition and in its conclusion."""
+        knowledge = self._judge.knowledge
+        rule = judgement.rule
+        in_text = [n for n in PLACEHOLDER.findall(rule.conclusion) if not n.startswith("$")]
+        measures = []
+        for name in dict.fromkeys([*knowledge.needs(rule), *in_text, *rule.uses]):
+            signal = knowledge.signals[name]
+            value = self._judge.signals.known[name].values.get(judgement.entity)
+            text = render(value, signal.unit)
+            if value is None:
+                text = self._judge.signals.why_missing(name, judgement.entity, self._span)[0]
+            measures.append(Measure(name, value, signal.unit, text, signal.meaning.strip()))
+        return measures
+
+    def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
+        rule, span = judgement.rule, self._span
+        values = parameters(rule, self._judge.params.get(rule.code))
+        text = expand(query.query, {**values, **expansion(span, "fast", SCOPES[rule.scope])})
+        source, entity = self._judge.signals.source, judgement.entity
+        expr = parse(text)
+        now = evaluate(expr, source, span.at)
+        number = None
+        if isinstance(now, float):
+            number = now
+        else:
+            mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
+            number = float(mine[0]) if mine else None
+        back = span.fast * 2
+        lines = []
+        for series in evaluate_range(expr, source, span.at - back, span.at, back / EVIDENCE_POINTS):
+            if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
+                rest = dict(series.labels.drop(*entity, METRIC_NAME))
+                points = [Point(round(float(t), 3), float(v)) for t, v in zip(series.times, series.values, strict=True)]
+                lines.append(EvidenceLine(rest, points))
+        return Evidence(query.title, text, query.unit, render(number, query.unit), lines)
+
+    def _confidence(self, judgement: Judgement) -> tuple[float, list[str]]:
+        rule = judgement.rule
+        confidence = CERTAINTY[rule.certainty]
+        why = [rule.certainty_why] if rule.certainty_why else []
+        if rule.stage == "preview":
+            confidence -= 0.1
+            why.append("the rule is in preview")
+        if self._span.cold:
+            confidence -= 0.05
+            why.append(f"one window of {render(self._span.fast, 'seconds')}, no history")
+        for name in rule.uses:
+            if judgement.entity not in self._judge.signals.known[name].values:
+                confidence -= 0.05
+                why.append(f"{plain(name)} is unknown")
+        return round(max(confidence, 0.1), 2), why
+
+    def _unknowns(self, judgement: Judgement) -> list[Unknown]:
+        """Signals that the rule asked for and did not get."""
+        wanted = list(judgement.rule.uses)
+        if judgement.outcome == "unknown" and judgement.verdict is not None:
+            wanted = [*missing_signals(judgement.verdict), *wanted]
+        found = []
+        for name in dict.fromkeys(wanted):
+            if judgement.entity not in self._judge.signals.known[name].values:
+                why, remedy = self._judge.signals.why_missing(name, judgement.entity, self._span)
+                found.append(Unknown(plain(name), why, remedy))
+        return found
+
+    def _next_check(self, rule: Rule) -> str:
+        return f"after a change, watch {rule.evidence[0].title.lower()} for a few minutes: {rule.evidence[0].query.strip()}"
+
+
+def in_words(confidence: float) -> str:
+    """A confidence as a word: high from 0.8, medium from 0.55, low below."""
+    if confidence >= 0.8:
+        return "high"
+    return "medium" if confidence >= 0.55 else "low"
+

@@ -1,0 +1,185 @@
+"""Outcomes: what each rule says of each entity now, with the memory that `for`, `keep` and `clear` need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from diagnoser.condition import Decided, Values, Verdict, decide
+from diagnoser.signals import Signals, Span, by_entity
+from diagnoser.text import plain, render
+from rules.condition import Comparison, Condition, parse_condition
+from rules.finding import Outcome
+from rules.loader import Knowledge, parameters, signal_names
+from rules.model import SCOPES, Rule
+from series.promql import Expr, Number, evaluate, expand, parse
+from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+
+ENTITIES = "kvitals_target_up"
+INFO = "kvitals_engine_info"
+TRAFFIC = "traffic"
+
+_NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(duration: str) -> float:
+    """`90s`, `5m` as seconds."""
+    return float(duration[:-1]) * _SECONDS[duration[-1]]
+
+
+class Memory(msgspec.Struct):
+    """What is remembered of one rule and one entity between cycles."""
+
+    true_since: float | None = None  # start of the current run of true
+    last_true: float | None = None
+    fired: bool = False
+    from_start: bool = False  # the run was already true when first looked at
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One rule on one entity at one moment."""
+
+    rule: Rule
+    entity: Labels
+    outcome: Outcome
+    reason: str
+    verdict: Verdict | None
+    since: float | None = None
+    since_at_least: bool = False
+
+
+@dataclass
+class Judge:
+    """Judges all rules at successive moments. `params`: rule code -> parameter -> value."""
+
+    knowledge: Knowledge
+    signals: Signals
+    params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
+    _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
+    _looked: bool = False
+
+    def judge(self, span: Span) -> list[Judgement]:
+        """Evaluate the signals and then every rule for every entity of its scope."""
+        self.signals.observe(span)
+        cache: dict[Expr, Values] = {}
+        found: list[Judgement] = []
+        self.crashed = {}
+        for rule in self.knowledge.rules.values():
+            try:
+                found += self._judge_rule(rule, span, cache)
+            except Exception as error:  # a rule's crash is that rule's, and is said
+                self.crashed[rule.code] = f"{type(error).__name__}: {error}"
+        self._looked = True
+        return found
+
+    def entities(self, scope: str, at: float) -> list[Labels]:
+        """The entities of a scope: whatever has `kvitals_target_up` at this moment."""
+        found = evaluate(parse(ENTITIES), self.signals.source, at)
+        return sorted(by_entity(found, SCOPES[scope]), key=str)
+
+    def info(self, entity: Labels, at: float) -> Labels:
+        """The strings that are known of an engine: model, system, version."""
+        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, INFO)]
+        matchers += [Matcher(k, MatchOp.EQ, v) for k, v in entity.items()]
+        frames = self.signals.source.select(matchers, at - 300, at)
+        return frames[-1].labels[-1] if frames and frames[-1].labels else Labels()
+
+    def _judge_rule(self, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Iterable[Judgement]:
+        when, clear = self._condition(rule)
+
+        def side(comparison: Comparison) -> tuple[Values, Values]:
+            return self._side(comparison.left, rule, span, cache), self._side(comparison.right, rule, span, cache)
+
+        for entity in self.entities(rule.scope, span.at):
+            memory = self.memory.setdefault(f"{rule.code}{entity}", Memory())
+            reason = self._not_applicable(rule, entity, span)
+            if reason:
+                self.memory[f"{rule.code}{entity}"] = Memory()
+                yield Judgement(rule, entity, "n/a", reason, None)
+                continue
+            verdict = decide(clear if memory.fired else when, entity, side)
+            yield self._outcome(rule, entity, verdict, memory, span)
+
+    def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
+        if rule.code not in self._conditions:
+            values = parameters(rule, self.params.get(rule.code))
+            when = parse_condition(expand(rule.when, values))
+            clear = parse_condition(expand(rule.clear, values)) if rule.clear else when
+            self._conditions[rule.code] = (when, clear)
+        return self._conditions[rule.code]
+
+    def _side(self, expr: Expr, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Values:
+        if expr not in cache:
+            result = evaluate(expr, self.signals.source, span.at)
+            cache[expr] = result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope])
+        return cache[expr]
+
+    def _not_applicable(self, rule: Rule, entity: Labels, span: Span) -> str:
+        if rule.applies.systems:
+            system = self.info(entity, span.at).get("system", "")
+            if system and system not in rule.applies.systems:
+                return f"only for {', '.join(rule.applies.systems)}, this is {system}"
+        if rule.applies.traffic and self.signals.known[TRAFFIC].values.get(entity) == 0:
+            return f"no traffic in the last {render(span.fast, 'seconds')}"
+        return ""
+
+    def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:
+        at = span.at
+        if verdict.truth:
+            if memory.true_since is None:
+                memory.true_since, memory.from_start = at, span.cold or not self._looked
+            memory.last_true = at
+            held = at - memory.true_since
+            memory.fired = memory.fired or span.cold or held >= seconds(rule.for_)
+            if not memory.fired:
+                reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
+                return Judgement(rule, entity, "clear", reason, verdict)
+        elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
+            pass  # keeps firing over a short gap
+        else:
+            memory.true_since, memory.fired, memory.last_true = None, False, None
+        if memory.fired:
+            start = span.start if span.cold else memory.true_since
+            return Judgement(rule, entity, "fired", "", verdict, start, memory.from_start)
+        if verdict.truth is None:
+            return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
+        return Judgement(rule, entity, "clear", self.why_false(verdict), verdict)
+
+    def why_unknown(self, verdict: Verdict, entity: Labels, span: Span) -> str:
+        """Which signals were missing, and why."""
+        missing = missing_signals(verdict)
+        known = self.signals.known
+        absent = [n for n in missing if entity not in known[n].values]
+        return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span)[0]}" for n in absent)
+
+    def why_false(self, verdict: Verdict) -> str:
+        """The first false comparison, with its numbers."""
+        return describe(verdict.false, self.knowledge) if verdict.false else ""
+
+
+def missing_signals(verdict: Verdict) -> list[str]:
+    """The signals of the comparisons that could not be decided."""
+    names = [n for d in verdict.unknown for e in (d.comparison.left, d.comparison.right) for n in signal_names(e)]
+    return list(dict.fromkeys(names))
+
+
+def describe(decided: Decided, knowledge: Knowledge) -> str:
+    """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`."""
+    names = signal_names(decided.comparison.left)
+    unit = knowledge.signals[names[0]].unit if names else "count"
+    left = " ".join(str(decided.comparison.left).replace("kvitals:", "").replace("_", " ").split())
+    if unit == "bool":
+        return f"{left}: {render(decided.left, unit)}"
+    op = _NOT[decided.comparison.op]
+    right = render(decided.right, unit)
+    if not isinstance(decided.comparison.right, Number):
+        right = f"{plain(str(decided.comparison.right).replace('kvitals:', ''))} ({right})"
+    return f"{left} is {render(decided.left, unit)}, {op} {right}"
+
+

@@ -1,0 +1,93 @@
+"""Which of a rule's levers are worth offering here, with today's setting and the one to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Span, by_entity, expansion
+from diagnoser.text import fill
+from rules.finding import LeverAdvice, LeverSetting
+from rules.loader import parameters
+from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
+from rules.versions import in_range
+from series.promql import evaluate, expand, parse
+from series.types import Labels
+
+
+class Levers:
+    """Chooses levers for findings of one moment. A lever that contradicts one already offered is left out."""
+
+    def __init__(self, judge: Judge, span: Span) -> None:
+        self._judge = judge
+        self._span = span
+        self._offered: dict[Labels, set[str]] = {}
+
+    def advise(self, judgement: Judgement, value: Callable[[str], str]) -> list[LeverAdvice]:
+        """The levers of a fired rule that can help here, in the rule's order. `value` renders placeholders."""
+        offered = self._offered.setdefault(judgement.entity, set())
+        advice = []
+        for use in judgement.rule.levers:
+            lever = self._judge.knowledge.levers[use.lever]
+            if self._fits(judgement.rule, use, lever, judgement.entity, offered):
+                offered.add(lever.name)
+                advice.append(self._advice(judgement, use, lever, value))
+        return advice
+
+    def _fits(self, rule: Rule, use: LeverUse, lever: Lever, entity: Labels, offered: set[str]) -> bool:
+        if offered & set(lever.contradicts):
+            return False
+        if lever.in_force and self._number(lever.in_force, rule, entity) is not None:
+            return False
+        conditions = [c for c in (lever.possible, use.when) if c]
+        return all(self._number(c, rule, entity) is not None for c in conditions)
+
+    def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
+        """The value of an expression for this entity; a comparison that does not hold has none."""
+        values = parameters(rule, self._judge.params.get(rule.code))
+        expr = parse(expand(text, {**values, **expansion(self._span, "fast", SCOPES[rule.scope])}))
+        result = evaluate(expr, self._judge.signals.source, self._span.at)
+        return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope]).get(entity)
+
+    def _advice(
+        self, judgement: Judgement, use: LeverUse, lever: Lever, value: Callable[[str], str]
+    ) -> LeverAdvice:
+        setting, note = self._setting(judgement, lever)
+        return LeverAdvice(
+            lever=lever.name,
+            title=lever.title,
+            why=fill(use.why, value),
+            does=lever.does,
+            does_not_fix=lever.does_not_fix,
+            risk=lever.risk,
+            cost=lever.cost,
+            setting=setting,
+            setting_note=note,
+            references=list(lever.references),
+        )
+
+    def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str]:
+        if not lever.settings:
+            return None, "no engine flag: it is done outside of the engine"
+        info = self._judge.info(judgement.entity, self._span.at)
+        system, version = info.get("system", ""), info.get("version", "")
+        if not system:
+            return None, "the engine is not recognised, so its flag is not known"
+        for setting in lever.settings:
+            if setting.system == system and (not version or in_range(version, setting.versions)):
+                note = setting.note if version else f"version unknown, this is for {setting.versions}. {setting.note}"
+                return self._render(judgement, setting, note.strip()), ""
+        return None, f"no setting is known for {system} {version}".strip()
+
+    def _render(self, judgement: Judgement, setting: Setting, note: str) -> LeverSetting:
+        def number(text: str) -> str:
+            found = self._number(text, judgement.rule, judgement.entity) if text else None
+            return "" if found is None else f"{found:.12g}"
+
+        return LeverSetting(
+            flag=setting.flag,
+            now=number(setting.now),
+            to=setting.value or number(setting.to),
+            restart=setting.restart,
+            note=note,
+        )

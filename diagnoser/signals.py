@@ -1,0 +1,174 @@
+"""Signals: the numbers that rules compare, computed from families for every entity at one moment.
+
+Each cycle's values are kept as series of their own (`kvitals:<name>`), which is what baselines, evidence over
+time and queries read. A signal that has no value leaves a stale marker, and says why when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from diagnoser.text import render
+from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
+from rules.model import SCOPES, Signal
+from series.promql import Expr, Vector, evaluate, expand, parse, selectors
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource
+from series.window import Group, Window
+
+BASELINE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """The moment that is judged and the windows that lead up to it. Seconds since the epoch."""
+
+    at: float
+    fast: float = 60.0
+    slow: float = 900.0
+    cold: bool = False  # nothing was seen before the window
+
+    @property
+    def start(self) -> float:
+        return self.at - self.fast
+
+
+@dataclass
+class Known:
+    """What is known of one signal at one moment: values by entity, and why others are missing."""
+
+    values: dict[Labels, float] = field(default_factory=dict)
+    too_few: dict[Labels, float] = field(default_factory=dict)  # entity -> samples counted
+
+
+class Union:
+    """Families from one source and signals from another, read as one."""
+
+    def __init__(self, families: SeriesSource, signals: SeriesSource) -> None:
+        self.families = families
+        self.signals = signals
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
+        if name is None:
+            return [*self.families.select(matchers, start, end), *self.signals.select(matchers, start, end)]
+        source = self.signals if name.startswith(SIGNAL_PREFIX) else self.families
+        return source.select(matchers, start, end)
+
+
+class Signals:
+    """Evaluates all signals of the knowledge over `families` and remembers them."""
+
+    def __init__(self, knowledge: Knowledge, families: SeriesSource, retention: float = 7200.0) -> None:
+        self.knowledge = knowledge
+        self.store = Window(retention=retention, max_series=200_000)
+        self.source = Union(families, self.store)
+        self.known: dict[str, Known] = {}
+        self._columns: dict[Group, set[int]] = {}
+        self._compiled: dict[tuple[float, float], dict[str, tuple[Expr, Expr | None]]] = {}
+        self._stages = [(self.store.group(g), names) for g, names in _stages(knowledge).items()]
+
+    def observe(self, span: Span) -> dict[str, Known]:
+        """Evaluate every signal at `span.at` and keep the values. Returns them by signal name."""
+        compiled = self._compile(span)
+        self.known = {}
+        for group, names in self._stages:
+            for name in names:
+                self.known[name] = self._evaluate(name, compiled[name], span)
+            self._remember(group, names, span.at)
+        return self.known
+
+    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
+        """Why a signal has no value for an entity, and what would bring it (may be empty)."""
+        signal = self.knowledge.signals[name]
+        known = self.known.get(name, Known())
+        if signal.samples is not None and entity in known.too_few:
+            seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
+            return f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}", "a longer window, or more traffic"
+        for family in self._families(name, span):
+            if not self._exists(family, entity, span):
+                return f"no {family} from this engine", _remedy(family, self.knowledge)
+        if name in _readers(self.knowledge):
+            return "no history before this window", "the running agent keeps a baseline"
+        return "no value in the window", ""
+
+    def _compile(self, span: Span) -> dict[str, tuple[Expr, Expr | None]]:
+        key = (span.fast, span.slow)
+        if key not in self._compiled:
+            self._compiled = {key: {n: _compile(s, span) for n, s in self.knowledge.signals.items()}}
+        return self._compiled[key]
+
+    def _evaluate(self, name: str, compiled: tuple[Expr, Expr | None], span: Span) -> Known:
+        expr, samples = compiled
+        signal = self.knowledge.signals[name]
+        values = by_entity(evaluate(expr, self.source, span.at), SCOPES[signal.scope])
+        if samples is None or signal.samples is None:
+            return Known(values)
+        counts = by_entity(evaluate(samples, self.source, span.at), SCOPES[signal.scope])
+        # Extrapolation makes fractions of whole counts, hence the half.
+        few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
+        return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
+
+    def _remember(self, group: Group, names: Sequence[str], at: float) -> None:
+        """One row of this moment's values; a signal without a value now has a gap, not its last value."""
+        row: dict[int, float] = {}
+        for name in names:
+            for entity, value in self.known[name].values.items():
+                column = group.column(entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name}))
+                if column is not None:
+                    row[column] = value
+        seen = self._columns.setdefault(group, set())
+        seen |= row.keys()
+        group.append(at, list(row), list(row.values()), gaps=list(seen - row.keys()))
+
+    def _families(self, name: str, span: Span) -> list[str]:
+        expr, samples = self._compile(span)[name]
+        found = [s.name for e in (expr, samples) if e is not None for s in selectors(e)]
+        return [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
+
+    def _exists(self, metric: str, entity: Labels, span: Span) -> bool:
+        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, metric)]
+        matchers += [Matcher(k, MatchOp.EQ, v) for k, v in entity.items()]
+        return bool(self.source.select(matchers, span.at - span.fast, span.at))
+
+
+def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, float]:
+    """A query's result keyed by the identity of its entities."""
+    if isinstance(result, float):
+        return {}
+    return {labels.keep(scope): float(v) for labels, v in zip(result.labels, result.values, strict=True)}
+
+
+def duration(seconds: float) -> str:
+    """A PromQL duration to the millisecond."""
+    return f"{round(seconds * 1000)}ms"
+
+
+def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
+    """What `$window`, `$baseline` and `$scope` stand for."""
+    seconds = span.fast if window == "fast" or span.cold else span.slow
+    return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
+
+
+def _compile(signal: Signal, span: Span) -> tuple[Expr, Expr | None]:
+    values = expansion(span, signal.window, SCOPES[signal.scope])
+    samples = parse(expand(signal.samples.expr, values)) if signal.samples else None
+    return parse(expand(signal.expr, values)), samples
+
+
+def _readers(knowledge: Knowledge) -> set[str]:
+    """Signals that are made from other signals' history."""
+    dummy = {"window": "1m", "baseline": "1h", "scope": "engine"}
+    return {n for n, s in knowledge.signals.items() if signal_names(parse(expand(s.expr, dummy)))}
+
+
+def _stages(knowledge: Knowledge) -> dict[str, list[str]]:
+    """Signals over families first, then those over signals, which read what the first stage remembered."""
+    readers = _readers(knowledge)
+    first = [n for n in knowledge.signals if n not in readers]
+    return {"signals": first, "baselines": sorted(readers)}
+
+
+def _remedy(metric: str, knowledge: Knowledge) -> str:
+    family = family_of(metric, knowledge.families)
+    return knowledge.families[family].caveat if family else ""

@@ -1,0 +1,131 @@
+"""The triage document: ranked causes, the symptoms they explain, and whether the system is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from diagnoser.findings import Findings, Mute
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Span
+from rules.finding import Coverage, Finding, RuledOut, Slo, Source, Triage, Window
+
+_WEIGHT = {"page": 4, "ticket": 2, "info": 0}
+
+
+def triage(
+    judge: Judge,
+    judgements: Sequence[Judgement],
+    span: Span,
+    source: Source,
+    slo: Sequence[Slo] = (),
+    mutes: Sequence[Mute] = (),
+) -> Triage:
+    """Rank what was judged at one moment into the answer that people and pipelines read."""
+    findings = Findings(judge, judgements, span)
+    built = [findings.build(j) for j in judgements if not findings.superseded(j) or j.outcome != "fired"]
+    muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
+    open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
+    causes = rank([f for f in open_ if f.kind == "cause"], open_)
+    symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
+    telemetry = [f for f in open_ if f.kind == "telemetry"]
+    healthy = is_healthy(judge, judgements, open_)
+    return Triage(
+        source=source,
+        window=Window(span.start, span.at, round(span.fast, 3), span.cold),
+        slo=list(slo),
+        healthy=healthy,
+        verdict=verdict(healthy, causes, symptoms, telemetry, judgements),
+        causes=causes,
+        symptoms=symptoms,
+        telemetry=telemetry,
+        notes=[f for f in open_ if f.kind == "note"],
+        ruled_out=_ruled_out(symptoms),
+        unknown=[f for f in built if f.outcome == "unknown"],
+        muted=muted,
+        coverage=_coverage(judge, judgements, span),
+    )
+
+
+def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
+    """Most likely cause first.
+
+    A cause that another fired cause explains comes after all that none explains. Then: the weight of the open
+    symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal
+    evidence always gives the same order.
+    """
+    severity = {(f.code, f.entity.title): _WEIGHT[f.severity] for f in fired}
+
+    def key(cause: Finding) -> tuple[bool, float, int, float, str]:
+        explained = sum(1 + severity.get((code, cause.entity.title), 0) for code in cause.explains)
+        return (bool(cause.explained_by), -explained, -_WEIGHT[cause.severity], -cause.confidence, cause.code)
+
+    return sorted(causes, key=key)
+
+
+def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Finding]) -> bool | None:
+    """docs/decisions/0004: False, True, or None when it could not be told."""
+    if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
+        return False
+    core = [j for j in judgements if j.rule.core]
+    if judge.crashed or not core:
+        return None
+    return True if all(j.outcome in ("clear", "n/a", "fired") for j in core) else None
+
+
+def verdict(
+    healthy: bool | None,
+    causes: Sequence[Finding],
+    symptoms: Sequence[Finding],
+    telemetry: Sequence[Finding],
+    judgements: Sequence[Judgement],
+) -> str:
+    """The whole answer in one sentence."""
+    down = [f for f in telemetry if f.severity == "page"]
+    if down:
+        return f"{down[0].title} ({', '.join(f.entity.title for f in down)})."
+    if causes:
+        return f"{causes[0].title}."
+    if any(_WEIGHT[s.severity] > 0 for s in symptoms):
+        return f"Cause unknown: {symptoms[0].title[0].lower()}{symptoms[0].title[1:]}, and no known cause fired."
+    if telemetry:
+        return f"{telemetry[0].title}."
+    core = [j for j in judgements if j.rule.core]
+    if healthy:
+        return f"No trouble found: {len(core)} core checks clear or not applicable."
+    if not core:
+        return "Could not tell: no engine was seen."
+    unknown = [j for j in core if j.outcome == "unknown"]
+    if unknown:
+        first = unknown[0].rule.title
+        return f"Could not tell: {len(unknown)} of {len(core)} core checks lack data, first “{first}”."
+    return "Could not tell: a rule failed."
+
+
+def _mute(finding: Finding, mutes: Sequence[Mute], at: float) -> Mute | None:
+    return next((m for m in mutes if m.covers(finding, at)), None)
+
+
+def _muted(finding: Finding, mutes: Sequence[Mute], at: float) -> Finding:
+    mute = _mute(finding, mutes, at)
+    return msgspec.structs.replace(finding, muted=mute.reason if mute else "")
+
+
+def _ruled_out(symptoms: Sequence[Finding]) -> list[RuledOut]:
+    """Each ruled-out cause once, over all symptoms."""
+    return list({(r.code, r.entity): r for s in symptoms for r in s.ruled_out}.values())
+
+
+def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span) -> Coverage:
+    counts = {o: sum(j.outcome == o for j in judgements) for o in ("fired", "clear", "n/a", "unknown")}
+    engines = [
+        {"engine": e.get("engine", ""), **{k: v for k, v in judge.info(e, span.at).items() if k in _SHOWN}}
+        for e in judge.entities("engine", span.at)
+    ]
+    return Coverage(
+        len(judge.knowledge.rules), counts["fired"], counts["clear"], counts["n/a"], counts["unknown"], engines
+    )
+
+
+_SHOWN = ("system", "version", "model", "role")

@@ -1,0 +1,90 @@
+"""What the commands share: exit codes, options, and how a failure is told."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from rules.finding import Triage
+
+EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
+SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class UsageError(Exception):
+    """The user asked for something that can not be done; the message says what can."""
+
+
+def exit_code(document: Triage) -> int:
+    """0 healthy, 1 findings, 3 could not tell."""
+    return {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}[document.healthy]
+
+
+def add_rules_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rules", type=Path, action="append", default=[], metavar="DIR", help="a directory with rules of your own"
+    )
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="kvitals.toml (default: the usual places)")
+
+
+def add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that comes to a verdict."""
+    parser.add_argument(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="NAME=TIME",
+        help="an objective: ttft=1.5s or itl=80ms (p99); the defaults are 2 s and 200 ms",
+    )
+    add_config_option(parser)
+    add_rules_option(parser)
+
+
+def parse_slo(options: list[str]) -> dict[str, float]:
+    """`ttft=1.5s` and `itl=80ms` as objective name -> seconds."""
+    slo = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in SLO_NAMES:
+            raise UsageError(f"--slo {option}: write ttft=TIME or itl=TIME, as in --slo ttft=1.5s")
+        slo[SLO_NAMES[name]] = parse_duration(value, f"--slo {option}")
+    return slo
+
+
+def parse_duration(text: str, where: str) -> float:
+    """`90`, `90s`, `80ms`, `5m` as seconds."""
+    unit = next((u for u in ("ms", "s", "m", "h") if text.endswith(u)), "")
+    try:
+        seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e7:
+        raise UsageError(f"{where}: `{text}` is not a time; write 1.5s, 80ms or 5m")
+    return seconds
+
+
+def parse_moment(text: str, start: float, where: str) -> float:
+    """A moment in a recording: `+75` seconds after its start, RFC 3339, or seconds since the epoch."""
+    if text.startswith("+"):
+        return start + parse_duration(text[1:], where)
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{where}: `{text}` is not a moment; write +75s, 2026-01-31T04:05:06Z or a unix time") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def status_console() -> Console:
+    """Progress and warnings go to standard error, so that standard output holds the answer alone."""
+    return Console(stderr=True, highlight=False)

@@ -1,0 +1,114 @@
+"""`kvitals compare`: two engines, or two windows of a recording, signal by signal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from diagnoser.text import plain, render
+from rules.finding import Triage
+from rules.loader import Knowledge
+from ui.cli.common import (
+    add_judging_options,
+    configuration,
+    knowledge,
+    parse_duration,
+    parse_moment,
+    status_console,
+)
+from ui.live import Collector
+from ui.pipeline import Pipeline
+from ui.recorded import Moments, judge_recording, span_of
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    document: Triage
+    values: Mapping[str, float]  # signal -> value, of the one engine or the mean over several
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("compare", help="two engines or two windows, side by side")
+    for name in ("a", "b"):
+        parser.add_argument(name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)")
+    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
+    parser.add_argument("--all", action="store_true", help="also signals that hardly differ")
+    add_judging_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    known = knowledge(args)
+    sides = asyncio.run(_sides(args, known))
+    console = Console(highlight=False)
+    for side in sides:
+        console.print(f"{side.name}: {side.document.verdict}", style="bold")
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    for heading, justify in (("signal", "left"), ("A", "right"), ("B", "right"), ("B is", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for name, a, b in differences(sides[0].values, sides[1].values, args.all):
+        unit = known.signals[name].unit
+        table.add_row(plain(name), render(a, unit), render(b, unit), _change(a, b))
+    console.print(table)
+    return 0
+
+
+def differences(
+    a: Mapping[str, float], b: Mapping[str, float], everything: bool
+) -> list[tuple[str, float | None, float | None]]:
+    """Signals that differ by a tenth or more (or all), largest ratio first, those on one side only last."""
+    both = [(n, a[n], b[n]) for n in a if n in b and (everything or _distance(a[n], b[n]) >= math.log(1.1))]
+    one: list[tuple[str, float | None, float | None]] = [(n, a.get(n), b.get(n)) for n in a.keys() ^ b.keys()]
+    ranked: list[tuple[str, float | None, float | None]] = []
+    ranked += sorted(both, key=lambda row: -_distance(row[1], row[2]))
+    return ranked + sorted(one)
+
+
+def _distance(a: float, b: float) -> float:
+    if a == b:
+        return 0.0
+    return abs(math.log(abs(b) / abs(a))) if a and b else math.inf
+
+
+def _change(a: float | None, b: float | None) -> str:
+    if a is None or b is None:
+        return "known on one side only"
+    if not a or not b:
+        return "" if a == b else "not zero on one side only"
+    ratio = b / a
+    return f"{ratio:.1f} times A" if ratio >= 1 else f"A / {1 / ratio:.1f}"
+
+
+async def _sides(args: argparse.Namespace, known: Knowledge) -> list[Side]:
+    live = [s for s in (args.a, args.b) if "://" in s]
+    with status_console().status(f"looking at {', '.join(live)}" if live else "reading"):
+        return list(await asyncio.gather(*(_side(s, args, known) for s in (args.a, args.b))))
+
+
+async def _side(spec: str, args: argparse.Namespace, known: Knowledge) -> Side:
+    if "://" in spec:
+        async with Collector(known, configuration(args), [spec]) as collector:
+            async for _ in collector.collect(parse_duration(args.seconds, "--for")):
+                pass
+            document = collector.document()
+            return Side(spec, document, _values(collector.pipeline))
+    file, _, moment = spec.partition("@")
+    first, _ = span_of(Path(file))
+    at = parse_moment(moment, first, spec) if moment else None
+    judged = judge_recording(Path(file), known, configuration(args), Moments(at))
+    return Side(spec, judged.document, _values(judged.pipeline))
+
+
+def _values(pipeline: Pipeline) -> dict[str, float]:
+    """Each signal's mean over the engines that have it."""
+    known = pipeline.judge.signals.known
+    return {n: sum(k.values.values()) / len(k.values) for n, k in known.items() if k.values}

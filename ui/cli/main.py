@@ -1,0 +1,59 @@
+"""The command `kvitals`: arguments, and which command they mean."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+from ui.cli import check, compare, record, replay, rules, run, triage
+from ui.cli.common import EXIT_BAD_USE, UsageError
+
+EPILOG = """\
+exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
+
+  kvitals triage                          the engines on this node
+  kvitals triage http://127.0.0.1:8000    a live engine, or a running kvitals agent
+  kvitals triage incident.kvcap           a recorded incident
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="kvitals",
+        description="Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (triage, compare, check, run, record, replay, rules):
+        module.add(commands)
+    commands.add_parser("version", help="print the version").set_defaults(do=_version)
+    return top
+
+
+def _version(_: argparse.Namespace) -> int:
+    print(f"kvitals {version('kvitals')}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; its exit code is the process's."""
+    args = parser().parse_args(arguments)
+    do: Callable[[argparse.Namespace], int] = args.do
+    try:
+        code = do(args)
+    except UsageError as error:
+        print(f"kvitals: {error}", file=sys.stderr)
+        code = EXIT_BAD_USE
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The triage document for a terminal: verdict, proof, what to do, what was ruled out, what is unknown.
+
+It renders `rules.finding.Triage` and computes nothing that the document lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rules.finding import Evidence, Finding, LeverAdvice, RuledOut, Triage
+
+_STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
+_BARS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 24
+
+
+def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
+    """Print a whole triage. `verbose` also lists what could not be told, rule by rule, and the queries."""
+    _head(document, console)
+    console.print(Text(_mark(document) + document.verdict, style=_verdict_style(document)))
+    if document.symptoms and not document.causes and document.healthy is False:
+        console.print(_indent("No cause in the book explains it; what is known of the symptoms is below."))
+    folded = {c for cause in document.causes for c in cause.explains}
+    for cause in document.causes:
+        if not cause.explained_by:
+            _cause(cause, document, console, verbose)
+    for finding in [*document.telemetry, *[s for s in document.symptoms if s.code not in folded]]:
+        _finding(finding, console, verbose)
+    _ruled_out(document.ruled_out, console)
+    _notes(document.notes, console)
+    _unknown(document, console, verbose)
+    _muted(document.muted, console)
+    _foot(document, console)
+
+
+def moment(t: float) -> str:
+    """A time in UTC and local time."""
+    utc = datetime.fromtimestamp(t, UTC)
+    local = utc.astimezone()
+    text = utc.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return text if local.utcoffset() == UTC.utcoffset(None) else f"{text} ({local:%H:%M:%S %Z})"
+
+
+def spark(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """A line of bars from zero to the maximum; empty for fewer than three values."""
+    finite = [v for v in values if v == v and abs(v) != float("inf")]
+    if len(finite) < 3:
+        return ""
+    step = max(1, len(finite) // width)
+    kept = finite[::step][-width:]
+    top = max(max(kept), 1e-12)
+    return "".join(_BARS[min(7, max(0, round(7 * v / top)))] for v in kept)
+
+
+def _mark(document: Triage) -> str:
+    return {True: "✓ ", False: "✗ ", None: "? "}[document.healthy]
+
+
+def _verdict_style(document: Triage) -> str:
+    return {True: "bold green", False: "bold red", None: "bold yellow"}[document.healthy]
+
+
+def _head(document: Triage, console: Console) -> None:
+    cold = ", no history before it" if document.window.cold else ""
+    window = f"window {document.window.seconds:.0f} s{cold}"
+    console.print(f"[dim]{document.source.name} · {moment(document.window.end)} · {window}[/dim]", highlight=False)
+    slo = " · ".join(f"{s.name} {s.seconds:g} s ({s.source})" for s in document.slo)
+    if slo:
+        console.print(f"[dim]objectives: {slo}[/dim]", highlight=False)
+    console.print()
+
+
+def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
+    _finding(cause, console, verbose)
+    fired = {(f.code, f.entity.title): f for f in [*document.symptoms, *document.causes]}
+    explained = [fired[c, cause.entity.title] for c in cause.explains if (c, cause.entity.title) in fired]
+    if explained:
+        console.print(_indent(Text("EXPLAINS", style="bold")))
+        for finding in explained:
+            console.print(_indent(f"{finding.code}  {finding.title}. {finding.conclusion}", 4))
+
+
+def _finding(finding: Finding, console: Console, verbose: bool) -> None:
+    console.print()
+    head = Text(f"{finding.code} {finding.title}", style=_STYLE[finding.severity])
+    head.append(f"  {finding.severity} · {finding.entity.title}", style="dim")
+    if finding.kind != "telemetry":
+        head.append(f" · confidence {finding.confidence_words} ({finding.confidence:.2f})", style="dim")
+    console.print(head)
+    console.print(_indent(finding.conclusion))
+    if finding.since is not None:
+        least = "at least " if finding.since_at_least else ""
+        console.print(_indent(Text(f"since {least}{moment(finding.since)}", style="dim")))
+    if finding.confidence_why and finding.kind != "telemetry":
+        console.print(_indent(Text(f"confidence: {'; '.join(finding.confidence_why)}", style="dim")))
+    _proof(finding.evidence, console, verbose)
+    _levers(finding.levers, console)
+
+
+def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> None:
+    if not evidence:
+        return
+    console.print(_indent(Text("PROOF", style="bold")))
+    table = Table.grid(padding=(0, 2))
+    for item in evidence:
+        values = [p.value for p in item.lines[0].points] if item.lines else []
+        shown = item.text
+        if item.lines and item.lines[0].labels:
+            shown = ", ".join(" ".join(line.labels.values()) for line in item.lines)
+        table.add_row(item.title, Text(shown, style="bold"), spark(values))
+    console.print(_indent(table, 4))
+    if verbose:
+        for item in evidence:
+            console.print(_indent(Text(f"{item.title}: {' '.join(item.query.split())}", style="dim"), 4))
+
+
+def _levers(levers: Sequence[LeverAdvice], console: Console) -> None:
+    if not levers:
+        return
+    console.print(_indent(Text("DO, in this order", style="bold")))
+    for number, lever in enumerate(levers, 1):
+        console.print(_indent(Text(f"{number}. {lever.title}", style="bold"), 4))
+        if lever.setting is not None:
+            s = lever.setting
+            change = f" {s.now} → {s.to}" if s.now and s.to else f" {s.to}"
+            restart = "restart needed" if s.restart else "no restart"
+            console.print(_indent(Text(f"{s.flag}{change}", style="green").append(f"   {restart}", "dim"), 7))
+            if s.note:
+                console.print(_indent(s.note, 7))
+        else:
+            console.print(_indent(Text(lever.setting_note, style="dim"), 7))
+        console.print(_indent(f"why: {lever.why}", 7))
+        console.print(_indent(Text(f"will not fix: {lever.does_not_fix.strip()}", style="dim"), 7))
+        console.print(_indent(Text(f"risk: {lever.risk.strip()}", style="dim"), 7))
+
+
+def _ruled_out(ruled_out: Sequence[RuledOut], console: Console) -> None:
+    if ruled_out:
+        console.print()
+        console.print(Text("RULED OUT", style="bold"))
+        for r in ruled_out:
+            console.print(_indent(f"{r.code}  {r.title}: {r.because}"))
+
+
+def _notes(notes: Sequence[Finding], console: Console) -> None:
+    if notes:
+        console.print()
+        console.print(Text("NOTED", style="bold"))
+        for n in notes:
+            console.print(_indent(f"{n.code}  {n.title}. {n.conclusion}"))
+
+
+def _unknown(document: Triage, console: Console, verbose: bool) -> None:
+    if not document.unknown:
+        return
+    console.print()
+    console.print(Text("COULD NOT TELL", style="bold"))
+    if verbose or document.healthy is None:
+        for f in document.unknown:
+            console.print(_indent(f"{f.code}  {f.title}: {f.reason}"))
+    else:
+        codes = ", ".join(sorted({f.code for f in document.unknown}))
+        console.print(_indent(f"{codes} (why: --verbose)"))
+
+
+def _muted(muted: Sequence[Finding], console: Console) -> None:
+    if muted:
+        console.print()
+        console.print(Text("MUTED", style="bold"))
+        for f in muted:
+            console.print(_indent(f"{f.code}  {f.title} on {f.entity.title}: {f.muted}"))
+
+
+def _foot(document: Triage, console: Console) -> None:
+    c = document.coverage
+    counts = f"{c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, {c.unknown} unknown"
+    engines = ", ".join(" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines)
+    console.print()
+    console.print(Text(f"{c.rules} rules: {counts} · {engines or 'no engine seen'}", style="dim"))
+
+
+def _indent(what: str | Text | Table, left: int = 2) -> Padding:
+    return Padding(what if not isinstance(what, str) else Text(what), (0, 0, 0, left))

@@ -1,0 +1,44 @@
+"""`kvitals replay`: a recorded incident once more, as verdicts over time or as HTTP targets at real speed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ui.cli.common import add_judging_options, configuration, exit_code, knowledge
+from ui.cli.render import moment
+from ui.recorded import span_of, verdicts
+from ui.serve_recorded import serve
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("replay", help="a recording's verdicts over time, or its pages as HTTP targets")
+    parser.add_argument("file", type=Path, metavar="FILE.kvcap")
+    parser.add_argument("--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool")
+    parser.add_argument("--port", type=int, default=9478, help="with --serve: first port (9478), one per target")
+    add_judging_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    if args.serve:
+        asyncio.run(serve(args.file, args.port, Console(highlight=False)))
+        return 0
+    console = Console(highlight=False)
+    first, _ = span_of(args.file)
+    before = ""
+    document = None
+    for at, document in verdicts(args.file, knowledge(args), configuration(args)):
+        codes = " ".join(f.code for f in document.causes) or "-"
+        line = f"{codes:14} {document.verdict}"
+        if line != before:
+            console.print(f"+{at - first:5.0f} s  {moment(at)}  {line}")
+            before = line
+    if document is None:
+        console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")
+        return 3
+    return exit_code(document)

@@ -1,0 +1,117 @@
+"""`kvitals triage`: what is wrong, the proof, the lever; on live engines, on a running agent, on a recording."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rules.finding import Triage, encode
+from ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    configuration,
+    exit_code,
+    knowledge,
+    parse_duration,
+    parse_moment,
+    status_console,
+)
+from ui.cli.render import show
+from ui.live import Collector, agent_document
+from ui.recorded import Moments, judge_recording, span_of
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("triage", help="what is wrong, the proof and the lever")
+    parser.add_argument(
+        "source",
+        nargs="*",
+        metavar="URL|FILE",
+        help="engines or a kvitals agent by URL, or one recording; none: discover the engines on this node",
+    )
+    parser.add_argument("--at", metavar="T", help="in a recording: judge this moment (+75s after its start, RFC 3339)")
+    parser.add_argument("--from", dest="from_", metavar="T", help="in a recording: judge the window from T ...")
+    parser.add_argument("--to", metavar="T", help="... to T")
+    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
+    parser.add_argument("--json", action="store_true", help="the triage document as JSON")
+    parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
+    parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
+    parser.add_argument("--verbose", "-v", action="store_true", help="with queries and with every reason for not knowing")
+    add_judging_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    files = [Path(s) for s in args.source if "://" not in s and (Path(s).exists() or s.endswith(".kvcap"))]
+    if files and len(args.source) > 1:
+        raise UsageError("one recording at a time, and no URL beside it")
+    if files:
+        return _answer(_recording(files[0], args), args)
+    if args.at or args.from_ or args.to:
+        raise UsageError("--at, --from and --to are for recordings; a live triage is about now")
+    return asyncio.run(_live(args))
+
+
+def _recording(path: Path, args: argparse.Namespace) -> Triage:
+    first, _ = span_of(path)
+    start = parse_moment(args.from_, first, "--from") if args.from_ else None
+    end = parse_moment(args.to or args.at, first, "--at or --to") if args.to or args.at else None
+    if start is not None and end is not None and start >= end:
+        raise UsageError("--from must lie before --to")
+    judged = judge_recording(path, knowledge(args), configuration(args), Moments(end, start))
+    if judged.damage:
+        status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
+    return judged.document
+
+
+async def _live(args: argparse.Namespace) -> int:
+    if len(args.source) == 1 and (document := await agent_document(args.source[0])) is not None:
+        return _answer(document, args)
+    config = configuration(args)
+    seconds = parse_duration(args.seconds, "--for")
+    if seconds > config.window:
+        raise UsageError(f"--for {args.seconds}: at most {config.window:.0f}s, the window that is kept")
+    console = status_console()
+    async with Collector(knowledge(args), config, args.source) as collector:
+        for line in collector.said:
+            console.print(line, style="dim")
+        progress = f"looking at {', '.join(collector.targets)}"
+        with console.status(progress) as status:
+            async for done in collector.collect(seconds, probe=args.probe):
+                status.update(f"{progress}: {done:.0f} of {seconds:.0f} s")
+        code = _answer(collector.document(), args)
+        while args.watch:
+            code = await _watch(collector, args)
+        return code
+
+
+async def _watch(collector: Collector, args: argparse.Namespace) -> int:
+    """Look on for one interval; print the document when its verdict differs from the last one printed."""
+    before = collector.document()
+    async for _ in collector.collect(5.0):
+        pass
+    document = collector.document()
+    if _gist(document) != _gist(before):
+        return _answer(document, args)
+    if sys.stderr.isatty():
+        print(f"{time.strftime('%H:%M:%S')} unchanged: {document.verdict}", file=sys.stderr)
+    return exit_code(document)
+
+
+def _gist(document: Triage) -> tuple[object, ...]:
+    fired = [*document.causes, *document.symptoms, *document.telemetry]
+    return (document.healthy, *((f.code, f.entity.title) for f in fired))
+
+
+def _answer(document: Triage, args: argparse.Namespace) -> int:
+    if args.json:
+        sys.stdout.write(encode(document).decode() + "\n")
+    else:
+        show(document, Console(highlight=False), verbose=args.verbose)
+    return exit_code(document)

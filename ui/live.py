@@ -1,0 +1,91 @@
+"""Looking at live engines for one window: what a cold `kvitals triage` does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from agent.config import Config
+from rules.finding import Source, Triage
+from rules.loader import Knowledge
+from ui.pipeline import FAST_SECONDS, Pipeline
+
+INTERVAL_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
+AGENT_TIMEOUT_SECONDS = 2.0
+MAX_DOCUMENT_BYTES = 8 << 20
+
+
+class Collector:
+    """Scrapes targets every second and judges what it saw.
+
+        async with Collector(knowledge, config, urls) as collector:
+            async for seconds in collector.collect(12): ...
+            document = collector.document()
+
+    Without URLs it discovers the engines on this node; `said` tells what was found and what was learned.
+    """
+
+    def __init__(self, knowledge: Knowledge, config: Config, urls: Sequence[str]) -> None:
+        name = ", ".join(urls) if urls else "this node"
+        self.pipeline = Pipeline(knowledge, config, Source("live", name))
+        self._urls = urls
+        self._started: float | None = None
+        self._last = 0.0
+        self.said: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.said = await self.pipeline.node.open(self._urls)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.pipeline.node.close()
+
+    @property
+    def targets(self) -> list[str]:
+        """The URLs that are looked at."""
+        return self.pipeline.node.targets
+
+    async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
+        """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""
+        begun = time.monotonic()
+        probing = asyncio.create_task(self.pipeline.node.probe()) if probe else None
+        while (done := time.monotonic() - begun) < seconds or self._started is None:
+            self.pipeline.feed(await self.pipeline.node.read())
+            self._last = time.time()
+            self._started = self._started or self._last
+            if done >= FIRST_LOOK_SECONDS:
+                self.pipeline.look(self._last, done)
+            yield done
+            await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
+        if probing is not None:
+            self.pipeline.feed(await probing)
+
+    def document(self) -> Triage:
+        """The verdict on what was seen so far, at most the configured window of it, without history."""
+        seen = self._last - (self._started or self._last)
+        fast = min(max(seen, INTERVAL_SECONDS), FAST_SECONDS)
+        self.pipeline.observe(self._last, fast=fast, cold=True)
+        return self.pipeline.triage()
+
+
+async def agent_document(url: str) -> Triage | None:
+    """The document of a kvitals agent at `url`, or None when what answers there is no agent."""
+    timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(
+            f"{url.rstrip('/')}/api/v1/findings", allow_redirects=False
+        ) as response:
+            if response.status != 200 or "json" not in response.content_type:
+                return None
+            return msgspec.json.decode(await response.content.read(MAX_DOCUMENT_BYTES), type=Triage)
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError):
+        return None

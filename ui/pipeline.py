@@ -1,0 +1,78 @@
+"""Where agent and diagnoser meet: records in, triage documents out, on whatever clock the records carry.
+
+A live triage, the running agent, a recorded incident and the tests all go through this one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from agent.config import Config
+from agent.service import Node
+from diagnoser.findings import Mute
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from diagnoser.triage import triage
+from rules.finding import Slo, Source, Triage
+from rules.loader import Knowledge
+from series.capture import Record
+
+STEP_SECONDS = 5.0
+FAST_SECONDS = 60.0
+SLOW_SECONDS = 900.0
+COLD_SECONDS = 90.0
+"""With less than this seen before the moment that is judged, there is no history to speak of."""
+
+
+@dataclass
+class Pipeline:
+    """One node's telemetry and the judge over it."""
+
+    knowledge: Knowledge
+    config: Config
+    source: Source
+    slo: tuple[Slo, ...] = ()  # the objectives that are printed; the node writes them for each engine
+    node: Node = field(init=False)
+    judge: Judge = field(init=False)
+    judgements: list[Judgement] = field(default_factory=list)
+    span: Span | None = None
+
+    def __post_init__(self) -> None:
+        self.node = Node(self.config)
+        self.judge = Judge(self.knowledge, Signals(self.knowledge, self.node.window), self.config.params)
+
+    def feed(self, records: Iterable[Record]) -> None:
+        """Take records in; nothing is judged."""
+        for record in records:
+            self.node.feed(record)
+
+    def replay(self, records: Iterable[Record], step: float = STEP_SECONDS) -> Iterator[float]:
+        """Take records in on their own clock, yielding at each moment when a cycle is due."""
+        due: float | None = None
+        for record in records:
+            due = record.t + step if due is None else due
+            while record.t > due:
+                yield due
+                due += step
+            self.node.feed(record)
+
+    def look(self, at: float, fast: float = FAST_SECONDS) -> None:
+        """Evaluate the signals of one moment without judging, so that their course can be shown."""
+        self.judge.signals.observe(Span(at, fast, SLOW_SECONDS, cold=True))
+
+    def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
+        """Judge one moment over the `fast` seconds before it."""
+        self.span = Span(at, fast, SLOW_SECONDS, cold)
+        self.judgements = self.judge.judge(self.span)
+
+    def triage(self) -> Triage:
+        """The document of the last moment that was observed."""
+        if self.span is None:
+            raise RuntimeError("observe() comes first")
+        return triage(self.judge, self.judgements, self.span, self.source, self.slo, self._mutes())
+
+    def _mutes(self) -> list[Mute]:
+        return [
+            Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.config.mutes
+        ]

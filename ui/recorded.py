@@ -1,0 +1,81 @@
+"""Verdicts on recorded incidents: the same pipeline as live, on the recording's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.config import Config
+from rules.finding import Source, Triage
+from rules.loader import Knowledge
+from series.capture import CaptureReader, Record
+from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline
+
+
+MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
+
+
+class RecordingError(Exception):
+    """Nothing can be judged in this recording, and why."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a recording says at one moment."""
+
+    pipeline: Pipeline
+    document: Triage
+    damage: str  # empty, or what is wrong with the file and that the rest was read
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Which part of a recording is judged; None: its end, or the configured window before it."""
+
+    at: float | None = None
+    start: float | None = None
+
+
+def span_of(path: Path) -> tuple[float, float]:
+    """First and last time of a recording. Raises CaptureError, RecordingError."""
+    first = last = None
+    with CaptureReader.open(path) as reader:
+        for record in reader:
+            first = record.t if first is None else first
+            last = record.t
+    if first is None or last is None:
+        raise RecordingError(f"{path.name} holds no record")
+    return first, last
+
+
+def judge_recording(path: Path, knowledge: Knowledge, config: Config, moments: Moments = Moments()) -> Judged:
+    """The verdict at one moment of a recording, with the history that led up to it."""
+    first, last = span_of(path)
+    at = min(moments.at, last) if moments.at is not None else last
+    if at <= first:
+        raise RecordingError(f"{path.name} begins at {first:.0f}, after the moment asked for ({at:.0f})")
+    pipeline = Pipeline(knowledge, config, Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        for due in pipeline.replay(r for r in reader if r.t <= at):
+            if due < at - MIN_GAP_SECONDS:
+                pipeline.observe(due)
+        damage = reader.problem or ""
+    window = at - moments.start if moments.start is not None else min(FAST_SECONDS, at - first)
+    pipeline.observe(at, fast=window, cold=at - first < COLD_SECONDS)
+    return Judged(pipeline, pipeline.triage(), damage)
+
+
+def verdicts(path: Path, knowledge: Knowledge, config: Config) -> Iterator[tuple[float, Triage]]:
+    """The document at every cycle of a recording, in order."""
+    pipeline = Pipeline(knowledge, config, Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        for due in pipeline.replay(reader):
+            pipeline.observe(due)
+            yield due, pipeline.triage()
+
+
+def records(path: Path) -> list[Record]:
+    """All records of a recording."""
+    with CaptureReader.open(path) as reader:
+        return list(reader)

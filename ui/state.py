@@ -1,0 +1,40 @@
+"""What the judge remembers, kept over a restart of the agent: since when each finding has been open."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from diagnoser.judge import Memory
+
+MAX_BYTES = 16 << 20
+
+
+def state_file() -> Path:
+    """`/var/lib/kvitals/state.json` where that can be written, else the XDG state directory."""
+    system = Path("/var/lib/kvitals")
+    if os.access(system, os.W_OK):
+        return system / "state.json"
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return home / "kvitals" / "state.json"
+
+
+def load_state(path: Path) -> dict[str, Memory]:
+    """What was saved; nothing where there is no usable file, since the state can be seen anew."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return {}
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Memory])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def save_state(path: Path, memory: dict[str, Memory]) -> None:
+    """Replace the file as a whole, so that a crash leaves the old one. Raises OSError."""
+    open_ = {key: m for key, m in memory.items() if m.true_since is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(open_))
+    part.replace(path)
