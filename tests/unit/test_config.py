@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import agent.config as config_module
+from agent.config import Config, ConfigError, build, check_codes, load, normal_url, read_targets
+
+
+def made(text: str) -> Config:
+    return build(tomllib.loads(text), Path("/etc/kvitals/kvitals.toml"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_defaults(folder: Path) -> None:
+    config = load(env={"HOME": str(folder)})
+    assert config.agent.address == ("127.0.0.1", 9477)
+    assert (config.agent.interval, config.agent.window) == (5.0, 1800.0)
+    assert (config.slo.ttft_p99_seconds, config.slo.itl_p99_seconds) == (2.0, 0.2)
+    assert config.labels.node
+    assert not config.targets and not config.mutes
+    assert config.file is None
+
+
+def test_the_example_of_the_docstring_is_valid() -> None:
+    example = (config_module.__doc__ or "").partition("\n\n")[2].partition("\nThe file is")[0]
+    config = made(re.sub(r"^    ", "", example, flags=re.MULTILINE))
+    assert config.agent.rules == (Path("/etc/kvitals/rules.d"),)
+    assert config.agent.targets_file == Path("/etc/kvitals/engines.txt")
+    (target,) = config.targets
+    assert target.labels == {"pool": "chat", "role": "decode", "hardware": "H200"}
+    assert target.slo is not None and target.slo.ttft_p99_seconds == 0.5
+    assert target.bearer_file == Path("/run/secrets/token")
+    (mute,) = config.mutes
+    assert mute.until == datetime(2026, 12, 1, tzinfo=UTC)
+    assert config.params == {"KVC05": {"refault_share": 0.3}}
+    documented = set(re.findall(r"^    (\w+) = ", config_module.__doc__ or "", re.MULTILINE))
+    for kind in (config_module.Agent, config_module.NodeLabels, config_module.Slo, config_module.Mute):
+        assert set(kind.__struct_fields__) <= documented
+    assert set(config_module.Target.__struct_fields__) <= documented
+
+
+def test_the_environment_of_the_docstring_is_all_there_is() -> None:
+    documented = set(re.findall(r"KVITALS_[A-Z]+", config_module.__doc__ or ""))
+    assert documented == {*config_module._FROM_ENVIRONMENT, "KVITALS_CONFIG", "KVITALS_TARGETS"}
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("5", 5), ("0.5", 0.5), ('"5s"', 5), ('"2m"', 120), ('"500ms"', 0.5), ('"7"', 7)]
+)
+def test_durations(written: str, seconds: float) -> None:
+    assert made(f"[agent]\ninterval = {written}").agent.interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        ("127.0.0.1:9477", ("127.0.0.1", 9477)),
+        (":80", ("", 80)),
+        ("[::1]:0", ("::1", 0)),
+        ("gpu-7:9477", ("gpu-7", 9477)),
+    ],
+)
+def test_listen(listen: str, address: tuple[str, int]) -> None:
+    assert made(f'[agent]\nlisten = "{listen}"').agent.address == address
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[agent]\nlissen = "x"', "[agent] unknown key 'lissen'; did you mean 'listen'?"),
+        ("[agent]\nzzz = 1", "[agent] unknown key 'zzz'; there are listen, interval,"),
+        ("[targets]\nurl = 1", "unknown key 'targets'; did you mean 'target'?"),
+        ('[target]\nurl = "http://a"', "[[target]] is a list: write it with two brackets"),
+        ('agent = "x"', "[agent] must be a table"),
+        ("[agent]\ninterval = true", "[agent].interval: must be a duration"),
+        ('[agent]\ninterval = "soon"', "[agent].interval: must be a duration, such as"),
+        ("[agent]\ninterval = 0.01", "interval must be from 0.2 to 300 seconds, not 0.01"),
+        ("[agent]\nwindow = nan", "window must be from 60 to 86400 seconds"),
+        ('[agent]\nlisten = "9477"', "listen must be HOST:PORT"),
+        ('[agent]\nlisten = "::1:9477"', "listen must be HOST:PORT"),
+        ('[agent]\nlisten = "a:99999"', "listen must be HOST:PORT"),
+        ("[agent]\nlisten = 9477", "[agent].listen: expected text, got a whole number"),
+        ("[agent]\nrules = [1]", "[agent].rules[0]: must be the path of a file"),
+        ('[agent]\ntargets_file = ""', "[agent].targets_file: must be the path of a file"),
+        ('[labels]\nnode = "a\\nb"', "node must be one line"),
+        ("[slo]\nttft_p99_seconds = -1", "ttft_p99_seconds must be from 0.001"),
+        ('[slo]\nttft_p99_seconds = "2s"', "[slo].ttft_p99_seconds: expected a number, got text"),
+        ('[[target]]\nname = "a"', "[[target]] 1: there must be a key 'url'"),
+        ('[[target]]\nurl = "http://a"\n[[target]]\nurl = "ftp://b"', "[[target]] 2: 'ftp://b' is no URL"),
+        ('[[target]]\nurl = "http://u:pass@a"', "holds a password: use bearer_file"),
+        ('[[target]]\nurl = "http://a"\nlabels = {polo = "x"}', "not 'polo'; did you mean 'pool'?"),
+        ('[[target]]\nurl = "http://a"\nlabels = {pool = 1}', ".labels: expected text, got a whole number"),
+        ('[[target]]\nurl = "http://a"\nlabels = {pool = ""}', "labels.pool must be one line"),
+        ('[[target]]\nurl = "http://a"\nfacts = {Slots = 1}', "facts.Slots: names of facts"),
+        ('[[target]]\nurl = "http://a"\nfacts = {slots = inf}', "facts.slots must be a number"),
+        ('[[target]]\nurl = "http://a"\nslo = {ttft = 1}', "[[target]] 1.slo unknown key 'ttft'"),
+        ('[[target]]\nurl = "http://a"\nslo = 3', "[[target]] 1.slo: expected"),
+        ('[[target]]\nurl = "http://a"\ntimeout = 900', "timeout must be from"),
+        ('[[target]]\nurl = "http://a"\nname = "a\\u0000"', "name must be one line"),
+        ('[[mute]]\nrule = "KVC05"', "[[mute]] 1: there must be a key 'reason'"),
+        ('[[mute]]\nrule = "KVC05"\nreason = " "', "reason must say why"),
+        ('[[mute]]\nrule = "kvc"\nreason = "x"', "must be a code such as KVC05"),
+        ('[[mute]]\nrule = "KVC05"\nreason = "x"\nentity = {url = "x"}', "entity may have cluster"),
+        ('[[mute]]\nrule = "KVC05"\nreason = "x"\nuntil = 2026-12-01T00:00:00', "needs a time zone"),
+        ("[params]\nKVC05 = 3", "[params] must hold tables of numbers"),
+        ('[params.KVC05]\nx = "y"', "[params] must hold tables of numbers"),
+        ("[params.KVC05]\nx = nan", "[params.KVC05].x: not a number"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(text)
+    assert str(error.value).startswith("/etc/kvitals/kvitals.toml: ")
+    assert says in str(error.value)
+
+
+def test_every_problem_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        made("[agent]\na = 1\nb = 2\n[slo]\nttft_p99_seconds = 0\n[[target]]\n")
+    assert len(str(error.value).splitlines()) == 4
+
+
+def test_a_targets_slo_begins_with_that_of_the_file() -> None:
+    config = made("""
+        [slo]
+        ttft_p99_seconds = 9
+        [[target]]
+        url = "http://a"
+        slo = {itl_p99_seconds = 0.1}
+        [[target]]
+        url = "http://b"
+    """)
+    first, second = config.targets
+    assert first.slo is not None
+    assert (first.slo.ttft_p99_seconds, first.slo.itl_p99_seconds) == (9, 0.1)
+    assert second.slo is None
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://a/", "http://a"),
+        ("https://a:8443/engine/metrics", "https://a:8443/engine/metrics"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_urls(text: str, url: str) -> None:
+    assert normal_url(text) == url
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http://", "http://a:port", "http://a:99999", "http://[::1", "a b", "a?x=1"]
+)
+def test_no_urls(text: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|must end"):
+        normal_url(text)
+
+
+class TestMutes:
+    config = made("""
+        [[mute]]
+        rule = "KVC05"
+        entity = {engine = "a"}
+        until = 2001-09-09
+        reason = "known"
+        [[mute]]
+        rule = "LAT01"
+        until = "2001-09-09T01:46:40Z"
+        reason = "known"
+    """)
+
+    def test_covers(self) -> None:
+        one, all_of_them = self.config.mutes
+        assert one.covers("KVC05", {"engine": "a", "node": "n"}, 0)
+        assert not one.covers("KVC05", {"engine": "b"}, 0)
+        assert not one.covers("KVC06", {"engine": "a"}, 0)
+        assert all_of_them.covers("LAT01", {"engine": "b"}, 1e9 - 1)
+
+    def test_ends(self) -> None:
+        _, all_of_them = self.config.mutes
+        assert not all_of_them.covers("LAT01", {}, 1e9)
+
+
+def test_codes_that_there_are_not() -> None:
+    config = made("""
+        [params.KVC05]
+        refault_shar = 1
+        [params.KVC55]
+        x = 1
+        [[mute]]
+        rule = "XYZ99"
+        reason = "x"
+    """)
+    assert check_codes(config, {"KVC05": ["refault_share"], "LAT01": []}) == [
+        "/etc/kvitals/kvitals.toml: [[mute]] rule 'XYZ99' is no rule",
+        "/etc/kvitals/kvitals.toml: [params.KVC05] has no parameter 'refault_shar'; "
+        "did you mean 'refault_share'?",
+        "/etc/kvitals/kvitals.toml: [params.KVC55] is no rule; did you mean 'KVC05'?",
+    ]
+
+
+class TestWhere:
+    def test_search_order(self, folder: Path) -> None:
+        env = {"HOME": str(folder / "home")}
+        home = write(folder / "home/.config/kvitals/kvitals.toml", "")
+        assert load(env=env).file == home
+        xdg = write(folder / "xdg/kvitals/kvitals.toml", "")
+        env["XDG_CONFIG_HOME"] = str(folder / "xdg")
+        assert load(env=env).file == xdg
+        write(folder / "kvitals.toml", "")
+        assert load(env=env).file == Path("kvitals.toml")
+        env["KVITALS_CONFIG"] = str(write(folder / "env.toml", ""))
+        assert load(env=env).file == folder / "env.toml"
+        assert load(write(folder / "given.toml", ""), env=env).file == folder / "given.toml"
+
+    def test_a_file_that_is_named_must_be_there(self, folder: Path) -> None:
+        for path, env in ((folder / "none.toml", {}), (None, {"KVITALS_CONFIG": "none.toml"})):
+            with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
+                load(path, env=env)
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (b"[agent\n", "line 1"),
+            (b"\xff\xfe", "is not UTF-8"),
+            (b"#" * (2 << 20), "larger than"),
+            (b"x = " + b"[" * 100_000, "kvitals.toml: "),
+        ],
+    )
+    def test_unreadable(self, folder: Path, content: bytes, says: str) -> None:
+        (folder / "kvitals.toml").write_bytes(content)
+        with pytest.raises(ConfigError, match=says):
+            load(env={})
+
+    def test_paths_are_relative_to_the_file(self, folder: Path) -> None:
+        path = write(folder / "etc/k.toml", '[agent]\nrules = ["mine", "/abs"]\ntargets_file = "t.txt"\n')
+        agent = load(path, env={}).agent
+        assert agent.rules == (folder / "etc/mine", Path("/abs"))
+        assert agent.targets_file == folder / "etc/t.txt"
+
+
+class TestEnvironment:
+    def test_overrides(self, folder: Path) -> None:
+        write(folder / "kvitals.toml", '[agent]\nlisten = "1.1.1.1:1"\n[[target]]\nurl = "http://a"\n')
+        config = load(
+            env={
+                "KVITALS_LISTEN": ":9000",
+                "KVITALS_INTERVAL": "1s",
+                "KVITALS_WINDOW": "600",
+                "KVITALS_NODE": "n1",
+                "KVITALS_CLUSTER": "",
+                "KVITALS_TARGETS": "http://a/, b:8000  b:8000",
+            }
+        )
+        assert config.agent.listen == ":9000"
+        assert (config.agent.interval, config.agent.window) == (1.0, 600.0)
+        assert (config.labels.node, config.labels.cluster) == ("n1", "")
+        assert [target.url for target in config.targets] == ["http://a", "http://b:8000"]
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "says"),
+        [
+            ("KVITALS_INTERVAL", "often", "KVITALS_INTERVAL: interval: must be a duration"),
+            ("KVITALS_LISTEN", "[x]", "KVITALS_LISTEN: listen must be HOST:PORT"),
+            ("KVITALS_TARGETS", "http://u:p@h", "KVITALS_TARGETS: the URL of h holds a password"),
+        ],
+    )
+    def test_names_the_variable(self, folder: Path, variable: str, value: str, says: str) -> None:
+        with pytest.raises(ConfigError, match=f"^{says}"):
+            load(env={variable: value})
+
+    def test_does_not_hide_a_broken_file(self, folder: Path) -> None:
+        write(folder / "kvitals.toml", "agent = 3")
+        with pytest.raises(ConfigError, match="must be a table"):
+            load(env={"KVITALS_LISTEN": ":1"})
+
+
+class TestTargetsFile:
+    def test_lines(self, folder: Path) -> None:
+        path = write(folder / "t", "# ours\nhttp://a:8000\n\n  b:8001/metrics  # the second\n")
+        assert [t.url for t in read_targets(path)] == ["http://a:8000", "http://b:8001/metrics"]
+
+    def test_file_sd(self, folder: Path) -> None:
+        path = write(
+            folder / "t.json",
+            """[{"targets": ["a:8000", "b:8000"], "labels": {"pool": "chat", "job": "vllm"}},
+                {"targets": ["c"], "labels": {"__scheme__": "https", "__metrics_path__": "/m"}},
+                {"targets": []}]""",
+        )
+        targets = read_targets(path)
+        assert [t.url for t in targets] == ["http://a:8000", "http://b:8000", "https://c/m"]
+        assert [t.labels for t in targets] == [{"pool": "chat"}, {"pool": "chat"}, {}]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "http://a b",
+            "[",
+            "[1]",
+            '[{"targets": "a"}]',
+            '[{"targets": ["a"], "labels": [1]}]',
+            '[{"targets": [{}]}]',
+            "[" * 100_000,
+        ],
+    )
+    def test_broken(self, folder: Path, text: str) -> None:
+        path = write(folder / "t", text)
+        with pytest.raises(ConfigError, match="^" + re.escape(str(path))):
+            read_targets(path)
+
+    def test_missing(self, folder: Path) -> None:
+        with pytest.raises(ConfigError, match="No such file"):
+            read_targets(folder / "t")
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=5,
+)
+_keys = st.sampled_from(["listen", "interval", "url", "labels", "slo", "rule", "until", "KVC05", "name"])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["agent", "labels", "slo", "target", "mute", "params"]),
+        _values | st.dictionaries(_keys, _values) | st.lists(st.dictionaries(_keys, _values), max_size=2),
+    )
+)
+def test_anything_is_a_config_or_a_config_error(data: dict[str, object]) -> None:
+    try:
+        assert isinstance(build(data), Config)
+    except ConfigError as error:
+        assert str(error)
