@@ -1,0 +1,157 @@
+"""The page as a process of its own, and a headless Chromium that looks at it. What is started is ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+from ui.web import serve
+
+CHROMIUM = shutil.which("chromium")
+CHROMEDRIVER = shutil.which("chromedriver")
+START_SECONDS = 30.0
+QUIET = [
+    "headless=new",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "disable-dev-shm-usage",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "disable-default-apps",
+    "disable-extensions",
+]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@contextmanager
+def served(api_url: str) -> Iterator[str]:
+    """The page of the agent at `api_url`; yields its URL."""
+    port = free_port()
+    process = subprocess.Popen(
+        serve.command(port, api_url),
+        env=serve.environment(api_url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        _wait_until_healthy(port, process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            said = process.stdout.read().decode() if process.stdout else ""
+            raise AssertionError(f"the page ended with {process.returncode}: {said}")
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"the page did not start within {START_SECONDS:.0f} s")
+
+
+@contextmanager
+def chromium(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
+    """A Chromium with an empty profile that logs its console and every request."""
+    with tempfile.TemporaryDirectory(prefix="kvitals-chromium-") as profile:
+        options = Options()
+        options.binary_location = CHROMIUM or ""
+        for flag in [*QUIET, f"user-data-dir={profile}", f"window-size={width},{height}"]:
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+        try:
+            driver.set_page_load_timeout(30)
+            scheme = "dark" if dark else "light"
+            driver.execute_cdp_cmd(
+                "Emulation.setEmulatedMedia",
+                {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+            )
+            resize(driver, width, height)
+            yield driver
+        finally:
+            driver.quit()
+
+
+def resize(driver: webdriver.Chrome, width: int, height: int) -> None:
+    """The size of the page itself, which may be narrower than any window can be."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def text_of(driver: webdriver.Chrome) -> str:
+    """All text that the page shows."""
+    return str(driver.execute_script("return document.body.innerText"))
+
+
+def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 20.0) -> None:
+    """Wait until the page shows `text`."""
+    deadline = time.monotonic() + seconds
+    while text not in text_of(driver):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {text!r} within {seconds:.0f} s; the page shows:\n{text_of(driver)}")
+        time.sleep(0.1)
+
+
+def screenshot(driver: webdriver.Chrome, path: Path) -> None:
+    """The whole length of the page."""
+    script = "return (document.querySelector('.stMainBlockContainer') || document.body).scrollHeight"
+    width = int(driver.execute_script("return window.innerWidth"))
+    resize(driver, width, max(600, int(driver.execute_script(script)) + 40))
+    time.sleep(0.7)
+    driver.save_screenshot(str(path))
+
+
+def hosts_asked(driver: webdriver.Chrome) -> set[str]:
+    """Every host that the page sent a request to, web sockets included."""
+    hosts = set()
+    for entry in driver.get_log("performance"):  # type: ignore[no-untyped-call]
+        message: dict[str, Any] = json.loads(entry["message"])["message"]
+        params = message["params"]
+        url = params.get("request", {}).get("url") or params.get("url", "")
+        if message["method"] in ("Network.requestWillBeSent", "Network.webSocketCreated"):
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https", "ws", "wss"):
+                hosts.add(parts.hostname or "")
+    return hosts
+
+
+def console_errors(driver: webdriver.Chrome) -> list[str]:
+    """What the page's console reported as severe."""
+    log = driver.get_log("browser")  # type: ignore[no-untyped-call]
+    return [str(entry["message"]) for entry in log if entry["level"] == "SEVERE"]

@@ -1,0 +1,1 @@
+"""The web page: renders the triage document that an agent's API gives, and computes nothing."""

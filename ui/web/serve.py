@@ -1,0 +1,47 @@
+"""How the page is started: a Streamlit process of its own, on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ADDRESS = "127.0.0.1"
+API_VARIABLE = "KVITALS_API"
+APP = Path(__file__).with_name("app.py")
+
+# Colours that people with any colour vision can tell apart, dark enough on white and light enough on black.
+_LINES_LIGHT = '["#0072B2", "#D55E00", "#007F5F", "#9B4F96", "#8A6D00", "#5A5A5A"]'
+_LINES_DARK = '["#56B4E9", "#E69F00", "#2FBF9B", "#DDA0D8", "#F0E442", "#BBBBBB"]'
+
+OPTIONS: dict[str, str] = {
+    "server.address": ADDRESS,
+    "server.headless": "true",
+    "server.fileWatcherType": "none",
+    "server.showEmailPrompt": "false",
+    "browser.gatherUsageStats": "false",
+    "client.toolbarMode": "minimal",
+    "client.showErrorDetails": "type",
+    "client.showErrorLinks": "false",
+    "runner.magicEnabled": "false",
+    "theme.baseFontSize": "15",
+    "theme.light.primaryColor": "#0B63A5",
+    "theme.dark.primaryColor": "#56B4E9",
+    "theme.light.chartCategoricalColors": _LINES_LIGHT,
+    "theme.dark.chartCategoricalColors": _LINES_DARK,
+}
+
+
+def command(port: int, api_url: str) -> list[str]:
+    """The command line that serves the page of the agent at `api_url` on 127.0.0.1:`port`.
+
+    Start it with `environment(api_url)`, which is how the page learns of the agent.
+    """
+    options = [f"--{name}={value}" for name, value in OPTIONS.items()]
+    return [sys.executable, "-m", "streamlit", "run", str(APP), f"--server.port={port}", *options]
+
+
+def environment(api_url: str) -> dict[str, str]:
+    """This process's environment, with the agent's address and without a user's Streamlit settings."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLIT_")}
+    return {**inherited, API_VARIABLE: api_url}

@@ -1,0 +1,160 @@
+"""One finding as a card: what is so, since when, how sure, the proof, what it explains, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+
+import streamlit as st
+
+from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting
+from ui.web.charts import chart
+from ui.web.wording import count, inline_code, literal, moment
+
+COLUMNS = 4
+_SEVERITY = {
+    "page": (":material/e911_emergency:", "red"),
+    "ticket": (":material/build:", "orange"),
+    "info": (":material/info:", "blue"),
+}
+
+
+def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
+    """Whether one of the others explains this finding: same entity, and it says so."""
+    return any(
+        o.code in finding.explained_by and o.entity == finding.entity for o in others if o.id != finding.id
+    )
+
+
+def card(
+    finding: Finding, zone: tzinfo | None, *, number: int | None = None, explained: Sequence[Finding] = ()
+) -> None:
+    """A whole finding. `explained` are folded in; `number` is its rank where there are several."""
+    place = finding.id
+    with st.container(border=True, key=f"card-{finding.severity}-{place}", gap="small"):
+        rank = f"{number}\\. " if number else ""
+        st.markdown(f"## {rank}{literal(finding.title)}")
+        _badges(finding)
+        st.markdown(literal(finding.conclusion))
+        _since(finding, zone)
+        _explains(explained)
+        _proof(finding, place)
+        _explained_proof(finding, explained)
+        _levers(finding, place)
+        _doubt(finding)
+
+
+def _badges(finding: Finding) -> None:
+    icon, color = _SEVERITY[finding.severity]
+    with st.container(horizontal=True, gap="small", key=f"badges-{finding.id}"):
+        st.badge(finding.severity, icon=icon, color=color)  # type: ignore[arg-type]
+        st.badge(literal(f"{finding.code} {finding.name}"), color="gray")
+        st.badge(literal(finding.entity.title), icon=":material/dns:", color="gray")
+        if finding.confidence_words:
+            words = f"confidence {finding.confidence_words} ({finding.confidence:.0%})"
+            st.badge(literal(words), icon=":material/balance:", color="gray")
+
+
+def _since(finding: Finding, zone: tzinfo | None) -> None:
+    if finding.since is None:
+        return
+    least = ", perhaps longer: the start was not seen" if finding.since_at_least else ""
+    st.caption(f":material/schedule: since {literal(moment(finding.since, zone) + least)}")
+
+
+def _proof(finding: Finding, place: str) -> None:
+    """The evidence, side by side. `place` tells apart a finding that is shown under several others."""
+    if not finding.evidence:
+        return
+    per_row = min(COLUMNS, max(2, len(finding.evidence)))
+    with st.container(key=f"proofs-{place}", gap="small"):
+        for start in range(0, len(finding.evidence), per_row):
+            row = finding.evidence[start : start + per_row]
+            for i, (column, item) in enumerate(
+                zip(st.columns(per_row, gap="small"), row, strict=False), start
+            ):
+                with column.container(border=True, height="stretch", key=f"proof-{place}-{i}"):
+                    _evidence(finding, item, f"chart-{place}-{i}")
+
+
+def _evidence(finding: Finding, item: Evidence, key: str) -> None:
+    st.caption(literal(item.title))
+    st.markdown(f"**{literal(item.text)}**")
+    drawn = chart(item, finding.entity)
+    if drawn is not None:
+        st.altair_chart(drawn, width="stretch", key=key, alt=f"{item.title}, over time: {item.text}")
+
+
+def _explains(explained: Sequence[Finding]) -> None:
+    with st.container(gap="xsmall"):
+        for f in explained:
+            head = (
+                f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
+            )
+            st.markdown(f"{head}: {literal(f.conclusion)}")
+
+
+def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
+    with st.container():
+        if not any(f.evidence or f.levers for f in explained):
+            return
+        codes = ", ".join(f.code for f in explained)
+        with st.expander(f"Proof of what it explains: {literal(codes)}", key=f"explains-{finding.id}"):
+            for f in explained:
+                st.markdown(f"{inline_code(f.code)} **{literal(f.title)}**")
+                _proof(f, f"{finding.id}-{f.id}")
+                _levers(f, f"{finding.id}-{f.id}")
+
+
+def _levers(finding: Finding, place: str) -> None:
+    with st.container(key=f"levers-{place}", gap="small"):
+        if not finding.levers:
+            return
+        st.markdown("### What to do, in this order")
+        for number, lever in enumerate(finding.levers, 1):
+            label = f"**{number}\\. {literal(lever.title)}**{_setting_in_short(lever.setting)}"
+            with st.expander(label, expanded=number == 1, key=f"lever-{place}-{lever.lever}"):
+                _lever(lever)
+
+
+def _setting_in_short(setting: LeverSetting | None) -> str:
+    return f" \u2002{inline_code(_assignment(setting))}" if setting else ""
+
+
+def _assignment(setting: LeverSetting) -> str:
+    """The setting as one types it."""
+    return f"{setting.flag} {setting.to}".strip()
+
+
+def _lever(lever: LeverAdvice) -> None:
+    st.markdown(literal(lever.why))
+    if lever.setting is not None:
+        st.code(_assignment(lever.setting), language=None, wrap_lines=True)
+        parts = [f"now {lever.setting.now}"] if lever.setting.now else []
+        parts += ["needs a restart" if lever.setting.restart else "no restart", f"cost {lever.cost}"]
+        parts += [lever.setting.note] if lever.setting.note else []
+    else:
+        parts = [lever.setting_note, f"cost {lever.cost}"]
+    st.caption(literal(" · ".join(p for p in parts if p)))
+    for word, text in (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk)):
+        if text:
+            st.markdown(f"**{word}:** {literal(text)}")
+    if lever.references:
+        st.caption("see " + literal("; ".join(lever.references)))
+
+
+def _doubt(finding: Finding) -> None:
+    """How sure it is and why, the queries behind the charts, and what to look at after a change."""
+    label = "How sure, and how to check it"
+    with st.expander(label, key=f"doubt-{finding.id}"):
+        for why in finding.confidence_why:
+            st.markdown(f"- {literal(why)}")
+        for unknown in finding.unknowns:
+            remedy = f" ({literal(unknown.remedy)})" if unknown.remedy else ""
+            st.markdown(f"- not known: {literal(unknown.what)}: {literal(unknown.why)}{remedy}")
+        if finding.next_check:
+            st.markdown(f"**Next:** {literal(finding.next_check)}")
+        if finding.evidence:
+            st.caption(f"{count(len(finding.evidence), 'query', 'queries')} behind the charts")
+        for item in finding.evidence:
+            st.code(item.query.strip(), language=None, wrap_lines=True)

@@ -1,0 +1,168 @@
+"""The verdict of this moment, with its causes, its proof and what to do."""
+
+from __future__ import annotations
+
+import time
+import zoneinfo
+from collections.abc import Sequence
+from datetime import tzinfo
+
+import streamlit as st
+
+from rules.finding import Finding, RuledOut, Slo, Triage
+from ui.web.fetch import Failure, fetch
+from ui.web.views.finding import card, explained_by
+from ui.web.wording import count, inline_code, literal, moment, span
+
+OLD_SECONDS = 60.0
+_STATE = {
+    True: ("healthy", ":material/check_circle:", "Healthy"),
+    False: ("unhealthy", ":material/error:", "Unhealthy"),
+    None: ("unknown", ":material/help:", "Could not tell"),
+}
+_OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tokens p99"}
+
+
+def show(api: str) -> None:
+    """Ask the agent and draw its answer; while it can not be asked, the last answer, marked as such."""
+    answer = fetch(api)
+    if isinstance(answer, Triage):
+        st.session_state["last"] = answer
+        # An element that comes and goes must not move those after it, or all of them are drawn anew.
+        st.container()
+        document(answer)
+        return
+    with st.container():
+        failure(answer)
+    if (last := st.session_state.get("last")) is not None:
+        document(last)
+
+
+def failure(answer: Failure) -> None:
+    """Why there is no answer now, and what to do about it."""
+    with st.container(border=True, key="failure"):
+        st.markdown(f"### :material/cloud_off: {literal(answer.title)}")
+        st.markdown(literal(answer.detail))
+        st.markdown(literal(answer.todo))
+        for command in answer.commands:
+            st.code(command, language=None, wrap_lines=True)
+        if (last := st.session_state.get("last")) is not None:
+            st.markdown(f":material/history: Below is the last answer, of {moment(last.window.end)}.")
+
+
+def document(triage: Triage) -> None:
+    """The whole document, in the order in which a person asks."""
+    zone = _zone()
+    _verdict(triage, zone)
+    heads = [c for c in triage.causes if not explained_by(c, triage.causes)]
+    shown = {f.id for c in heads for f in _explained(c, triage)}
+    for number, cause in enumerate(heads, 1):
+        card(cause, zone, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
+    # A circle of causes, or one whose explanation is not a head, must not vanish.
+    for cause in triage.causes:
+        if cause not in heads and cause.id not in shown:
+            card(cause, zone)
+    _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone)
+    _group("What kvitals can not see well", triage.telemetry, zone)
+    _ruled_out(triage.ruled_out)
+    _unknown(triage)
+    _plain("Noted", triage.notes, "noted")
+    _plain("Muted", triage.muted, "muted")
+    _coverage(triage)
+
+
+def _verdict(triage: Triage, zone: tzinfo | None) -> None:
+    name, icon, word = _STATE[triage.healthy]
+    with st.container(key=f"verdict-{name}"):
+        st.markdown(f"**{icon} {word}**")
+        st.markdown(f"# {literal(triage.verdict)}")
+        window = f"window of {span(triage.window.seconds)} up to {moment(triage.window.end, zone)}"
+        if triage.window.cold:
+            window += ", nothing seen before it"
+        kind = "recording" if triage.source.kind == "capture" else triage.source.kind
+        st.caption(f"{kind} {inline_code(triage.source.name)} · {literal(window)}")
+        if triage.slo:
+            st.caption("judged by " + " · ".join(_objective(s) for s in triage.slo))
+        age = time.time() - triage.window.end
+        if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
+            st.markdown(f":material/history: **This answer is {span(age)} old.** The agent no longer looks.")
+
+
+def _objective(slo: Slo) -> str:
+    time_ = f"{slo.seconds:g} s" if slo.seconds >= 1 else f"{1000 * slo.seconds:g} ms"
+    return literal(f"{_OBJECTIVE.get(slo.name, slo.name)} ≤ {time_} ({slo.source})")
+
+
+def _explained(cause: Finding, triage: Triage) -> list[Finding]:
+    """The fired symptoms and causes of this entity that the cause explains."""
+    fired = [*triage.symptoms, *triage.causes]
+    return [f for f in fired if f.code in cause.explains and f.entity == cause.entity and f.id != cause.id]
+
+
+def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None) -> None:
+    with st.container():
+        if findings:
+            st.markdown(f"## {title}")
+        for finding in findings:
+            card(finding, zone)
+
+
+def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
+    with st.container():
+        if not ruled_out:
+            return
+        label = f"Ruled out: {count(len(ruled_out), 'other cause')}"
+        with st.expander(label, key="ruled-out"):
+            for r in ruled_out:
+                st.markdown(_line(r.code, r.title, r.entity, r.because))
+
+
+def _unknown(triage: Triage) -> None:
+    with st.container():
+        if not triage.unknown:
+            return
+        label = f"Could not tell: {count(len(triage.unknown), 'check')}"
+        opened = triage.healthy is None
+        with st.expander(label, key="unknown", expanded=opened):
+            for finding in triage.unknown:
+                st.markdown(_line(finding.code, finding.title, finding.entity.title, finding.reason))
+                remedies = list(dict.fromkeys(u.remedy for u in finding.unknowns if u.remedy))
+                if remedies:
+                    st.caption(literal("what would tell: " + "; ".join(remedies)))
+
+
+def _plain(title: str, findings: Sequence[Finding], key: str) -> None:
+    with st.container():
+        if not findings:
+            return
+        with st.expander(f"{title}: {count(len(findings), 'finding')}", key=key):
+            for f in findings:
+                st.markdown(_line(f.code, f.title, f.entity.title, f.conclusion))
+                if f.muted:
+                    st.caption(f"muted: {literal(f.muted)}")
+
+
+def _line(code: str, title: str, entity: str, text: str) -> str:
+    return f"{inline_code(code)} **{literal(title)}** on {literal(entity)}: {literal(text)}"
+
+
+def _coverage(triage: Triage) -> None:
+    c = triage.coverage
+    with st.container(key="coverage"):
+        st.caption(
+            f"{count(c.rules, 'rule')}: {c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, "
+            f"{c.unknown} could not tell"
+        )
+        for engine in c.engines:
+            told = [f"{literal(k)} {inline_code(v)}" for k, v in engine.items() if v]
+            st.caption(" · ".join(told))
+        if not c.engines:
+            st.caption("no engine was seen")
+
+
+def _zone() -> tzinfo | None:
+    """The reader's time zone, as the browser tells it."""
+    try:
+        return zoneinfo.ZoneInfo(st.context.timezone or "UTC")
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        return None

@@ -1,0 +1,61 @@
+"""Text on the page: strangers' text made harmless, moments as people read them.
+
+Model names, tenant names and the texts of rules come from anywhere. Streamlit's Markdown turns text into
+links, formulas, colours, icons and emoji; `literal` writes text so that it shows as itself and does nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, tzinfo
+
+JOINER = "\u2060"  # invisible, no width, no break
+_SPECIAL = re.compile(r"([!#$&()*+\-.:<=>@\[\\\]^_`{|}~])")
+# Streamlit looks for these after backslash escapes are gone, so only a character in between stops it.
+_LATE = [
+    (
+        re.compile(r":(?=[\w+/-]*[a-z+-][\w+/-]*:|\d{3,}:)", re.IGNORECASE),
+        ":" + JOINER,
+    ),  # :smile: :material/icon:
+    (re.compile(r"://"), f":{JOINER}//"),
+    (re.compile(r"\bwww(?=\.)", re.IGNORECASE), "www" + JOINER),
+    (re.compile(r"@"), JOINER + "@"),
+]
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+
+
+def literal(text: str) -> str:
+    """Any text as Markdown that shows that text, on one line."""
+    text = " ".join(_CONTROL.sub("\ufffd", text).split())
+    for pattern, replacement in _LATE:
+        text = pattern.sub(replacement, text)
+    text = _SPECIAL.sub(r"\\\1", text)
+    return re.sub(r"^(\d+)\)", r"\1\\)", text)
+
+
+def inline_code(text: str) -> str:
+    """Any text as Markdown's inline code, on one line."""
+    text = " ".join(_CONTROL.sub("\ufffd", text).split()) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if fence != "`" else f"`{text}`"
+
+
+def moment(t: float, zone: tzinfo | None = None, *, date: bool = True) -> str:
+    """A time in UTC, and in the reader's zone where that differs."""
+    utc = datetime.fromtimestamp(t, UTC)
+    text = utc.strftime("%Y-%m-%d %H:%M:%S UTC" if date else "%H:%M:%S UTC")
+    local = utc.astimezone(zone or UTC)
+    return text if not local.utcoffset() else f"{text} ({local:%H:%M:%S} your time)"
+
+
+def span(seconds: float) -> str:
+    """A length of time in the largest fitting unit: `45 s`, `12 min`, `3.5 h`."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """`1 symptom`, `2 symptoms`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
