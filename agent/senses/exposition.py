@@ -65,6 +65,9 @@ class Limits:
     labels: int = 64  # of one series
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class ExpositionError(Exception):
     """A page that cannot be used. `reason` is for machines, the text is for people and says what to do."""
 
@@ -121,7 +124,7 @@ class _Memo:
 class PageParser:
     """Parses the pages of one target, one after another."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._memo: _Memo | None = None
         self._known: dict[bytes, Series] = {}  # by head, of the last good page

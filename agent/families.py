@@ -1,0 +1,390 @@
+"""From the raw pages of one target to families in the window.
+
+What the series of a page mean is worked out once per layout (`agent.senses.reading`) and compiled into arrays
+that say for each position of the page where its value goes. After that a page costs a few array operations,
+however many series it has.
+
+Three things are mended on the way, because whoever reads the window could not:
+
+* A histogram's `_sum` that falls while its `_count` does not is a defect of the engine and no reset. The
+  interval is dropped: the histogram has no sample in that row, and from then on its series are shifted so
+  that they go on where they were, as if that interval had seen nothing. Without the shift, the next `rate()`
+  would take the fall for a reset and add the whole sum. Histograms that share the broken clock lose the
+  interval too.
+* A restart is told from the process's start time, or without one from any counter that falls; it is counted,
+  the shifts end, and what was learned from outside the page is forgotten, since flags may have changed.
+* Several raw series that are one series here (a label that no family has) are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from agent.senses.exposition import Layout, Page
+from agent.senses.reading import Meaning, Reading, read, recognise
+from agent.senses.status import Identity, Outcome, Status
+from rules.engine_map import EngineMap
+from series.types import Bools, Floats, Labels
+from series.window import Columns, Group, Window
+
+PAGE = "metrics page"
+VERSION = "version endpoint"
+MODELS = "models endpoint"
+CONFIG = "config"
+
+MAX_ADAPTERS = 64
+"""LoRA adapters with a series of their own; more are "other"."""
+
+_NO_ENGINE = (
+    "This is a metrics page, but not of an engine that kvitals knows ({known}). Check the URL. An engine that"
+    " runs with its statistics off (vLLM: --disable-log-stats) looks like this too."
+)
+_MEANS_MAX = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
+
+
+@dataclass
+class _Histogram:
+    """Positions of one histogram's parts."""
+
+    total: int = -1  # the _sum
+    count: int = -1
+    members: list[int] = field(default_factory=list)
+    together: str = ""
+
+
+@dataclass
+class _Plan:
+    """Where the values of a layout go. Arrays are by position on the page."""
+
+    layout: Layout
+    reading: Reading
+    columns: Columns  # -1: not written by itself
+    scales: Floats
+    monotone: Bools
+    raw: Floats  # newest values as the page has them
+    shift: Floats  # what is added to them
+    scaled: bool  # some scale is not 1
+    shifted: bool = False
+    histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
+    folds: list[tuple[int, list[int], bool]] = field(default_factory=list)  # column, positions, largest
+    refused: int = 0  # samples without a column, by the window's cap
+
+    @property
+    def used(self) -> set[int]:
+        """The columns that it writes."""
+        return {column for column in self.columns.tolist() if column >= 0} | {fold[0] for fold in self.folds}
+
+
+class Translator:
+    """Turns one target's pages into families. Pure: time comes with the page, nothing is read or sent."""
+
+    def __init__(self, window: Window, key: str, identity: Identity, maps: Sequence[EngineMap]) -> None:
+        self._group: Group = window.group(key)
+        self._identity = identity
+        self._maps = maps
+        self.status = Status(window, key, identity)
+        self._plan: _Plan | None = None
+        self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
+        self._info: dict[str, dict[str, str]] = {}
+        self._outdated = False  # the plan was made with other facts than are known now
+        self._restarts: dict[str, int] = {}  # rank -> restarts seen
+        self._started: float | None = None  # the process's start time on the last good page
+        self._lora_names: set[str] = set()  # LoRA adapters seen so far
+        self._lora_columns: set[int] = set()
+        self.wants_facts = False
+        """What only other endpoints tell is not known, or was learned before a restart."""
+
+    @property
+    def reading(self) -> Reading | None:
+        """How the last good page was understood: version, ranks, facts, unknown and missing names."""
+        return self._plan.reading if self._plan is not None else None
+
+    def good(self, t: float, page: Page, duration: float, size: int) -> Outcome:
+        """Take a page that could be parsed. It may still be no engine's, which the outcome says then."""
+        system = recognise(page.layout, self._maps) if page.fresh else None
+        if page.fresh and system is None:
+            self.forget()
+        if page.fresh and system is not None:
+            self._compile(page.layout, system)
+        elif self._plan is not None and self._outdated:
+            self._compile(self._plan.layout, self._plan.reading.system)
+            page = Page(page.layout, True, *self._patched(page), page.timestamped)
+        if self._plan is None:
+            known = ", ".join(m.title for m in self._maps)
+            return self.bad(t, "no_engine", _NO_ENGINE.format(known=known), duration)
+        self._write(self._plan, t, page)
+        self._count_drops(self._plan, page)
+        return self._row(t, Outcome("ok", duration, size, page.samples, len(self._plan.reading.unknown)))
+
+    def bad(self, t: float, reason: str, message: str, duration: float) -> Outcome:
+        """There is no page, or no use for it: the target's families have no sample in this row."""
+        self._group.append_gap(t)
+        return self._row(t, Outcome(reason, duration, message=message))
+
+    def learn(self, source: str, facts: Mapping[str, float], info: Mapping[str, str]) -> None:
+        """Facts from beside the page. They replace what the source said before and show in the next row."""
+        before = self._told_version()
+        self._facts[source], self._info[source] = dict(facts), dict(info)
+        self._outdated |= self._told_version() != before
+        self._say_facts()
+
+    def forget(self) -> None:
+        """Begin anew with the next fresh page; the window keeps what it has."""
+        if self._plan is not None:
+            self._group.end(sorted(self._plan.used | self._lora_columns))
+            self._lora_columns.clear()
+        self._plan = None
+
+    def _row(self, t: float, outcome: Outcome) -> Outcome:
+        self.status.row(t, outcome)
+        return outcome
+
+    def _told_version(self) -> str:
+        return self._info.get(VERSION, {}).get("version", "")
+
+    def _patched(self, page: Page) -> tuple[list[int], list[float]]:
+        """All values of a page of which only the changes are given."""
+        assert self._plan is not None
+        values = self._plan.raw.copy()
+        values[page.indices] = page.values
+        return list(range(values.size)), values.tolist()
+
+    def _compile(self, layout: Layout, system: EngineMap) -> None:
+        before, self._outdated = self._plan, False
+        reading = read(layout, system, self._told_version(), self._identity, self.reading)
+        plan = _empty_plan(layout, reading)
+        if before is not None:
+            _carry(before, plan)
+        sources: dict[Labels, list[int]] = {}
+        for position, meaning in enumerate(reading.meanings):
+            if meaning is not None:
+                sources.setdefault(meaning.labels, []).append(position)
+        for labels, positions in sources.items():
+            self._place(plan, labels, positions)
+        _group_histograms(plan)
+        if before is not None:
+            self._group.end(sorted(before.used - plan.used))
+        else:
+            self.wants_facts = True
+        if not reading.adapters:
+            self._group.end(sorted(self._lora_columns))
+            self._lora_columns.clear()
+        self._plan = plan
+        self._understood(reading)
+
+    def _place(self, plan: _Plan, labels: Labels, positions: list[int]) -> None:
+        column = self._group.column(labels)
+        if column is None:
+            plan.refused += len(positions)
+        elif len(positions) == 1:
+            plan.columns[positions[0]] = column
+        else:
+            plan.folds.append((column, positions, labels.name.endswith(_MEANS_MAX)))
+
+    def _write(self, plan: _Plan, t: float, page: Page) -> None:
+        index = np.array(page.indices, dtype=np.intp)
+        new = np.array(page.values, dtype=np.float64)
+        old = plan.raw[index]
+        fell = (new < old) & plan.monotone[index]  # false where there was no value, which is NaN
+        plan.raw[index] = new
+        gaps: list[int] = []
+        if self._has_new_start_time(plan):
+            self._restarted(plan, plan.reading.ranks)
+        elif fell.any():
+            was = dict(zip(page.indices, old.tolist(), strict=True))
+            gaps = self._mend(plan, index[fell].tolist(), was)
+        if plan.shifted:
+            new = new + plan.shift[index]
+        if plan.scaled:
+            new = new * plan.scales[index]
+        columns = plan.columns[index]
+        own = columns >= 0
+        columns, new = columns[own], new[own]
+        folded = _fold(plan)
+        if plan.reading.adapters:
+            folded |= self._adapters_in_use(plan)
+        if folded:
+            columns = np.concatenate((columns, np.fromiter(folded, np.intp)))
+            new = np.concatenate((new, np.fromiter(folded.values(), np.float64)))
+        if not self._group.append(t, columns, new, gaps):
+            self.status.drop("clock", page.samples)
+
+    def _has_new_start_time(self, plan: _Plan) -> bool:
+        before = self._started
+        start = plan.reading.start
+        self._started = float(plan.raw[start]) if start is not None else None
+        return before is not None and self._started is not None and before != self._started
+
+    def _mend(self, plan: _Plan, fallen: list[int], was: Mapping[int, float]) -> list[int]:
+        """See to values that fell; returns the columns that have no sample in this row.
+
+        `was` has the values before, by position, of what changed.
+        """
+        broken: list[_Histogram] = []
+        reset: set[str] = set()
+        for position in fallen:
+            histogram = plan.histograms.get(position)
+            if histogram is not None and _is_defect(plan, histogram, position, was):
+                broken.append(histogram)
+                continue
+            for member in histogram.members if histogram is not None else [position]:
+                plan.shift[member] = 0.0
+            meaning = plan.reading.meanings[position]
+            reset.update([meaning.rank] if meaning and meaning.rank is not None else plan.reading.ranks)
+        if reset and plan.reading.start is None:
+            self._restarted(plan, sorted(reset))
+        clocks = {histogram.together for histogram in broken if histogram.together}
+        broken += [h for h in plan.histograms.values() if h.together in clocks]
+        members = {member for histogram in broken for member in histogram.members}
+        for member in members:
+            fall = was.get(member, plan.raw[member]) - plan.raw[member]
+            plan.shift[member] += 0.0 if np.isnan(fall) else fall
+        plan.shifted = bool(plan.shift.any())
+        self.status.drop("falling_sum", len(members))
+        columns = {int(plan.columns[member]) for member in members if plan.columns[member] >= 0}
+        columns |= {column for column, positions, _ in plan.folds if members.intersection(positions)}
+        return sorted(columns)
+
+    def _restarted(self, plan: _Plan, ranks: Iterable[str]) -> None:
+        for rank in ranks:
+            self._restarts[rank] = self._restarts.get(rank, 0) + 1
+        plan.shift[:] = 0.0
+        plan.shifted = False
+        self._facts = {source: facts for source, facts in self._facts.items() if source == CONFIG}
+        self._info = {source: info for source, info in self._info.items() if source == CONFIG}
+        self._outdated = True
+        self.wants_facts = True
+        self._understood(plan.reading)
+
+    def _adapters_in_use(self, plan: _Plan) -> dict[int, float]:
+        """Columns and values of the LoRA families: the newest of the engine's reports holds."""
+        newest = max(plan.reading.adapters, key=lambda report: plan.raw[report[0]])
+        using = newest[1]
+        known = sorted(self._lora_names | using)[:MAX_ADAPTERS]
+        self._lora_names.update(known)
+        values = {("kvitals_lora_adapters_active", ""): float(len(using))}
+        values["kvitals_lora_report_timestamp_seconds", ""] = float(plan.raw[newest[0]])
+        for name in self._lora_names:
+            values["kvitals_lora_adapter_active", name] = float(name in using)
+        if using - self._lora_names:
+            values["kvitals_lora_adapter_active", "other"] = 1.0
+        ranks = plan.reading.ranks
+        engine = self._identity.engine(ranks[0] if len(ranks) == 1 else None, len(ranks))
+        columns: dict[int, float] = {}
+        for (family, name), value in values.items():
+            column = self._group.column(self._identity.series(family, engine, adapter=name))
+            if column is not None:
+                columns[column] = value
+        self._lora_columns.update(columns)
+        return columns
+
+    def _count_drops(self, plan: _Plan, page: Page) -> None:
+        self.status.drop("duplicate", page.layout.duplicates)
+        self.status.drop("own_timestamp", page.timestamped)
+        self.status.drop("series_cap", plan.refused)
+        self.status.drop("scale", plan.reading.unscaled)
+
+    def _understood(self, reading: Reading) -> None:
+        """Say what a layout tells beside its values."""
+        n = len(reading.ranks)
+        engines = {rank: self._identity.engine(rank, n) for rank in reading.ranks}
+        self.status.identify(list(engines.values()))
+        for topic, pairs in (("missing", reading.missing), ("outdated", reading.outdated)):
+            name = f"kvitals_family_{topic}"
+            said = {
+                self._identity.series(name, engine, family=family, raw=raw): 1.0
+                for engine in engines.values()
+                for family, raw in pairs
+            }
+            self.status.say(topic, said)
+        restarts = {engines[rank]: float(self._restarts.get(rank, 0)) for rank in engines}
+        name = "kvitals_engine_restarts_total"
+        self.status.say("restarts", {self._identity.series(name, e): count for e, count in restarts.items()})
+        self._say_facts()
+
+    def _say_facts(self) -> None:
+        reading = self.reading
+        facts: dict[Labels, float] = {}
+        infos: dict[Labels, float] = {}
+        for rank, engine in zip(reading.ranks if reading else [""], self.status.engines, strict=False):
+            own = reading.facts.get(rank, {}) if reading else {}
+            for source, known in ({PAGE: own} | self._facts).items():
+                for fact, number in known.items():
+                    labels = self._identity.series("kvitals_engine_fact", engine, fact=fact, source=source)
+                    facts[labels] = number
+            strings = self._strings(rank)
+            if strings:
+                infos[self._identity.series("kvitals_engine_info", engine, **strings)] = 1.0
+        self.status.say("facts", facts)
+        self.status.say("info", infos)
+
+    def _strings(self, rank: str) -> dict[str, str]:
+        strings: dict[str, str] = {}
+        reading = self.reading
+        if reading is not None:
+            strings |= reading.info.get(rank, {})
+            strings |= {"system": reading.system.system, "model": reading.models.get(rank, "")}
+            strings |= {"version": reading.version, "version_source": reading.version_source}
+            strings["untested"] = "true" if reading.system.untested(reading.version) else ""
+        for source, info in self._info.items():
+            strings |= {k: v for k, v in info.items() if not (source == VERSION and k == "version")}
+        return {name: text for name, text in strings.items() if text}
+
+
+def _empty_plan(layout: Layout, reading: Reading) -> _Plan:
+    meanings: list[Meaning | None] = reading.meanings
+    scales = np.array([m.scale if m else 1.0 for m in meanings], dtype=np.float64)
+    return _Plan(
+        layout,
+        reading,
+        columns=np.full(len(meanings), -1, dtype=np.intp),
+        scales=scales,
+        monotone=np.array([m is not None and m.monotone for m in meanings], dtype=np.bool_),
+        raw=np.full(len(meanings), np.nan),
+        shift=np.zeros(len(meanings)),
+        scaled=bool((scales != 1.0).any()),
+    )
+
+
+def _carry(before: _Plan, plan: _Plan) -> None:
+    """Take the last values over, so that a fall is seen across a change of layout."""
+    places = {series: i for i, series in enumerate(before.layout.series)}
+    for i, series in enumerate(plan.layout.series):
+        j = places.get(series)
+        if j is not None:
+            plan.raw[i], plan.shift[i] = before.raw[j], before.shift[j]
+    plan.shifted = bool(plan.shift.any())
+
+
+def _group_histograms(plan: _Plan) -> None:
+    by_name: dict[str, _Histogram] = {}
+    for position, meaning in enumerate(plan.reading.meanings):
+        if meaning is None or not meaning.histogram:
+            continue
+        histogram = by_name.setdefault(meaning.histogram, _Histogram(together=meaning.together))
+        histogram.members.append(position)
+        plan.histograms[position] = histogram
+        if meaning.part == "_sum":
+            histogram.total = position
+        elif meaning.part == "_count":
+            histogram.count = position
+
+
+def _is_defect(plan: _Plan, histogram: _Histogram, position: int, was: Mapping[int, float]) -> bool:
+    """Whether it is a sum that fell, while the count did not."""
+    if position != histogram.total or histogram.count < 0:
+        return False
+    now = plan.raw[histogram.count]
+    return bool(was.get(histogram.count, now) <= now)
+
+
+def _fold(plan: _Plan) -> dict[int, float]:
+    """Columns and values of series that several raw ones make up."""
+    values = (plan.raw + plan.shift) * plan.scales
+    return {
+        column: float((np.max if largest else np.sum)(values[positions]))
+        for column, positions, largest in plan.folds
+    }

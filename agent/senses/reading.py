@@ -1,0 +1,303 @@
+"""What the series on a page mean by an engine's map: families, engines, facts, what is missing or unknown.
+
+A reading is of a page's layout, that is of names and labels. It is made when the layout changes; the numbers
+never come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agent.senses.exposition import Layout, Series
+from agent.senses.status import Identity
+from rules.engine_map import EngineMap, InfoMetric, Metric, Telemetry, usable
+from rules.versions import in_range, release
+from series.types import Labels
+
+PARTS = ("_bucket", "_sum", "_count")
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+"""A family and the constant labels that tell its sources apart."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one raw series is."""
+
+    labels: Labels  # of the family's series
+    scale: float
+    part: str  # of a histogram: one of `PARTS`, else empty
+    monotone: bool  # it can only rise, unless the engine restarts
+    rank: str | None  # None: of the page as a whole
+    histogram: str = ""  # the same for all parts of one histogram
+    together: str = ""  # the same for histograms that share a broken clock
+
+
+@dataclass
+class Reading:
+    """A page's layout, understood. Facts and strings are by rank."""
+
+    system: EngineMap
+    version: str
+    version_source: str
+    ranks: list[str]
+    models: dict[str, str]  # rank -> served model
+    meanings: list[Meaning | None] = field(default_factory=list)  # by position; None: not taken
+    facts: dict[str, dict[str, float]] = field(default_factory=dict)
+    info: dict[str, dict[str, str]] = field(default_factory=dict)
+    adapters: list[tuple[int, frozenset[str]]] = field(default_factory=list)  # position, names in use
+    missing: list[tuple[str, str]] = field(default_factory=list)  # family, raw name
+    outdated: list[tuple[str, str]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # raw names
+    unscaled: int = 0  # samples whose scale is a fact that is not known
+    start: int | None = None  # position of the process's start time
+    context: object = None  # what a meaning depends on beside its series
+    memo: dict[Series, Meaning | None] = field(default_factory=dict)
+
+
+def recognise(layout: Layout, maps: Iterable[EngineMap]) -> EngineMap | None:
+    """The map of the engine that a page is of, or None."""
+    names = {series[0] for series in layout.series}
+    return next((m for m in maps if any(m.strip(name) is not None for name in names)), None)
+
+
+def read(
+    layout: Layout, system: EngineMap, told_version: str, identity: Identity, before: Reading | None = None
+) -> Reading:
+    """Understand a layout. `told_version` is what the engine's version endpoint said, or empty.
+
+    `before` is the target's last reading, whose meanings are taken over where they still hold.
+    """
+    return _Reader(layout, system, told_version, identity, before).reading
+
+
+class _Reader:
+    def __init__(
+        self,
+        layout: Layout,
+        system: EngineMap,
+        told_version: str,
+        identity: Identity,
+        before: Reading | None,
+    ) -> None:
+        self._layout = layout
+        self._map = system
+        self._identity = identity
+        self._raws = {name: self._raw(name) for name in {series[0] for series in layout.series}}
+        self._on_page = {raw for raw, _ in self._raws.values()}
+        said = {rank for series in layout.series if (rank := self._rank(series))}
+        ranks = sorted(said, key=_natural) or ["0"]
+        version = told_version if usable(told_version) else self._oldest_possible()
+        source = "version endpoint" if usable(told_version) else "names on the page"
+        self.reading = Reading(system, version, source, ranks, self._models(ranks))
+        self._read_infos()
+        self._read_telemetry()
+        entries = self._accepted()
+        winners = self._winners(entries)
+        self.reading.context = (version, ranks, self.reading.models, self.reading.facts, winners)
+        if before is not None and before.context == self.reading.context:
+            self.reading.memo, self.reading.unscaled = before.memo, before.unscaled
+        self._read_series(entries, winners)
+        self._read_gaps(entries)
+
+    def _raw(self, name: str) -> tuple[str, str]:
+        """The name in the map of a name on the page, and the part of a histogram that it is."""
+        base = self._map.strip(name)
+        bare = base is None
+        base = name if base is None else base
+        parts = [(base.removesuffix(part), part) for part in PARTS if base.endswith(part)]
+        for raw, part in ((base, ""), *parts, (f"{base}_total", "")):  # Ray may leave _total out
+            if any(entry.bare == bare for entry in self._map.by_raw.get(raw, ())):
+                return raw, part
+        return base, ""
+
+    def _is_engines(self, series: Series) -> bool:
+        return self._map.strip(series[0]) is not None
+
+    def _rank(self, series: Series) -> str | None:
+        """Which engine of the page a series is of; None where it does not say."""
+        labels = dict(series[1])
+        found = [labels[label] for label in self._map.rank_labels if label in labels]
+        return "/".join(found) if found and self._is_engines(series) else None
+
+    def _models(self, ranks: Sequence[str]) -> dict[str, str]:
+        models: dict[str, str] = {}
+        for series in self._layout.series:
+            model = dict(series[1]).get(self._map.model_label)
+            if model is not None and self._is_engines(series):
+                for rank in (self._rank(series),) if self._rank(series) else ranks:
+                    models.setdefault(rank or "0", model)
+        return models
+
+    def _oldest_possible(self) -> str:
+        """The oldest version that has every name of the page."""
+        entries = [self._map.by_raw[raw] for raw in self._on_page if raw in self._map.by_raw]
+        since = [min((entry.since for entry in same), key=release) for same in entries]
+        return max((version for version in since if version), key=release, default=self._map.oldest)
+
+    def _accepted(self) -> dict[str, list[Metric]]:
+        """The entries for each raw name of the page: those of this version, else whatever the map has."""
+        accepted: dict[str, list[Metric]] = {}
+        for raw in self._on_page & self._map.by_raw.keys():
+            entries = self._map.by_raw[raw]
+            known = [entry for entry in entries if entry.known_in(self.reading.version)]
+            accepted[raw] = known or entries[:1]
+            if not known:
+                self.reading.outdated.append((entries[0].family, raw))
+        return accepted
+
+    def _winners(self, accepted: dict[str, list[Metric]]) -> dict[Key, Metric]:
+        """The entry that feeds each family: the first of the map's order that the page has."""
+        present = {id(entry) for entries in accepted.values() for entry in entries}
+        winners: dict[Key, Metric] = {}
+        for entry in self._map.metrics:
+            if id(entry) in present:
+                winners.setdefault(_key(entry), entry)
+        return winners
+
+    def _read_series(self, accepted: dict[str, list[Metric]], winners: dict[Key, Metric]) -> None:
+        reading, adapters = self.reading, self._map.adapters
+        known = {*self._map.by_raw, *self._map.ignored, *(info.raw for info in self._map.infos)}
+        unknown: set[str] = set()
+        memo: dict[Series, Meaning | None] = {}  # without the series that are gone
+        for position, series in enumerate(self._layout.series):
+            raw, part = self._raws[series[0]]
+            if raw in accepted:
+                memo[series] = self._remember(series, part, accepted[raw], winners)
+                if series[0] == self._map.start_time:
+                    reading.start = position
+            elif adapters is not None and raw == adapters.raw:
+                names = _names(dict(series[1]), adapters.running, adapters.waiting)
+                reading.adapters.append((position, names))
+            elif raw not in known and self._is_engines(series):
+                unknown.add(series[0])
+            reading.meanings.append(memo.get(series))
+        reading.unknown, reading.memo = sorted(unknown), memo
+
+    def _remember(
+        self, series: Series, part: str, entries: list[Metric], winners: dict[Key, Metric]
+    ) -> Meaning | None:
+        if series in self.reading.memo:
+            return self.reading.memo[series]
+        labels = dict(series[1])
+        entry = next((e for e in entries if e.where.items() <= labels.items()), None)
+        if entry is None or winners[_key(entry)] is not entry:
+            return None
+        return self._meaning(entry, part, series)
+
+    def _meaning(self, entry: Metric, part: str, series: Series) -> Meaning | None:
+        reading, raw_labels = self.reading, dict(series[1])
+        rank = self._rank(series) or (reading.ranks[0] if len(reading.ranks) == 1 else None)
+        scale = entry.scale
+        if isinstance(scale, str):
+            fact = reading.facts.get(rank or reading.ranks[0], {}).get(scale)
+            if fact is None:
+                reading.unscaled += 1
+                return None
+            scale = fact
+        labels = {ours: raw_labels.get(theirs, "") for theirs, ours in entry.labels.items()} | entry.constant
+        if part == "_bucket":
+            bound = raw_labels.get("le", "")
+            labels["le"] = bound if scale == 1.0 else repr((_fact(bound) or 0.0) * scale)
+        labels["model"] = raw_labels.get(self._map.model_label) or self._model(rank)
+        engine = self._identity.engine(rank, len(reading.ranks))
+        own = self._identity.series(entry.family + part, engine, **labels)
+        return Meaning(
+            own,
+            scale,
+            part,
+            bool(part) or entry.raw.endswith("_total"),
+            rank,
+            histogram=f"{entry.raw} {own.drop('le', '__name__')}" if part else "",
+            together=f"{entry.together} {rank}" if entry.together else "",
+        )
+
+    def _model(self, rank: str | None) -> str:
+        """The model of a series that does not name it: its rank's, or the page's if there is only one."""
+        models = set(self.reading.models.values()) if rank is None else {self.reading.models.get(rank, "")}
+        return models.pop() if len(models) == 1 else ""
+
+    def _read_infos(self) -> None:
+        infos = {info.raw: info for info in self._map.infos}
+        adapters = self._map.adapters
+        for series in self._layout.series:
+            raw, labels = self._raws[series[0]][0], dict(series[1])
+            own = self._rank(series)
+            for rank in [own] if own else self.reading.ranks:
+                if raw in infos:
+                    self._read_info(infos[raw], labels, rank)
+                elif adapters is not None and raw == adapters.raw:
+                    slots = {"lora": 1.0, "lora_slots": _fact(labels.get(adapters.slots, ""))}
+                    self._know(rank, slots)
+
+    def _read_info(self, info: InfoMetric, labels: dict[str, str], rank: str) -> None:
+        numbers = {fact: _fact(labels.get(where.label, "")) for fact, where in info.numbers.items()}
+        for fact, where in info.numbers.items():
+            number = numbers[fact]
+            if where.over_ranks and number is not None:
+                numbers[fact] = number / len(self.reading.ranks)
+        for fact, (a, b) in info.derived.items():
+            x, y = numbers.get(a), numbers.get(b)
+            if numbers.get(fact) is None and x is not None and y is not None:
+                numbers[fact] = x * y
+        self._know(rank, numbers)
+        strings = {ours: labels.get(theirs, "None") for ours, theirs in info.strings.items()}
+        self.reading.info.setdefault(rank, {}).update({k: v for k, v in strings.items() if v != "None"})
+
+    def _know(self, rank: str, facts: dict[str, float | None]) -> None:
+        known = {fact: number for fact, number in facts.items() if number is not None}
+        self.reading.facts.setdefault(rank, {}).update(known)
+
+    def _read_telemetry(self) -> None:
+        """Flags that show on the page: their families are there or not."""
+        present = {entry.family for raw in self._on_page for entry in self._map.by_raw.get(raw, ())}
+        for telemetry in self._map.telemetry:
+            if not telemetry.families or not in_range(self.reading.version, telemetry.versions):
+                continue
+            for rank in self.reading.ranks:
+                shown = _shown(telemetry, present, self.reading.facts.get(rank, {}))
+                self._know(rank, {telemetry.fact: shown})
+
+    def _read_gaps(self, accepted: dict[str, list[Metric]]) -> None:
+        fed = {entry.family for entries in accepted.values() for entry in entries}
+        for entry in self._map.metrics:
+            if entry.family not in fed and entry.expected_in(self.reading.version):
+                fed.add(entry.family)
+                self.reading.missing.append((entry.family, entry.raw))
+
+
+def _key(entry: Metric) -> Key:
+    return entry.family, tuple(sorted(entry.constant.items()))
+
+
+def _fact(text: str) -> float | None:
+    """A label of an info metric as a number; None where it has none."""
+    known = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0, "": None, "None": None}
+    if text in known:
+        return known[text]
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _shown(telemetry: Telemetry, present: set[str], facts: dict[str, float]) -> float | None:
+    if any(family in present for family in telemetry.families):
+        return 1.0
+    if telemetry.needs and facts.get(telemetry.needs) != 1.0:
+        return None  # the families would stay away with the flag too
+    return 0.0
+
+
+def _names(labels: dict[str, str], *lists: str) -> frozenset[str]:
+    """The names in labels that hold comma-separated ones."""
+    names = ",".join(labels.get(label, "") for label in lists).split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def _natural(rank: str) -> tuple[int, str]:
+    """10 after 9."""
+    return len(rank), rank
+
+

@@ -1,0 +1,390 @@
+"""The scrape sense: reads engines' metrics pages over HTTP and turns them into families.
+
+    async with ScrapeSense(window) as sense:
+        key = sense.add(Target(url="http://127.0.0.1:8000"))
+        for record in await sense.read(key):   # I/O; never raises
+            sense.feed(record)                 # pure; a replay feeds recorded ones
+
+What `read` meets ends as a record whose reason is a key of `MESSAGES`; it never raises, and it is done within
+the target's timeout however slowly the bytes trickle in.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import aiohttp
+import msgspec
+import structlog
+from yarl import URL
+
+from agent.families import MODELS, VERSION, Translator
+from agent.records import FactsRecord, Record, ScrapeRecord
+from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
+from agent.senses.status import Identity, Outcome
+from rules.engine_map import EngineMap, load_map, systems
+from series.window import Window
+
+log = structlog.get_logger(__name__)
+
+MESSAGES = {
+    "refused": "Nothing listens there. Is the engine running, and is the port right?",
+    "unresolved": "The host name cannot be resolved. Check it, or use an address.",
+    "unreachable": "The host cannot be reached ({detail}). Check the address and firewalls in between.",
+    "timeout": "No complete answer within {detail} s. The engine hangs, is overloaded or needs a longer timeout.",
+    "disconnected": "The connection was closed before an answer came. Look into the engine's log.",
+    "tls": "The TLS connection failed ({detail}). Check https against http, the CA file and the host name.",
+    "http_error": "The answer was HTTP {detail}.",
+    "not_http": "What answers there does not speak HTTP. Check the port.",
+    "bad_url": "The URL cannot be used: {detail}.",
+    "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
+    "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
+    "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
+    "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
+    "internal": "The page was not taken over, by a fault of kvitals ({detail}). Please report this.",
+}
+"""Why there is no page, for people. A page itself can fail for the reasons of `PageParser.parse` too."""
+
+_HINTS = {
+    401: " It wants authentication: give the target a token.",
+    403: " Access is forbidden: check the target's token.",
+    404: " There is no such page: check the path; engines serve /metrics.",
+    503: " The engine is not ready or overloaded.",
+}
+_REDIRECTED = " It redirects elsewhere, which is not followed: name the final URL."
+
+_ACCEPT = "text/plain;version=0.0.4,text/plain;q=0.5,*/*;q=0.1"
+_FACTS_BYTES = 256 * 1024
+_FACTS_RETRY_SECONDS = 30.0
+_CHUNK = 64 * 1024
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An engine's server to scrape."""
+
+    url: str  # http://host:port, with the path of the metrics page unless that is /metrics
+    name: str = ""  # the `engine` label; else host:port/rank
+    labels: dict[str, str] = {}  # cluster, pool, node, role
+    timeout: float = 5.0  # seconds, for the whole answer
+    token: str = ""  # sent as a bearer token
+    ca_file: str = ""  # CA certificates to trust instead of the system's
+    insecure: bool = False  # do not check the server's certificate
+
+
+class ScrapeSense:
+    """Scrapes targets into a window. One HTTP session with kept-alive connections for all of them."""
+
+    def __init__(
+        self,
+        window: Window,
+        maps: Sequence[EngineMap] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._window = window
+        self._maps = maps if maps is not None else [load_map(system) for system in systems()]
+        self._limits = limits
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self._states: dict[str, _State] = {}
+
+    async def __aenter__(self) -> ScrapeSense:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; a later read opens new ones."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def add(self, target: Target) -> str:
+        """Watch a target and return its key, which is its URL without credentials.
+
+        Raises ValueError for a URL that is none, and OSError for a CA file that cannot be used.
+        """
+        url = _metrics_url(target.url)
+        key = str(url.with_user(None))
+        if key not in self._states:
+            identity = Identity(_address(url), target.name, target.labels)
+            translator = Translator(self._window, key, identity, self._maps)
+            self._states[key] = _State(target, url, PageParser(self._limits), translator, _tls(target))
+        return key
+
+    def remove(self, key: str) -> None:
+        """Stop watching a target; its series are forgotten."""
+        self._states.pop(key, None)
+        self._window.drop_group(key)
+        self._window.drop_group(f"{key} status")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the targets."""
+        return list(self._states)
+
+    def translator(self, key: str) -> Translator:
+        """How a target's pages are understood: version, facts, unknown names, last outcome."""
+        return self._states[key].translator
+
+    async def read(self, key: str) -> list[Record]:
+        """Scrape a target once; after the first good page and after a restart, ask for its version too."""
+        state = self._states[key]
+        records: list[Record] = [await self._scrape(key, state)]
+        now = self._clock()
+        if state.translator.wants_facts and now >= state.facts_at:
+            state.facts_at = now + _FACTS_RETRY_SECONDS
+            records += await self._facts(key, state)
+        return records
+
+    def feed(self, record: Record) -> Outcome | None:
+        """Take a record over into the window; None for facts and for targets that are not watched."""
+        state = self._states.get(record.target)
+        if state is None:
+            return None
+        if isinstance(record, FactsRecord):
+            state.translator.learn(record.source, record.facts, record.info)
+            state.translator.wants_facts &= record.source != VERSION
+            return None
+        if not record.ok:
+            return state.translator.bad(record.t, record.reason, record.message, record.duration)
+        try:
+            page = state.parser.parse(record.body, record.content_type)
+        except ExpositionError as error:
+            return state.translator.bad(record.t, error.reason, str(error), record.duration)
+        try:
+            return state.translator.good(record.t, page, record.duration, len(record.body))
+        except Exception as error:  # one target's page must not take the others down
+            log.exception("page not taken over", target=record.target)
+            state.parser = PageParser(self._limits)
+            state.translator.forget()
+            message = MESSAGES["internal"].format(detail=repr(error)[:200])
+            return state.translator.bad(record.t, "internal", message, record.duration)
+
+    async def _scrape(self, key: str, state: _State) -> ScrapeRecord:
+        t, started = self._clock(), time.perf_counter()
+        answer = await self._get(state, state.url, self._limits.page_bytes)
+        return ScrapeRecord(
+            t=t,
+            target=key,
+            reason=answer.reason,
+            message=answer.message,
+            status=answer.status,
+            content_type=answer.content_type,
+            body=answer.body,
+            duration=time.perf_counter() - started,
+        )
+
+    async def _facts(self, key: str, state: _State) -> list[Record]:
+        """Ask what the page does not tell. An endpoint that answers, if by 404, is not asked again."""
+        reading = state.translator.reading
+        if reading is None:
+            return []
+        records: list[Record] = []
+        root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
+        paths = reading.system.recognise
+        for source, path in ((MODELS, paths.models_path), (VERSION, paths.version_path)):
+            answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
+            if answer.status:
+                facts, info = _told(source, answer.body)
+                now = self._clock()
+                records.append(FactsRecord(t=now, target=key, source=source, facts=facts, info=info))
+        return records
+
+    async def _get(self, state: _State, url: URL, cap: int) -> _Answer:
+        """The answer to a GET, or why there is none. Never raises but for cancellation."""
+        try:
+            async with self._connect().get(
+                url, headers=state.headers, timeout=state.timeout, ssl=state.tls, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    response.close()
+                    return _http_error(response)
+                try:
+                    body = await _body(response, cap)
+                except _UnusableError as error:
+                    response.close()
+                    return _Answer(error.reason, _message(error.reason, error.detail), response.status)
+                return _Answer("ok", "", 200, response.headers.get("Content-Type", ""), body)
+        except Exception as error:
+            return _failed(error, state.target.timeout)
+
+    def _connect(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept": _ACCEPT, "User-Agent": "kvitals"},
+                read_bufsize=2**18,
+            )
+        return self._session
+
+
+@dataclass
+class _State:
+    """What is kept for one target."""
+
+    target: Target
+    url: URL
+    parser: PageParser
+    translator: Translator
+    tls: ssl.SSLContext | bool
+    facts_at: float = 0.0  # not before this time
+    headers: dict[str, str] = field(init=False)
+    timeout: aiohttp.ClientTimeout = field(init=False)
+
+    def __post_init__(self) -> None:
+        # On this machine compression only costs: the engine's time first of all.
+        self.headers = {"Accept-Encoding": "identity" if _is_loopback(self.url.host) else "gzip"}
+        if self.target.token:
+            self.headers["Authorization"] = f"Bearer {self.target.token}"
+        self.timeout = aiohttp.ClientTimeout(total=self.target.timeout)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    reason: str
+    message: str = ""
+    status: int = 0
+    content_type: str = ""
+    body: bytes = b""
+
+
+class _UnusableError(Exception):
+    def __init__(self, reason: str, detail: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
+    """The body, decompressed, read no further than to the cap. Raises _UnusableError."""
+    if (response.content_length or 0) > cap:
+        raise _UnusableError("too_large", cap)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding == "identity" and response.content_length is not None:
+        return await response.read()
+    if encoding not in ("identity", "gzip", "deflate"):
+        raise _UnusableError("bad_compression", encoding[:40])
+    unpack = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        for start in range(0, len(chunk), _CHUNK):
+            part = chunk[start : start + _CHUNK]
+            if unpack is not None:
+                part = _inflate(unpack, part, cap - size)
+            size += len(part)
+            if size > cap:
+                raise _UnusableError("too_large", cap)
+            parts.append(part)
+    if unpack is not None and not unpack.eof:
+        raise _UnusableError("truncated", "")
+    return b"".join(parts)
+
+
+def _inflate(unpack: zlib._Decompress, part: bytes, room: int) -> bytes:
+    """Decompress no more than one byte beyond the room, which is enough to see that it does not fit."""
+    try:
+        return unpack.decompress(part, room + 1)
+    except zlib.error as error:
+        raise _UnusableError("bad_compression", error) from None
+
+
+def _http_error(response: aiohttp.ClientResponse) -> _Answer:
+    status = response.status
+    hint = _HINTS.get(status, _REDIRECTED if 300 <= status < 400 else "")
+    reason = f"{status} {response.reason or ''}"[:80].strip()
+    return _Answer("http_error", _message("http_error", reason) + hint, status)
+
+
+def _failed(error: Exception, timeout: float) -> _Answer:
+    """What an exception of the HTTP client means."""
+    detail = str(error)[:200] or type(error).__name__
+    match error:
+        case TimeoutError():
+            reason, detail = "timeout", f"{timeout:g}"
+        case aiohttp.ClientConnectorDNSError():
+            reason = "unresolved"
+        case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
+            reason = "tls"
+        case aiohttp.ClientConnectorError():
+            reason = "refused" if error.os_error.errno == errno.ECONNREFUSED else "unreachable"
+        case aiohttp.ClientPayloadError():
+            reason = "truncated"
+        case aiohttp.ClientResponseError():
+            reason = "not_http"
+        case aiohttp.InvalidURL():
+            reason = "bad_url"
+        case aiohttp.ServerConnectionError() | aiohttp.ClientOSError():
+            reason = "disconnected"
+        case _:
+            reason, detail = "failed", f"{type(error).__name__}: {detail}"
+    return _Answer(reason, _message(reason, detail))
+
+
+def _message(reason: str, detail: object) -> str:
+    return MESSAGES[reason].format(detail=detail)
+
+
+def _told(source: str, body: bytes) -> tuple[dict[str, float], dict[str, str]]:
+    """Facts and strings in the answer of an endpoint; nothing where it is of another shape."""
+    try:
+        if source == VERSION:
+            return {}, {"version": msgspec.json.decode(body, type=_Version).version[:80]}
+        models = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError:
+        return {}, {}
+    lengths = [model.max_model_len for model in models if model.parent is None and model.max_model_len]
+    return ({"max_context_tokens": float(max(lengths))} if lengths else {}), {}
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Model(msgspec.Struct):
+    max_model_len: int | None = None
+    parent: str | None = None  # of a LoRA adapter
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _metrics_url(text: str) -> URL:
+    """The URL of the metrics page. Raises ValueError."""
+    url = URL(text if "://" in text else f"http://{text}")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"{text!r} is not an http or https URL")
+    return url.with_path("/metrics") if url.path in ("", "/") else url
+
+
+def _address(url: URL) -> str:
+    host = url.host or ""
+    return f"[{host}]:{url.port}" if ":" in host else f"{host}:{url.port}"
+
+
+def _tls(target: Target) -> ssl.SSLContext | bool:
+    if target.insecure:
+        return False
+    return ssl.create_default_context(cafile=target.ca_file) if target.ca_file else True
+
+
+def _is_loopback(host: str | None) -> bool:
+    if host in (None, "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
