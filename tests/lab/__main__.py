@@ -1,0 +1,191 @@
+"""The lab's command line: `python -m tests.lab --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import tables
+from .engines import Engines
+from .install import install
+from .paths import LabError
+from .product import Verdict, kvitals_command, record, triage
+from .scenario import PHASES, Scenario, load_scenario, names
+from .stage import Stage
+
+SETUP_LIMIT_S = 420.0
+"""A whole scenario may take this long beyond its phases."""
+LIVE_BASELINE_S = 8.0
+LIVE_SETTLE_S = 5.0
+LIVE_LIMIT_S = 150.0
+REPORT_EVERY_S = 10.0
+
+
+async def run(name: str, phase_s: float | None) -> None:
+    """Play a scenario and print what was done and what the engine said of it."""
+    scenario = load_scenario(name)
+    seconds = phase_s or scenario.phase_s
+    async with asyncio.timeout(SETUP_LIMIT_S + 2 * seconds), Stage(scenario) as stage:
+        for phase in PHASES:
+            _say(f"{name}: {phase}, {seconds:g} s ...")
+            await stage.play(phase, seconds)
+        await stage.settle()
+        print(tables.truth(stage.truth()))
+
+
+async def up(name: str) -> None:
+    """Engines and the base load of a scenario until Ctrl-C."""
+    scenario = load_scenario(name)
+    async with Stage(scenario) as stage:
+        for engine in stage.engines:
+            print(f"{engine.name}  {engine.url}  (metrics: {engine.url}/metrics, log: {engine.log})")
+        _say(f"{name}: base load is on; Ctrl-C ends it")
+        async with stage.playing("baseline") as played:
+            while True:
+                await asyncio.sleep(REPORT_EVERY_S)
+                print(tables.so_far(played.load.truth()), flush=True)
+
+
+async def record_scenario(name: str, out: Path, phase_s: float | None, kvitals: Sequence[str]) -> None:
+    """Play a scenario while the product records it; leaves NAME.kvcap and NAME.truth.json."""
+    scenario = load_scenario(name)
+    seconds = phase_s or scenario.phase_s
+    capture = out / f"{name}.kvcap"
+    async with asyncio.timeout(SETUP_LIMIT_S + 2 * seconds), Stage(scenario) as stage:
+        _say(f"{name}: recording {2 * seconds:g} s to {capture}")
+        recording = asyncio.create_task(record(kvitals, stage.urls, capture, 2 * seconds))
+        playing = asyncio.create_task(_play_all(stage, seconds))
+        await _all_or_nothing(recording, playing)
+        await stage.settle()
+        truth = stage.truth()
+    (out / f"{name}.truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+    print(tables.truth(truth))
+
+
+async def live(chosen: Sequence[str], kvitals: Sequence[str]) -> bool:
+    """Have the product diagnose each scenario while it happens. True when every verdict was right."""
+    outcomes: list[tables.Outcome] = []
+    async with Engines() as lab:
+        for name in chosen:
+            scenario = load_scenario(name)
+            _say(f"{name} ...")
+            outcomes.append(await _judged(scenario, lab, kvitals))
+    print(tables.outcomes(outcomes))
+    return all(outcome.ok for outcome in outcomes)
+
+
+async def _judged(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> tables.Outcome:
+    try:
+        async with asyncio.timeout(LIVE_LIMIT_S):
+            verdict = await _diagnose(scenario, lab, kvitals)
+    except (LabError, TimeoutError) as error:
+        return tables.Outcome(scenario, None, str(error) or f"not done in {LIVE_LIMIT_S:g} s")
+    return tables.Outcome(scenario, verdict)
+
+
+async def _diagnose(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> Verdict:
+    async with Stage(scenario, lab) as stage:
+        await stage.play("baseline", LIVE_BASELINE_S)
+        async with stage.playing("incident"):
+            await asyncio.sleep(LIVE_SETTLE_S)
+            return await triage(kvitals, stage.urls, scenario.slo)
+
+
+async def _play_all(stage: Stage, seconds: float) -> None:
+    for phase in PHASES:
+        await stage.play(phase, seconds)
+
+
+async def _all_or_nothing(*tasks: asyncio.Task[None]) -> None:
+    """Wait for all; when one fails, end the others and raise its error."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def list_scenarios() -> None:
+    print(tables.scenarios([load_scenario(name) for name in names()]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description="Real engines in known trouble.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="install the engine and make the model, where they are missing")
+    commands.add_parser("list", help="what situations there are")
+    scenario = argparse.ArgumentParser(add_help=False)
+    scenario.add_argument("scenario", choices=names(), metavar="SCENARIO", help="see `list`")
+    phases = argparse.ArgumentParser(add_help=False)
+    phases.add_argument("--phase-seconds", type=float, help="length of each phase (default: the scenario's)")
+    product = argparse.ArgumentParser(add_help=False)
+    product.add_argument("--kvitals", help="the product's command (see README)")
+    commands.add_parser("up", parents=[scenario], help="engines and base load until Ctrl-C")
+    commands.add_parser("run", parents=[scenario, phases], help="play a scenario, print the ground truth")
+    recording = commands.add_parser(
+        "record", parents=[scenario, phases, product], help="play a scenario while the product records it"
+    )
+    recording.add_argument("--out", type=Path, required=True, metavar="DIR")
+    judged = commands.add_parser("live", parents=[product], help="is the product right, live?")
+    judged.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    try:
+        match args.command:
+            case "install":
+                install()
+            case "list":
+                list_scenarios()
+            case "up":
+                _serve(up(args.scenario))
+            case "run":
+                _serve(run(args.scenario, args.phase_seconds))
+            case "record":
+                kvitals = kvitals_command(args.kvitals)
+                out = args.out.resolve()
+                out.mkdir(parents=True, exist_ok=True)
+                _serve(record_scenario(args.scenario, out, args.phase_seconds, kvitals))
+            case "live":
+                return 0 if _serve(live(args.scenarios or names(), kvitals_command(args.kvitals))) else 1
+    except (LabError, TimeoutError) as error:
+        print(f"lab: {error or 'took too long'}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        _say("ended")
+        return 130
+    return 0
+
+
+def _serve(task: Coroutine[Any, Any, Any]) -> Any:
+    """Run to the end; SIGTERM winds everything down in order as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    return asyncio.run(_interruptible(task))
+
+
+async def _interruptible(task: Coroutine[Any, Any, Any]) -> Any:
+    loop = asyncio.get_running_loop()
+    current = asyncio.current_task()
+    assert current is not None
+    with contextlib.suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGTERM, current.cancel)
+    return await task
+
+
+def _say(message: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
