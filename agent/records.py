@@ -38,4 +38,13 @@ class FactsRecord(msgspec.Struct, frozen=True, kw_only=True, tag="facts"):
     info: dict[str, str] = {}  # names as in kvitals_engine_info's labels
 
 
-Record = ScrapeRecord | FactsRecord
+class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """What came of a one-token request."""
+
+    t: float
+    target: str
+    answered: bool
+    seconds: float
+
+
+Record = ScrapeRecord | FactsRecord | ProbeRecord

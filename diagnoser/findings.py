@@ -208,4 +208,3 @@ def in_words(confidence: float) -> str:
     if confidence >= 0.8:
         return "high"
     return "medium" if confidence >= 0.55 else "low"
-

@@ -181,5 +181,3 @@ def describe(decided: Decided, knowledge: Knowledge) -> str:
     if not isinstance(decided.comparison.right, Number):
         right = f"{plain(str(decided.comparison.right).replace('kvitals:', ''))} ({right})"
     return f"{left} is {render(decided.left, unit)}, {op} {right}"
-
-

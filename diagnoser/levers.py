@@ -49,9 +49,7 @@ class Levers:
         result = evaluate(expr, self._judge.signals.source, self._span.at)
         return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope]).get(entity)
 
-    def _advice(
-        self, judgement: Judgement, use: LeverUse, lever: Lever, value: Callable[[str], str]
-    ) -> LeverAdvice:
+    def _advice(self, judgement: Judgement, use: LeverUse, lever: Lever, value: Callable[[str], str]) -> LeverAdvice:
         setting, note = self._setting(judgement, lever)
         return LeverAdvice(
             lever=lever.name,

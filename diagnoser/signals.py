@@ -84,7 +84,10 @@ class Signals:
         known = self.known.get(name, Known())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
-            return f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}", "a longer window, or more traffic"
+            return (
+                f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}",
+                "a longer window, or more traffic",
+            )
         for family in self._families(name, span):
             if not self._exists(family, entity, span):
                 return f"no {family} from this engine", _remedy(family, self.knowledge)

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 from rules.loader import PLACEHOLDER
 
-_SUFFIX = {"tokens": " tokens", "requests": " requests", "blocks": " blocks", "per_second": "/s", "bytes": " bytes"}
+_SUFFIX = {
+    "tokens": " tokens",
+    "requests": " requests",
+    "blocks": " blocks",
+    "per_second": "/s",
+    "bytes": " bytes",
+}
 
 
 def render(value: float | None, unit: str) -> str:

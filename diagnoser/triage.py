@@ -124,7 +124,12 @@ def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span) -> Cove
         for e in judge.entities("engine", span.at)
     ]
     return Coverage(
-        len(judge.knowledge.rules), counts["fired"], counts["clear"], counts["n/a"], counts["unknown"], engines
+        len(judge.knowledge.rules),
+        counts["fired"],
+        counts["clear"],
+        counts["n/a"],
+        counts["unknown"],
+        engines,
     )
 
 

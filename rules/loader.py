@@ -76,9 +76,7 @@ def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict
 
 def signal_names(expr: Expr) -> list[str]:
     """The signals that an expression names, without their prefix, in order and once each."""
-    return list(
-        dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX))
-    )
+    return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX)))
 
 
 def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
@@ -115,9 +113,7 @@ def _load_directory(knowledge: Knowledge, root: Path) -> None:
     _load_levers(knowledge, root / "levers")
     loaded: list[tuple[Rule, _File]] = []
     for path in sorted((root / "codes").glob("*.yaml")):
-        file = _load_one(
-            knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug
-        )
+        file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
         if file is not None:
             loaded.append((file.value, file))
     broken = [
@@ -133,9 +129,7 @@ def _load_directory(knowledge: Knowledge, root: Path) -> None:
 def _load_levers(knowledge: Knowledge, directory: Path) -> None:
     loaded: list[_File] = []
     for path in sorted(directory.glob("*.yaml")):
-        file = _load_one(
-            knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name
-        )
+        file = _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
         if file is not None:
             loaded.append(file)
     broken = [(f, problem) for f in loaded for problem in check_lever(f.value, knowledge, f)]

@@ -107,8 +107,24 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     code: Code
     name: Slug
     title: Text
-    group: Literal["latency", "kv", "prefix", "tenant", "scheduling", "disaggregation", "speculation", "lora",
-                   "gpu", "engine", "telemetry", "capacity", "efficiency", "scaling", "guardrail", "hetero"]
+    group: Literal[
+        "latency",
+        "kv",
+        "prefix",
+        "tenant",
+        "scheduling",
+        "disaggregation",
+        "speculation",
+        "lora",
+        "gpu",
+        "engine",
+        "telemetry",
+        "capacity",
+        "efficiency",
+        "scaling",
+        "guardrail",
+        "hetero",
+    ]
     stage: Literal["preview", "stable"]
     kind: Kind
     severity: Severity

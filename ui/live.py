@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -32,9 +32,11 @@ class Collector:
     Without URLs it discovers the engines on this node; `said` tells what was found and what was learned.
     """
 
-    def __init__(self, knowledge: Knowledge, config: Config, urls: Sequence[str]) -> None:
+    def __init__(
+        self, knowledge: Knowledge, config: Config, urls: Sequence[str], slo_sources: Mapping[str, str]
+    ) -> None:
         name = ", ".join(urls) if urls else "this node"
-        self.pipeline = Pipeline(knowledge, config, Source("live", name))
+        self.pipeline = Pipeline(knowledge, config, Source("live", name), slo_sources)
         self._urls = urls
         self._started: float | None = None
         self._last = 0.0
@@ -81,9 +83,10 @@ async def agent_document(url: str) -> Triage | None:
     """The document of a kvitals agent at `url`, or None when what answers there is no agent."""
     timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(
-            f"{url.rstrip('/')}/api/v1/findings", allow_redirects=False
-        ) as response:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url.rstrip('/')}/api/v1/findings", allow_redirects=False) as response,
+        ):
             if response.status != 200 or "json" not in response.content_type:
                 return None
             return msgspec.json.decode(await response.content.read(MAX_DOCUMENT_BYTES), type=Triage)

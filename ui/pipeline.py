@@ -5,11 +5,11 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.config import Config
-from agent.service import Node
+from agent.service import Node, objectives
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
@@ -32,14 +32,14 @@ class Pipeline:
     knowledge: Knowledge
     config: Config
     source: Source
-    slo: tuple[Slo, ...] = ()  # the objectives that are printed; the node writes them for each engine
+    slo_sources: Mapping[str, str] = field(default_factory=dict)  # objective -> where it was set, if not in the file
     node: Node = field(init=False)
     judge: Judge = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
     span: Span | None = None
 
     def __post_init__(self) -> None:
-        self.node = Node(self.config)
+        self.node = Node(self.config, self.slo_sources)
         self.judge = Judge(self.knowledge, Signals(self.knowledge, self.node.window), self.config.params)
 
     def feed(self, records: Iterable[Record]) -> None:
@@ -70,9 +70,10 @@ class Pipeline:
         """The document of the last moment that was observed."""
         if self.span is None:
             raise RuntimeError("observe() comes first")
-        return triage(self.judge, self.judgements, self.span, self.source, self.slo, self._mutes())
+        return triage(self.judge, self.judgements, self.span, self.source, self._slo(), self._mutes())
+
+    def _slo(self) -> list[Slo]:
+        return [Slo(*found) for found in objectives(self.config.slo, self.slo_sources)]
 
     def _mutes(self) -> list[Mute]:
-        return [
-            Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.config.mutes
-        ]
+        return [Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.config.mutes]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.config import Config
 from rules.finding import Source, Triage
 from rules.loader import Knowledge
-from series.capture import CaptureReader, Record
+from series.capture import CaptureReader
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline
-
 
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
 
@@ -37,6 +36,9 @@ class Moments:
     start: float | None = None
 
 
+NOW = Moments()
+
+
 def span_of(path: Path) -> tuple[float, float]:
     """First and last time of a recording. Raises CaptureError, RecordingError."""
     first = last = None
@@ -49,14 +51,24 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-def judge_recording(path: Path, knowledge: Knowledge, config: Config, moments: Moments = Moments()) -> Judged:
+NO_SOURCES: Mapping[str, str] = {}
+
+
+def judge_recording(
+    path: Path,
+    knowledge: Knowledge,
+    config: Config,
+    moments: Moments = NOW,
+    slo_sources: Mapping[str, str] = NO_SOURCES,
+) -> Judged:
     """The verdict at one moment of a recording, with the history that led up to it."""
     first, last = span_of(path)
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
         raise RecordingError(f"{path.name} begins at {first:.0f}, after the moment asked for ({at:.0f})")
-    pipeline = Pipeline(knowledge, config, Source("capture", path.name))
+    pipeline = Pipeline(knowledge, config, Source("capture", path.name), slo_sources)
     with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
         for due in pipeline.replay(r for r in reader if r.t <= at):
             if due < at - MIN_GAP_SECONDS:
                 pipeline.observe(due)
@@ -66,16 +78,13 @@ def judge_recording(path: Path, knowledge: Knowledge, config: Config, moments: M
     return Judged(pipeline, pipeline.triage(), damage)
 
 
-def verdicts(path: Path, knowledge: Knowledge, config: Config) -> Iterator[tuple[float, Triage]]:
+def verdicts(
+    path: Path, knowledge: Knowledge, config: Config, slo_sources: Mapping[str, str] = NO_SOURCES
+) -> Iterator[tuple[float, Triage]]:
     """The document at every cycle of a recording, in order."""
-    pipeline = Pipeline(knowledge, config, Source("capture", path.name))
+    pipeline = Pipeline(knowledge, config, Source("capture", path.name), slo_sources)
     with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
         for due in pipeline.replay(reader):
             pipeline.observe(due)
             yield due, pipeline.triage()
-
-
-def records(path: Path) -> list[Record]:
-    """All records of a recording."""
-    with CaptureReader.open(path) as reader:
-        return list(reader)

@@ -6,9 +6,14 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
+from agent.config import Config, ConfigError
+from agent.config import load as load_config
 from rules.finding import Triage
+from rules.loader import Knowledge
+from rules.loader import load as load_knowledge
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
@@ -26,7 +31,12 @@ def exit_code(document: Triage) -> int:
 
 def add_rules_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--rules", type=Path, action="append", default=[], metavar="DIR", help="a directory with rules of your own"
+        "--rules",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a directory with rules of your own",
     )
 
 
@@ -81,8 +91,34 @@ def parse_moment(text: str, start: float, where: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{where}: `{text}` is not a moment; write +75s, 2026-01-31T04:05:06Z or a unix time") from None
+        raise UsageError(
+            f"{where}: `{text}` is not a moment; write +75s, 2026-01-31T04:05:06Z or a unix time"
+        ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def configuration(args: argparse.Namespace) -> Config:
+    """The configuration with what the command line overrides. Raises UsageError."""
+    try:
+        config = load_config(args.config)
+        options = parse_slo(getattr(args, "slo", []))
+        slo = msgspec.structs.replace(config.slo, **{f"{name}_seconds": value for name, value in options.items()})
+    except (ConfigError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    return msgspec.structs.replace(config, slo=slo)
+
+
+def knowledge(args: argparse.Namespace) -> Knowledge:
+    """The knowledge, the user's own rules included; broken files are named and left out."""
+    found = load_knowledge(args.rules)
+    for problem in found.problems:
+        status_console().print(f"left out: {problem}", style="yellow")
+    return found
+
+
+def slo_sources(args: argparse.Namespace) -> dict[str, str]:
+    """Which objectives the command line set."""
+    return dict.fromkeys(parse_slo(args.slo), "command line")
 
 
 def status_console() -> Console:

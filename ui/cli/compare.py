@@ -22,6 +22,7 @@ from ui.cli.common import (
     knowledge,
     parse_duration,
     parse_moment,
+    slo_sources,
     status_console,
 )
 from ui.live import Collector
@@ -39,7 +40,9 @@ class Side:
 def add(commands: Any) -> None:
     parser = commands.add_parser("compare", help="two engines or two windows, side by side")
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)")
+        parser.add_argument(
+            name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)"
+        )
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
     parser.add_argument("--all", action="store_true", help="also signals that hardly differ")
     add_judging_options(parser)
@@ -96,7 +99,7 @@ async def _sides(args: argparse.Namespace, known: Knowledge) -> list[Side]:
 
 async def _side(spec: str, args: argparse.Namespace, known: Knowledge) -> Side:
     if "://" in spec:
-        async with Collector(known, configuration(args), [spec]) as collector:
+        async with Collector(known, configuration(args), [spec], slo_sources(args)) as collector:
             async for _ in collector.collect(parse_duration(args.seconds, "--for")):
                 pass
             document = collector.document()
@@ -104,7 +107,7 @@ async def _side(spec: str, args: argparse.Namespace, known: Knowledge) -> Side:
     file, _, moment = spec.partition("@")
     first, _ = span_of(Path(file))
     at = parse_moment(moment, first, spec) if moment else None
-    judged = judge_recording(Path(file), known, configuration(args), Moments(at))
+    judged = judge_recording(Path(file), known, configuration(args), Moments(at), slo_sources(args))
     return Side(spec, judged.document, _values(judged.pipeline))
 
 

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
+from agent.config import ConfigError
+from series.capture import CaptureError
 from ui.cli import check, compare, record, replay, rules, run, triage
 from ui.cli.common import EXIT_BAD_USE, UsageError
+from ui.recorded import RecordingError
 
 EPILOG = """\
 exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         code = do(args)
-    except UsageError as error:
+    except (UsageError, ConfigError, CaptureError, RecordingError) as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_BAD_USE
     except KeyboardInterrupt:

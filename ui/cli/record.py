@@ -41,9 +41,12 @@ async def _record(args: argparse.Namespace, seconds: float, every: float) -> int
     node = Node(configuration(args))
     for line in await node.open(args.source):
         console.print(line, style="dim")
-    meta = {"targets": node.targets, "every_seconds": every}
+    meta = {**node.meta, "every_seconds": every}
     try:
-        with CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer, console.status("") as status:
+        with (
+            CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer,
+            console.status("") as status,
+        ):
             begun = time.monotonic()
             while (done := time.monotonic() - begun) < seconds:
                 for record in await node.read():

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ui.cli.common import add_judging_options, configuration, exit_code, knowledge
+from ui.cli.common import add_judging_options, configuration, exit_code, knowledge, slo_sources
 from ui.cli.render import moment
 from ui.recorded import span_of, verdicts
 from ui.serve_recorded import serve
@@ -18,7 +18,9 @@ from ui.serve_recorded import serve
 def add(commands: Any) -> None:
     parser = commands.add_parser("replay", help="a recording's verdicts over time, or its pages as HTTP targets")
     parser.add_argument("file", type=Path, metavar="FILE.kvcap")
-    parser.add_argument("--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool")
+    parser.add_argument(
+        "--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool"
+    )
     parser.add_argument("--port", type=int, default=9478, help="with --serve: first port (9478), one per target")
     add_judging_options(parser)
     parser.set_defaults(do=do)
@@ -32,7 +34,7 @@ def do(args: argparse.Namespace) -> int:
     first, _ = span_of(args.file)
     before = ""
     document = None
-    for at, document in verdicts(args.file, knowledge(args), configuration(args)):
+    for at, document in verdicts(args.file, knowledge(args), configuration(args), slo_sources(args)):
         codes = " ".join(f.code for f in document.causes) or "-"
         line = f"{codes:14} {document.verdict}"
         if line != before:

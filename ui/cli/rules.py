@@ -83,7 +83,12 @@ def show(args: argparse.Namespace) -> int:
 
 def page(rule: Rule, knowledge: Knowledge) -> str:
     """A rule as Markdown: what `rules show` prints."""
-    lines = [f"# {rule.code} {rule.name}", "", f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})", ""]
+    lines = [
+        f"# {rule.code} {rule.name}",
+        "",
+        f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})",
+        "",
+    ]
     for heading, text in (
         ("What it sees", rule.page.sees),
         ("Why it happens", rule.page.why),

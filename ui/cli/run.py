@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +17,7 @@ from rich.console import Console
 
 from agent.exports.api import build_app
 from rules.finding import Source, encode
-from ui.cli.common import UsageError, add_judging_options, configuration, knowledge
+from ui.cli.common import UsageError, add_judging_options, configuration, knowledge, slo_sources
 from ui.cli.render import show
 from ui.demo import DEMO
 from ui.pipeline import Pipeline
@@ -54,14 +52,15 @@ async def _run(args: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if args.demo:
-        judged = judge_recording(Path(args.demo), knowledge(args), configuration(args))
+        judged = judge_recording(Path(args.demo), knowledge(args), configuration(args), slo_sources=slo_sources(args))
         at = judged.document.window.end
         async with _served(judged.pipeline, lambda: at, args, console):
             show(judged.document, console)
             _where(args, console)
             await stop.wait()
         return
-    pipeline = Pipeline(knowledge(args), configuration(args), Source("agent", ", ".join(args.source) or "this node"))
+    name = ", ".join(args.source) or "this node"
+    pipeline = Pipeline(knowledge(args), configuration(args), Source("agent", name), slo_sources(args))
     for line in await pipeline.node.open(args.source):
         console.print(line, style="dim")
     try:
@@ -145,5 +144,7 @@ def _where(args: argparse.Namespace, console: Console) -> None:
     console.print()
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
-    console.print(f"API       http://{args.listen or '127.0.0.1:9477'}/api/v1/findings (and /metrics; a Grafana data source)")
+    console.print(
+        f"API       http://{args.listen or '127.0.0.1:9477'}/api/v1/findings (and /metrics; a Grafana data source)"
+    )
     console.print("Ctrl-C stops.", style="dim")

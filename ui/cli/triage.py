@@ -20,6 +20,7 @@ from ui.cli.common import (
     knowledge,
     parse_duration,
     parse_moment,
+    slo_sources,
     status_console,
 )
 from ui.cli.render import show
@@ -42,7 +43,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="the triage document as JSON")
     parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
-    parser.add_argument("--verbose", "-v", action="store_true", help="with queries and with every reason for not knowing")
+    parser.add_argument(
+        "--verbose", "-v", action="store_true", help="with queries and with every reason for not knowing"
+    )
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
@@ -64,7 +67,7 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     end = parse_moment(args.to or args.at, first, "--at or --to") if args.to or args.at else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
-    judged = judge_recording(path, knowledge(args), configuration(args), Moments(end, start))
+    judged = judge_recording(path, knowledge(args), configuration(args), Moments(end, start), slo_sources(args))
     if judged.damage:
         status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
     return judged.document
@@ -75,10 +78,10 @@ async def _live(args: argparse.Namespace) -> int:
         return _answer(document, args)
     config = configuration(args)
     seconds = parse_duration(args.seconds, "--for")
-    if seconds > config.window:
-        raise UsageError(f"--for {args.seconds}: at most {config.window:.0f}s, the window that is kept")
+    if seconds > config.agent.window:
+        raise UsageError(f"--for {args.seconds}: at most {config.agent.window:.0f}s, the window that is kept")
     console = status_console()
-    async with Collector(knowledge(args), config, args.source) as collector:
+    async with Collector(knowledge(args), config, args.source, slo_sources(args)) as collector:
         for line in collector.said:
             console.print(line, style="dim")
         progress = f"looking at {', '.join(collector.targets)}"
