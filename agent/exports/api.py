@@ -1,0 +1,470 @@
+"""Prometheus' HTTP API over a `SeriesSource`, so that Grafana takes the agent for one, and the findings.
+
+The source belongs to the event loop, where the senses write to it: a query is evaluated in one of a few
+threads, and each of its selections goes back to the loop for the moment that it takes. So nothing is locked,
+a window is never read while it changes, and a heavy query delays a scrape by one selection and not by its
+arithmetic. Selected arrays stay valid afterwards, as a `SeriesSource` promises.
+
+Read-only, without CORS. With `hosts`, requests for any other host name are refused: otherwise a web page
+could point its own name at 127.0.0.1 and read the agent (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from agent.exports import metrics, wire
+from rules.model import Family
+from series.promql import (
+    Expr,
+    Limits,
+    PromQLError,
+    Range,
+    Selector,
+    String,
+    Subquery,
+    Vector,
+    evaluate,
+    evaluate_range,
+    parse,
+)
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource
+
+MAX_POINTS = 11_000
+MAX_BODY_BYTES = 1 << 20
+MAX_WAITING = 32
+LIMITS = Limits(samples=5_000_000, series=20_000, seconds=10.0)
+SPOKEN_VERSION = "2.42.0"
+"""The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
+
+_THREADS = 2
+_SELECT_SECONDS = 5.0
+_BODY_SECONDS = 10.0
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
+_STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
+_log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = Callable[["_Parameters"], Awaitable[Any]]
+T = TypeVar("T")
+
+
+class ApiError(Exception):
+    """An answer with `status: error`. `kind` is one of Prometheus' error types."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def build_app(
+    source: SeriesSource,
+    families: Mapping[str, Family],
+    *,
+    findings: Callable[[], bytes | None],
+    ready: Callable[[], bool],
+    version: str = "",
+    clock: Callable[[], float] = time.time,
+    hosts: Collection[str] | None = None,
+    limits: Limits = LIMITS,
+) -> web.Application:
+    """The application; it serves `source` on the loop on which it runs.
+
+    findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
+    ready: whether there is a window to ask. version: of kvitals. clock: seconds since the epoch, what a query
+    without a time means by now. hosts: see `allowed_hosts`; None allows all.
+    """
+    api = _Api(source, families, clock, limits)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])
+    app.cleanup_ctx.append(api.running)
+    for path, answer, also_post in (
+        ("query", api.query, True),
+        ("query_range", api.query_range, True),
+        ("query_exemplars", api.query_exemplars, True),
+        ("labels", api.labels, True),
+        ("series", api.series, True),
+        ("label/{name}/values", api.label_values, False),
+        ("metadata", api.metadata, False),
+    ):
+        app.router.add_get(f"/api/v1/{path}", _answered(answer))
+        if also_post:
+            app.router.add_post(f"/api/v1/{path}", _answered(answer))
+    for path, data in (
+        ("status/buildinfo", _build_info(version)),
+        ("rules", {"groups": []}),  # what the agent judges is in its findings
+        ("alerts", {"alerts": []}),
+    ):
+        app.router.add_get(f"/api/v1/{path}", _fixed(data))
+    app.router.add_get("/api/v1/findings", _findings(findings))
+    app.router.add_get("/metrics", api.metrics)
+    app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
+    app.router.add_get("/-/ready", _state(ready, "Ready"))
+    return app
+
+
+def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
+    """The names by which a server bound to this address may be called: `localhost` and `more` on loopback,
+    any (None) elsewhere. Addresses are always allowed, since rebinding needs a name."""
+    try:
+        loopback = bound_to == "localhost" or ipaddress.ip_address(bound_to).is_loopback
+    except ValueError:
+        loopback = False
+    return frozenset({"localhost", *(name.lower() for name in more)}) if loopback else None
+
+
+class _Parameters:
+    """What a request asks for: its form first, then its query string, then its path."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], path: Mapping[str, str]) -> None:
+        self._pairs = pairs
+        self.path = path
+
+    def text(self, name: str) -> str:
+        return next((value for key, value in self._pairs if key == name), "")
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def time(self, name: str, default: float | None = None) -> float:
+        return self._read(name, wire.read_time, default)
+
+    def duration(self, name: str, default: float | None = None) -> float:
+        return self._read(name, wire.read_duration, default)
+
+    def _read(self, name: str, read: Callable[[str], float], default: float | None) -> float:
+        text = self.text(name)
+        if not text and default is not None:
+            return default
+        try:
+            return read(text)
+        except ValueError as error:
+            raise _invalid(name, error) from None
+
+    def limit(self) -> int:
+        """How many entries are wanted; 0 is all."""
+        text = self.text("limit")
+        if text and not re.fullmatch(r"\d{1,9}", text):
+            raise ApiError("bad_data", "limit must be a number")
+        return int(text or 0)
+
+
+class _Api:
+    """The endpoints that read the source."""
+
+    def __init__(
+        self,
+        source: SeriesSource,
+        families: Mapping[str, Family],
+        clock: Callable[[], float],
+        limits: Limits,
+    ) -> None:
+        self._source = source
+        self._families = families
+        self._clock = clock
+        self._limits = limits
+        self._waiting = 0
+
+    async def running(self, _: web.Application) -> Any:
+        """While the application runs there are threads to evaluate in."""
+        self._on_loop = _OnLoop(self._source, asyncio.get_running_loop())
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
+        yield
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def query(self, asked: _Parameters) -> Any:
+        at = asked.time("time", self._clock())
+        limits = self._limits_of(asked)
+        expr = _parsed(asked)
+        return await self._evaluated(lambda: self._instant(expr, at, limits), limits)
+
+    async def query_range(self, asked: _Parameters) -> Any:
+        start, end, step = asked.time("start"), asked.time("end"), asked.duration("step")
+        if end < start:
+            raise _invalid("end", "end timestamp must not be before start time")
+        if step < 0.001:
+            raise _invalid(
+                "step",
+                "zero or negative query resolution step widths are not accepted. Try a positive integer",
+            )
+        if (end - start) / step >= MAX_POINTS:
+            raise ApiError(
+                "bad_data",
+                "exceeded maximum resolution of 11,000 points per timeseries. "
+                "Try decreasing the query resolution (?step=XX)",
+            )
+        limits = self._limits_of(asked)
+        expr = _parsed(asked)
+        if isinstance(expr, Range | Subquery | String):
+            kind = "string" if isinstance(expr, String) else "range vector"
+            raise ApiError(
+                "bad_data",
+                f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector',
+            )
+        return await self._evaluated(
+            lambda: wire.matrix(evaluate_range(expr, self._on_loop, start, end, step, limits=limits)), limits
+        )
+
+    async def query_exemplars(self, asked: _Parameters) -> Any:
+        """None: the agent keeps no exemplars."""
+        start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
+        if end < start:
+            raise ApiError("bad_data", "end timestamp must not be before start timestamp")
+        _parsed(asked)
+        return []
+
+    async def labels(self, asked: _Parameters) -> Any:
+        found = self._series(asked, asked.all("match[]"))
+        return _first(sorted({name for labels in found for name in labels}), asked.limit())
+
+    async def label_values(self, asked: _Parameters) -> Any:
+        name = asked.path["name"]
+        if not _LABEL.fullmatch(name):
+            raise ApiError("bad_data", f'invalid label name: "{name}"')
+        found = self._series(asked, asked.all("match[]"))
+        return _first(sorted({labels[name] for labels in found if name in labels}), asked.limit())
+
+    async def series(self, asked: _Parameters) -> Any:
+        if not asked.all("match[]"):
+            raise ApiError("bad_data", "no match[] parameter provided")
+        found = self._series(asked, asked.all("match[]"))
+        ordered = sorted(found, key=lambda labels: tuple(labels.items()))
+        return [dict(labels) for labels in _first(ordered, asked.limit())]
+
+    async def metadata(self, asked: _Parameters) -> Any:
+        wanted = asked.text("metric")
+        known = [name for name in sorted(self._families) if wanted in ("", name)]
+        return {
+            name: [
+                {
+                    "type": {"info": "gauge"}.get(self._families[name].type, self._families[name].type),
+                    "help": " ".join(self._families[name].meaning.split()),
+                    "unit": "",
+                }
+            ]
+            for name in _first(known, asked.limit())
+        }
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        now = self._clock()
+        page = await self._in_thread(lambda: metrics.render(self._on_loop, self._families, now))
+        answer = web.Response(body=page, headers={"Content-Type": metrics.CONTENT_TYPE})
+        answer.enable_compression()
+        return answer
+
+    def _limits_of(self, asked: _Parameters) -> Limits:
+        seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
+        return replace(self._limits, seconds=seconds)
+
+    def _instant(self, expr: Expr, at: float, limits: Limits) -> dict[str, Any]:
+        if isinstance(expr, String):
+            return wire.string(expr.value, at)
+        if isinstance(expr, Range):
+            return wire.matrix(wire.raw_samples(self._samples(expr, at, limits)))
+        if isinstance(expr, Subquery):
+            raise PromQLError("a subquery is answered inside of a function only, as in max_over_time(...)")
+        found = evaluate(expr, self._on_loop, at, limits=limits)
+        return wire.vector(found, at) if isinstance(found, Vector) else wire.scalar(found, at)
+
+    def _samples(self, expr: Range, at: float, limits: Limits) -> list[Frame]:
+        end = at - expr.selector.offset
+        frames = self._on_loop.select(expr.selector.all_matchers(), end - expr.range, end)
+        if sum(frame.values.size for frame in frames) > limits.samples:
+            raise PromQLError("the query touches too many samples: select fewer series or a shorter range")
+        return frames
+
+    def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
+        """The label sets in the time that was asked for. On the loop: it only looks at labels."""
+        start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
+        selectors = [_selector(text) for text in texts] or [_EVERYTHING]
+        frames = (frame for one in selectors for frame in self._source.select(one, start, end))
+        return {labels for frame in frames for labels in frame.labels}
+
+    async def _evaluated(self, work: Callable[[], dict[str, Any]], limits: Limits) -> msgspec.Raw:
+        def timed() -> msgspec.Raw:
+            began = time.monotonic()
+            try:
+                return msgspec.Raw(msgspec.json.encode(work()))
+            except PromQLError as error:
+                late = time.monotonic() - began >= limits.seconds
+                raise ApiError("timeout" if late else "execution", str(error)) from None
+            except TimeoutError:
+                raise ApiError("timeout", "the agent was too busy to read its series") from None
+
+        return await self._in_thread(timed)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._waiting >= MAX_WAITING:
+            raise ApiError("unavailable", f"{MAX_WAITING} queries are waiting already")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1
+
+
+class _OnLoop:
+    """A source read on its loop, whichever thread asks. Raises TimeoutError when the loop is stuck."""
+
+    def __init__(self, source: SeriesSource, loop: asyncio.AbstractEventLoop) -> None:
+        self._source = source
+        self._loop = loop
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        selected: Future[list[Frame]] = Future()
+
+        def select() -> None:
+            if not selected.set_running_or_notify_cancel():
+                return
+            try:
+                selected.set_result(self._source.select(matchers, start, end))
+            except Exception as error:
+                selected.set_exception(error)
+
+        self._loop.call_soon_threadsafe(select)
+        try:
+            return selected.result(_SELECT_SECONDS)
+        finally:
+            selected.cancel()
+
+
+def _parsed(asked: _Parameters) -> Expr:
+    try:
+        return parse(asked.text("query"))
+    except PromQLError as error:
+        raise _invalid("query", error) from None
+
+
+def _selector(text: str) -> tuple[Matcher, ...]:
+    try:
+        expr = parse(text)
+    except PromQLError as error:
+        raise _invalid("match[]", error) from None
+    if not isinstance(expr, Selector) or expr.offset:
+        raise _invalid("match[]", f"{text[:100]!r} is no series selector")
+    return expr.all_matchers()
+
+
+def _invalid(name: str, problem: object) -> ApiError:
+    return ApiError("bad_data", f'invalid parameter "{name}": {problem}')
+
+
+def _first(items: list[Any], limit: int) -> list[Any]:
+    return items[:limit] if limit else items
+
+
+def _build_info(version: str) -> dict[str, str]:
+    return {
+        "version": SPOKEN_VERSION,
+        "revision": f"kvitals {version}".strip(),
+        "branch": "",
+        "buildUser": "",
+        "buildDate": "",
+        "goVersion": "",
+    }
+
+
+def _answered(answer: Answer) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        pairs = [*await _form(request), *request.query.items()]
+        return _json({"status": "success", "data": await answer(_Parameters(pairs, request.match_info))})
+
+    return handle
+
+
+async def _form(request: web.Request) -> list[tuple[str, str]]:
+    if request.content_type != "application/x-www-form-urlencoded":
+        return []
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            body = await request.text()
+        return parse_qsl(body, keep_blank_values=True, max_num_fields=1000)
+    except TimeoutError:
+        raise ApiError("timeout", "the form did not arrive") from None
+    except (ValueError, LookupError) as error:
+        raise ApiError("bad_data", f"error parsing form values: {error}") from None
+
+
+def _fixed(data: object) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        return _json({"status": "success", "data": data})
+
+    return handle
+
+
+def _findings(findings: Callable[[], bytes | None]) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        document = findings()
+        if document is None:
+            raise ApiError("unavailable", "no findings yet: the first window is not complete")
+        answer = web.Response(body=document, content_type="application/json")
+        answer.enable_compression()
+        return answer
+
+    return handle
+
+
+def _state(is_so: Callable[[], bool], word: str) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        if is_so():
+            return web.Response(text=f"kvitals is {word}.\n")
+        return web.Response(text=f"kvitals is not {word} yet.\n", status=503)
+
+    return handle
+
+
+def _json(data: object, status: int = 200) -> web.Response:
+    answer = web.Response(body=msgspec.json.encode(data), status=status, content_type="application/json")
+    answer.enable_compression()
+    return answer
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as Prometheus writes them; what nobody expected is logged and not shown."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        kind, message = error.kind, str(error)
+    except (web.HTTPException, asyncio.CancelledError):
+        raise
+    except Exception:
+        _log.exception("a request failed", path=request.path)
+        kind, message = "internal", "the agent failed to answer; its log says why"
+    return _json({"status": "error", "errorType": kind, "error": message}, _STATUS[kind])
+
+
+def _guard(hosts: Collection[str] | None) -> Any:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host")  # only something that is no browser leaves it out
+        if hosts is not None and host is not None and not _is_allowed(host, hosts):
+            raise web.HTTPForbidden(
+                text="kvitals is not served under this host name. "
+                "If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
+            )
+        return await handler(request)
+
+    return check
+
+
+def _is_allowed(host: str, hosts: Collection[str]) -> bool:
+    name = re.sub(r":\d*$", "", host).lower()
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return name in hosts
+    return True

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.exports import api
+from agent.exports.api import allowed_hosts, build_app
+from rules.model import Family
+from series.promql import Limits, evaluate
+from series.types import Frame, Labels, Matcher
+from series.window import Window
+
+FAMILIES = {
+    "kvitals_running": Family(type="gauge", unit="requests", meaning="Running\n requests."),
+    "kvitals_ttft_seconds": Family(type="histogram", unit="seconds", meaning="TTFT."),
+    "kvitals_engine_info": Family(type="info", unit="bool", meaning="Engine."),
+}
+NOW = 1_000_100.0
+WIDE = " or ".join(f'label_replace(vector(1), "n", "{n}", "", "")' for n in range(8))
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+Client = TestClient[web.Request, web.Application]
+
+
+def window() -> Window:
+    """Two engines with ten samples 10 s apart, the last at NOW."""
+    made = Window(1800, 100)
+    group = made.group("a")
+    columns = [group.column(Labels({"__name__": "kvitals_running", "engine": engine})) for engine in ("a", "b")]
+    for n in range(11):
+        group.append(NOW - 100 + 10 * n, [c for c in columns if c is not None], [float(n), 2.0 * n])
+    return made
+
+
+@asynccontextmanager
+async def serving(source: Any = None, **more: Any) -> AsyncIterator[Client]:
+    options = {"findings": lambda: b'{"healthy":true}', "ready": lambda: True, "clock": lambda: NOW, **more}
+    app = build_app(source if source is not None else window(), FAMILIES, **options)
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with serving() as made:
+        yield made
+
+
+async def data_of(client: Client, path: str, **parameters: Any) -> Any:
+    async with client.get(f"/api/v1/{path}", params=parameters) as answer:
+        body = await answer.json()
+        assert (answer.status, body["status"]) == (200, "success"), body
+        return body["data"]
+
+
+async def error_of(client: Client, path: str, **parameters: Any) -> tuple[int, str, str]:
+    async with client.get(f"/api/v1/{path}", params=parameters) as answer:
+        body = await answer.json()
+        assert body["status"] == "error" and body.keys() == {"status", "errorType", "error"}
+        return answer.status, body["errorType"], body["error"]
+
+
+class TestQueries:
+    async def test_instant_is_now_by_default(self, client: Client) -> None:
+        data = await data_of(client, "query", query='kvitals_running{engine="a"}')
+        metric = {"__name__": "kvitals_running", "engine": "a"}
+        assert data == {"resultType": "vector", "result": [{"metric": metric, "value": [1000100, "10"]}]}
+
+    async def test_range(self, client: Client) -> None:
+        data = await data_of(
+            client,
+            "query_range",
+            query="sum(kvitals_running)",
+            start=str(NOW - 20),
+            end=str(NOW),
+            step="10s",
+        )
+        values = [[1000080, "24"], [1000090, "27"], [1000100, "30"]]
+        assert data == {"resultType": "matrix", "result": [{"metric": {}, "values": values}]}
+
+    async def test_a_form_comes_before_the_query_string(self, client: Client) -> None:
+        async with client.post("/api/v1/query?query=2&time=7", data="query=1", headers=FORM) as answer:
+            assert (await answer.json())["data"]["result"] == [7, "1"]
+
+    async def test_what_grafana_asks_of_labels(self, client: Client) -> None:
+        span = {"start": str(NOW - 60), "end": str(NOW)}
+        assert await data_of(client, "labels", **span) == ["__name__", "engine"]
+        assert await data_of(client, "label/engine/values", **span) == ["a", "b"]
+        assert await data_of(client, "label/engine/values", limit="1") == ["a"]
+        picked = {"match[]": 'kvitals_running{engine="b"}'}
+        assert await data_of(client, "label/engine/values", **picked) == ["b"]
+        assert await data_of(client, "series", **picked) == [{"__name__": "kvitals_running", "engine": "b"}]
+        assert await data_of(client, "labels", end="5") == []
+
+    async def test_metadata(self, client: Client) -> None:
+        running = {"kvitals_running": [{"type": "gauge", "help": "Running requests.", "unit": ""}]}
+        data = await data_of(client, "metadata")
+        assert {name: entry[0]["type"] for name, entry in data.items()} == {
+            "kvitals_engine_info": "gauge",
+            "kvitals_running": "gauge",
+            "kvitals_ttft_seconds": "histogram",
+        }
+        assert await data_of(client, "metadata", metric="kvitals_running") == running
+        assert len(await data_of(client, "metadata", limit="1")) == 1
+
+    async def test_errors(self, client: Client) -> None:
+        assert (await error_of(client, "query", query="x{"))[:2] == (400, "bad_data")
+        status, kind, text = await error_of(client, "query", query="kvitals_running[5m:1m]")
+        assert (status, kind) == (422, "execution") and "subquery" in text
+
+    async def test_a_query_that_is_too_long(self, client: Client) -> None:
+        async with client.post("/api/v1/query", data={"query": "x" * 17_000}) as answer:
+            assert (answer.status, (await answer.json())["errorType"]) == (400, "bad_data")
+
+    async def test_a_step_of_nothing(self, client: Client) -> None:
+        span = {"query": "1", "start": "0", "end": "1"}
+        assert (await error_of(client, "query_range", **span, step="0.0001"))[:2] == (400, "bad_data")
+
+    async def test_a_large_answer(self, client: Client) -> None:
+        span = {"start": "0", "end": "10000", "step": "1"}
+        for headers in ({}, {"Accept-Encoding": "gzip"}):
+            query_range = "/api/v1/query_range"
+            async with client.get(query_range, params=span | {"query": WIDE}, headers=headers) as answer:
+                assert len((await answer.json())["data"]["result"]) == 8
+
+
+class TestLimits:
+    async def test_samples(self) -> None:
+        async with serving(limits=Limits(samples=10, series=10, seconds=10)) as client:
+            for query in ("rate(kvitals_running[5m])", "kvitals_running[5m]"):
+                status, kind, text = await error_of(client, "query", query=query)
+                assert (status, kind) == (422, "execution") and "too many samples" in text
+
+    async def test_time(self) -> None:
+        class Slow:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                time.sleep(0.03)
+                return window().select(matchers, start, end)
+
+        async with serving(Slow()) as client:
+            asked = {"query": "kvitals_running + kvitals_running", "timeout": "10ms"}
+            assert (await error_of(client, "query", **asked))[:2] == (503, "timeout")
+            assert await data_of(client, "query", query="kvitals_running + kvitals_running")
+
+    async def test_a_loop_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Stuck:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                time.sleep(0.2)
+                return []
+
+        monkeypatch.setattr(api, "_SELECT_SECONDS", 0.05)
+        async with serving(Stuck()) as client:
+            assert (await error_of(client, "query", query="x"))[:2] == (503, "timeout")
+
+    async def test_waiting_queries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(api, "MAX_WAITING", 0)
+        async with serving() as client:
+            assert (await error_of(client, "query", query="1"))[:2] == (503, "unavailable")
+
+    async def test_bodies(self, client: Client) -> None:
+        async with client.post("/api/v1/query", data=BytesIO(bytes(2 << 20)), headers=FORM) as answer:
+            assert answer.status == 413
+        async with client.post("/api/v1/query", data="a=1&" * 2000, headers=FORM) as answer:
+            assert (answer.status, (await answer.json())["errorType"]) == (400, "bad_data")
+
+    @pytest.mark.parametrize("charset", ["nonsense", "utf-8"])
+    async def test_undecodable_bodies(self, client: Client, charset: str) -> None:
+        headers = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+        async with client.post("/api/v1/query", data=b"query=\xff\xfe", headers=headers) as answer:
+            assert (answer.status, (await answer.json())["errorType"]) == (400, "bad_data")
+
+
+class TestThreads:
+    async def test_the_source_is_read_on_the_loop_and_evaluated_elsewhere(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read_in: list[threading.Thread] = []
+        evaluated_in: list[threading.Thread] = []
+
+        class Watched:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                read_in.append(threading.current_thread())
+                return []
+
+        def watched(*arguments: Any, **more: Any) -> Any:
+            evaluated_in.append(threading.current_thread())
+            return evaluate(*arguments, **more)
+
+        monkeypatch.setattr(api, "evaluate", watched)
+        async with serving(Watched()) as client:
+            await data_of(client, "query", query="x")
+            await data_of(client, "labels")
+            async with client.get("/metrics") as answer:
+                assert answer.status == 200
+        assert read_in == [threading.current_thread()] * 3
+        assert evaluated_in != [threading.current_thread()]
+
+    async def test_a_window_that_grows_while_it_is_asked(self) -> None:
+        source = window()
+        group = source.group("a")
+
+        async def feed() -> None:
+            for n in range(400):
+                group.append(NOW + n, [0, 1], [float(n), float(n)])
+                number = group.column(Labels({"__name__": "kvitals_running", "engine": f"e{n % 60}"}))
+                assert number is not None
+                await asyncio.sleep(0)
+
+        async with serving(source) as client:
+            feeding = asyncio.create_task(feed())
+            while not feeding.done():
+                await data_of(client, "query", query="sum(rate(kvitals_running[1m]))", time=str(NOW + 100))
+            await feeding
+
+    async def test_what_nobody_expected_is_not_shown(self) -> None:
+        class Broken:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                raise RuntimeError("sk-secret")
+
+        async with serving(Broken()) as client:
+            for path in ("query", "labels"):
+                status, kind, text = await error_of(client, path, query="x")
+                assert (status, kind) == (500, "internal") and "sk-secret" not in text
+            assert await data_of(client, "query", query="1")
+
+
+class TestTheRest:
+    async def test_findings(self, client: Client) -> None:
+        async with client.get("/api/v1/findings") as answer:
+            assert answer.content_type == "application/json"
+            assert await answer.json() == {"healthy": True}
+
+    async def test_no_findings_yet(self) -> None:
+        async with serving(findings=lambda: None) as client:
+            assert (await error_of(client, "findings"))[:2] == (503, "unavailable")
+
+    async def test_metrics(self, client: Client) -> None:
+        async with client.get("/metrics") as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            (family,) = text_string_to_metric_families(await answer.text())
+            assert [sample.value for sample in family.samples] == [10, 20]
+
+    async def test_ready_and_healthy(self) -> None:
+        states = iter([False, True])
+        async with serving(ready=lambda: next(states)) as client:
+            for path, status in (("/-/ready", 503), ("/-/ready", 200), ("/-/healthy", 200)):
+                async with client.get(path) as answer:
+                    assert answer.status == status
+                    assert (await answer.text()).startswith("kvitals is ")
+
+    async def test_the_version(self) -> None:
+        async with serving(version="0.1.0") as client:
+            info = await data_of(client, "status/buildinfo")
+            assert (info["version"], info["revision"]) == ("2.42.0", "kvitals 0.1.0")
+
+    async def test_answers_are_compressed_when_asked(self, client: Client) -> None:
+        async with client.get("/api/v1/metadata", headers={"Accept-Encoding": "gzip"}, auto_decompress=False) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert json.loads(gzip.decompress(await answer.read()))["status"] == "success"
+
+    async def test_nothing_can_be_changed_and_no_other_site_can_read(self, client: Client) -> None:
+        for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+            async with client.request(method, "/api/v1/query?query=1") as answer:
+                assert answer.status == 405
+        async with client.get("/api/v1/query?query=1", headers={"Origin": "http://evil.example"}) as answer:
+            assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+class TestHosts:
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [
+            ("localhost:9477", 200),
+            ("LOCALHOST", 200),
+            ("127.0.0.1:9477", 200),
+            ("[::1]:9477", 200),
+            ("kvitals.internal:80", 200),
+            ("evil.example", 403),
+            ("evil.example:9477", 403),
+            ("127.0.0.1.evil.example", 403),
+            ("localhost.", 403),
+            ("", 403),
+        ],
+    )
+    async def test_on_loopback(self, host: str, status: int) -> None:
+        hosts = allowed_hosts("127.0.0.1", ["Kvitals.internal"])
+        async with (
+            serving(hosts=hosts) as client,
+            client.get("/-/healthy", headers={"Host": host}) as answer,
+        ):
+            assert answer.status == status
+            if status == 403:
+                assert "`hosts` of [agent]" in await answer.text()
+
+    async def test_elsewhere_every_name_is_good(self) -> None:
+        async with (
+            serving(hosts=allowed_hosts("0.0.0.0")) as client,
+            client.get("/-/healthy", headers={"Host": "gpu-7"}) as answer,
+        ):
+            assert answer.status == 200
+
+    @pytest.mark.parametrize(
+        ("address", "guarded"),
+        [("127.0.0.1", True), ("::1", True), ("localhost", True), ("", False), ("10.0.0.1", False)],
+    )
+    def test_where_names_matter(self, address: str, guarded: bool) -> None:
+        assert (allowed_hosts(address) is not None) == guarded
