@@ -26,13 +26,9 @@ def chart(evidence: Evidence, entity: Entity) -> alt.Chart | None:
     data: dict[str, Any] = {"values": rows}
     base = alt.Chart(alt.Data.from_dict(data), height=HEIGHT + LEGEND_ROW * legend_rows, padding=PADDING)
     x = alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=_time_axis())
-    y = alt.Y(
-        "value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=_value_axis(evidence.unit, rows)
-    )
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=_value_axis(evidence.unit, rows))
     tooltip = [
-        alt.Tooltip(
-            "time:T", title="UTC", format="%Y-%m-%d %H:%M:%S", timeUnit="utcyearmonthdatehoursminutesseconds"
-        ),
+        alt.Tooltip("time:T", title="UTC", format="%Y-%m-%d %H:%M:%S", timeUnit="utcyearmonthdatehoursminutesseconds"),
         alt.Tooltip("value:Q", title="value", format=".4~g"),
     ]
     line = base.mark_line(
@@ -77,13 +73,9 @@ def _value_axis(unit: str, rows: list[dict[str, float | str]]) -> alt.Axis:
     top = max((abs(float(row["value"])) for row in rows), default=0.0)
     label = {
         "ratio": "format(datum.value, '.0%')" if top >= 0.05 else "format(datum.value, '.1%')",
-        "seconds": "format(datum.value, '~g') + ' s'"
-        if top >= 1
-        else "format(1000 * datum.value, '~g') + ' ms'",
+        "seconds": "format(datum.value, '~g') + ' s'" if top >= 1 else "format(1000 * datum.value, '~g') + ' ms'",
         "per_second": "format(datum.value, '~s') + '/s'",
         "bytes": "format(datum.value, '~s') + 'B'",
         "bool": "datum.value == 1 ? 'yes' : datum.value == 0 ? 'no' : ''",
     }.get(unit, "format(datum.value, '~s')")
-    return alt.Axis(
-        labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="greedy", domain=False
-    )
+    return alt.Axis(labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="greedy", domain=False)

@@ -121,7 +121,6 @@ def _unreachable(api: str, error: Exception) -> Failure:
     return Failure(
         "No agent answers",
         f"Asked {api}{PATH}: {reason}.",
-        f"Start the agent, or set {API_VARIABLE} to where it runs and start this page again. "
-        "This page goes on asking.",
+        f"Start the agent, or set {API_VARIABLE} to where it runs and start this page again. This page goes on asking.",
         (START, f"export {API_VARIABLE}={DEFAULT_API}"),
     )

@@ -26,16 +26,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 
 def literal(text: str) -> str:
     """Any text as Markdown that shows that text, on one line."""
-    text = " ".join(_CONTROL.sub("\ufffd", text).split())
+    text = _CONTROL.sub("\ufffd", " ".join(text.split()))
     for pattern, replacement in _LATE:
         text = pattern.sub(replacement, text)
-    text = _SPECIAL.sub(r"\\\1", text)
-    return re.sub(r"^(\d+)\)", r"\1\\)", text)
+    return _SPECIAL.sub(r"\\\1", text)
 
 
 def inline_code(text: str) -> str:
     """Any text as Markdown's inline code, on one line."""
-    text = " ".join(_CONTROL.sub("\ufffd", text).split()) or " "
+    text = _CONTROL.sub("\ufffd", " ".join(text.split())) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if fence != "`" else f"`{text}`"
 

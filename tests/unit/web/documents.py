@@ -29,6 +29,26 @@ END = 1_767_189_800.0
 LABELS = {"cluster": "lab", "node": "gpu-node-7", "engine": "127.0.0.1:8000/0"}
 ENGINE = Entity(kind="engine", labels=LABELS, title="127.0.0.1:8000/0")
 
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1))",
+    "![x](https://evil.example/a.png)",
+    "# heading",
+    "1. list",
+    "- item",
+    "> quote",
+    "| a | b |\n|---|---|",
+    "$x^2$ and $$y$$",
+    ":red[red] :material/home: :smile:",
+    "```\ncode\n```",
+    "**bold** _it_ ~~no~~ `tick`",
+    "&lt;b&gt; \\ backslash",
+    "https://evil.example/ www.evil.example me@evil.example",
+    "a\n\n# b",
+    "\u202etxt.exe",
+]
+
 
 def line(start: float, end: float, wave: float = 0.0, **labels: str) -> EvidenceLine:
     """Sixty seconds from one value to another, with a wave on it."""
@@ -151,6 +171,12 @@ def kv_full() -> Finding:
         ],
         unknowns=[Unknown("slots", "no endpoint tells it", "give the command line with --engine-args")],
     )
+
+
+def hostile(name: str, number: int) -> Finding:
+    """A cause in which everything that strangers name is `name`."""
+    entity = Entity(kind="engine", labels={"engine": name}, title=name)
+    return replace(kv_full(), id=f"hostile{number}", title=name, conclusion=name, entity=entity, name=name)
 
 
 def ttft_breach() -> Finding:

@@ -21,9 +21,7 @@ _SEVERITY = {
 
 def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
     """Whether one of the others explains this finding: same entity, and it says so."""
-    return any(
-        o.code in finding.explained_by and o.entity == finding.entity for o in others if o.id != finding.id
-    )
+    return any(o.code in finding.explained_by and o.entity == finding.entity for o in others if o.id != finding.id)
 
 
 def card(
@@ -70,9 +68,7 @@ def _proof(finding: Finding, place: str) -> None:
     with st.container(key=f"proofs-{place}", gap="small"):
         for start in range(0, len(finding.evidence), per_row):
             row = finding.evidence[start : start + per_row]
-            for i, (column, item) in enumerate(
-                zip(st.columns(per_row, gap="small"), row, strict=False), start
-            ):
+            for i, (column, item) in enumerate(zip(st.columns(per_row, gap="small"), row, strict=False), start):
                 with column.container(border=True, height="stretch", key=f"proof-{place}-{i}"):
                     _evidence(finding, item, f"chart-{place}-{i}")
 
@@ -88,9 +84,7 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
 def _explains(explained: Sequence[Finding]) -> None:
     with st.container(gap="xsmall"):
         for f in explained:
-            head = (
-                f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
-            )
+            head = f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
             st.markdown(f"{head}: {literal(f.conclusion)}")
 
 

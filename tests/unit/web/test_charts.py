@@ -1,0 +1,74 @@
+"""Evidence as charts, and how the page's process is started."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rules.finding import EvidenceLine, Point
+from tests.unit.web.documents import END, ENGINE, evidence, line
+from ui.web import serve
+from ui.web.charts import chart, line_name
+
+
+def spec(*lines: EvidenceLine, unit: str = "seconds") -> dict[str, Any]:
+    drawn = chart(evidence("title", "query", unit, "text", *lines), ENGINE)
+    assert drawn is not None
+    found: dict[str, Any] = drawn.to_dict()
+    return found
+
+
+def test_one_line_needs_no_legend() -> None:
+    encoding = spec(line(0, 8))["encoding"]
+    assert "color" not in encoding
+    assert encoding["x"]["scale"] == {"type": "utc"}
+
+
+def test_several_lines_differ_by_more_than_colour() -> None:
+    encoding = spec(line(0, 8, reason="capacity"), line(0, 1, reason="deferred"))["encoding"]
+    assert encoding["color"]["sort"] == ["capacity", "deferred"]
+    assert encoding["strokeDash"]["field"] == "line"
+
+
+@pytest.mark.parametrize(
+    ("unit", "top", "label"),
+    [
+        ("seconds", 0.2, "ms"),
+        ("seconds", 8, "' s'"),
+        ("ratio", 0.9, "%"),
+        ("bytes", 1e9, "B"),
+        ("bool", 1, "yes"),
+    ],
+)
+def test_values_carry_their_unit(unit: str, top: float, label: str) -> None:
+    assert label in spec(line(0, top), unit=unit)["encoding"]["y"]["axis"]["labelExpr"]
+
+
+def test_a_single_point_and_no_finite_value_are_no_chart() -> None:
+    for points in ([], [Point(END, 1.0)], [Point(END, math.inf), Point(END + 1, math.nan)]):
+        assert chart(evidence("t", "q", "count", "x", EvidenceLine({}, points)), ENGINE) is None
+
+
+def test_a_line_is_named_by_what_its_entity_does_not_say() -> None:
+    assert line_name(line(0, 1, reason="capacity"), ENGINE) == "capacity"
+    assert line_name(line(0, 1), ENGINE) == ENGINE.title
+    assert len(line_name(line(0, 1, family="f" * 99), ENGINE)) == 32
+
+
+def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
+    command = serve.command(8501, "http://127.0.0.1:9477")
+    assert command[:4] == [sys.executable, "-m", "streamlit", "run"]
+    assert Path(command[4]).is_file()
+    assert "--server.address=127.0.0.1" in command
+    assert "--server.port=8501" in command
+    assert "--browser.gatherUsageStats=false" in command
+    environment = serve.environment("http://127.0.0.1:9477")
+    assert environment["KVITALS_API"] == "http://127.0.0.1:9477"
+    assert "STREAMLIT_SERVER_ADDRESS" not in environment

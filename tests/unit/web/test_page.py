@@ -1,0 +1,206 @@
+"""The page on documents as the diagnoser makes them, and on everything that an agent can answer instead."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rules.finding import Entity, RuledOut, Source, Window
+from tests.unit.web import documents
+from tests.unit.web.stub import Stub, stub_api
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from streamlit.testing.v1 import AppTest
+
+APP = Path(__file__).parents[3] / "ui" / "web" / "app.py"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    with stub_api(documents.document()) as stub:
+        monkeypatch.setenv("KVITALS_API", stub.url)
+        yield stub
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Iterator[None]:
+    """Streamlit's own deprecations are not ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def run() -> Any:
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    assert not app.exception, [e.value for e in app.exception]
+    return app
+
+
+def words(app: Any) -> str:
+    """All that the page says, without the escapes of Markdown."""
+    elements = [*app.markdown, *app.caption, *app.code, *app.expander]
+    said = "\n".join(str(e.label if e.type == "expander" else e.value) for e in elements)
+    return said.replace("\\", "")
+
+
+def test_a_healthy_engine_is_said_to_be_healthy(api: Stub) -> None:
+    app = run()
+    assert app.markdown[1].value == "**:material/check_circle: Healthy**"
+    assert "No trouble found: 7 core checks clear or not applicable." in words(app)
+    assert "few-slots.kvcap" in words(app)
+    assert "time to first token p99 ≤ 2 s (default) · gap between tokens p99 ≤ 200 ms (default)" in words(app)
+    assert "22 rules: 0 fired, 18 clear, 2 not applicable, 2 could not tell" in words(app)
+    assert api.asked == ["/api/v1/findings"]
+
+
+def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub) -> None:
+    api.say(documents.unhealthy())
+    said = words(run())
+    assert ":material/error: Unhealthy" in said
+    for text in (
+        "Live requests pin 97 % of the KV blocks (p90)",
+        "since 2025-12-31 14:02:40 UTC",
+        "explains `LAT01` **Time to first token breaches its objective**: 99 % of requests",
+        "explains `KVC09`",
+        "confidence high (90%)",
+        "--kv-cache-dtype fp8",
+        "now auto · needs a restart · cost low · needs a GPU with FP8",
+        "**Will not fix:** A client that never reads",
+        "**Risk:** Half the bits",
+        "no engine flag: it is done outside of the engine",
+        "not known: slots: no endpoint tells it",
+        "kvitals:kv_usage_p90",
+        "What kvitals can not see well",
+        "muted: adapter roll-out until Friday",
+        "kv usage p90 is 97 %, not below 50 %",
+        "what would tell: --kv-cache-metrics",
+    ):
+        assert text in said, text
+
+
+def test_what_a_cause_explains_has_no_card_of_its_own(api: Stub) -> None:
+    api.say(documents.unhealthy())
+    titles = [m.value for m in run().markdown if m.value.startswith("## ")]
+    assert titles == [
+        "## Requests wait because the KV cache is full",
+        "## What kvitals can not see well",
+        "## Metrics that this engine version should have are missing",
+    ]
+
+
+def test_the_same_symptom_under_two_causes_is_shown_under_both(api: Stub) -> None:
+    other = documents.finding("SCH12", "waiting-deferred", "Held back", "3 wait.", explains=["LAT01"])
+    document = documents.unhealthy()
+    api.say(replace(document, causes=[*document.causes, other]))
+    said = words(run())
+    assert said.count("explains `LAT01`") == 2
+    assert "## 1. Requests wait because the KV cache is full" in said
+    assert "## 2. Held back" in said
+
+
+def test_an_unexplained_symptom_and_a_circle_of_causes_are_not_lost(api: Stub) -> None:
+    one = documents.finding("KVC01", "a", "First", "a.", explains=["KVC09"], explained_by=["KVC09"])
+    two = documents.finding("KVC09", "b", "Second", "b.", explains=["KVC01"], explained_by=["KVC01"])
+    symptom = replace(documents.ttft_breach(), explained_by=[])
+    api.say(documents.document(healthy=False, causes=[one, two], symptoms=[symptom]))
+    said = words(run())
+    for title in ("## First", "## Second", "## Time to first token breaches its objective"):
+        assert title in said
+
+
+def test_a_symptom_of_another_engine_is_not_explained_here(api: Stub) -> None:
+    elsewhere = Entity(kind="engine", labels={"engine": "b"}, title="b")
+    document = documents.unhealthy()
+    api.say(replace(document, symptoms=[replace(documents.ttft_breach(), entity=elsewhere)]))
+    said = words(run())
+    assert "explains `LAT01`" not in said
+    assert "Seen, but not explained" in said
+
+
+def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
+    api.say(documents.could_not_tell())
+    app = run()
+    said = words(app)
+    assert ":material/help: Could not tell" in said
+    assert "window of 12 s up to 2025-12-31 14:03:20 UTC, nothing seen before it" in said
+    assert "only 7 of 20 requests in 12 s" in said
+    assert "what would tell: a longer window, or more traffic" in said
+    assert app.expander[0].proto.expanded
+
+
+def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
+    old = Window(documents.END - 60, documents.END, 60.0, False)
+    api.say(documents.document(source=Source("agent", "this node"), window=old))
+    assert "The agent no longer looks." in words(run())
+    api.say(documents.document(source=Source("capture", "a.kvcap"), window=old))
+    assert "The agent no longer looks." not in words(run())
+
+
+def test_without_an_agent_it_says_where_it_asked_and_how_to_start_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KVITALS_API", "http://127.0.0.1:1")
+    said = words(run())
+    assert "No agent answers" in said
+    assert "Asked http://127.0.0.1:1/api/v1/findings: nothing listens there." in said.replace("\u2060", "")
+    assert "kvitals run http://HOST:8000" in said
+
+
+def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub) -> None:
+    api.say(documents.unhealthy())
+    app = run()
+    api.status = 503
+    said = words(app.run())
+    assert "The agent is still looking" in said
+    assert "Below is the last answer, of 2025-12-31 14:03:20 UTC." in said
+    assert "Requests wait because the KV cache is full." in said
+    api.say(documents.document())
+    said = words(app.run())
+    assert "last answer" not in said
+    assert "No trouble found" in said
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "title"),
+    [
+        (404, b"not found", "Something answers, but not as a kvitals agent does"),
+        (302, b"", "Something answers, but not as a kvitals agent does"),
+        (200, b"<html>", "Something answers, but not as a kvitals agent does"),
+        (200, b'{"status": "ok"}', "Something answers, but not as a kvitals agent does"),
+        (200, b"\xff\xfe", "Something answers, but not as a kvitals agent does"),
+        (200, b'{"version": "7.0", "findings": []}', "The agent and this page do not fit together"),
+    ],
+)
+def test_an_answer_that_is_no_document(api: Stub, status: int, body: bytes, title: str) -> None:
+    api.status, api.body = status, body
+    assert title in words(run())
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://127.0.0.1:x", "http://"])
+def test_an_address_that_is_no_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("KVITALS_API", url)
+    assert "The agent's address is not a URL" in words(run())
+
+
+def test_an_answer_without_end_is_cut_off(api: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ui.web.fetch.MAX_BYTES", 1 << 20)
+    api.body = b" " * (2 << 20)
+    assert "larger than 1 MB" in words(run())
+
+
+def test_hostile_names_do_not_break_the_page(api: Stub) -> None:
+    """How they look is for the browser test; here nothing raises and nothing special is left unescaped."""
+    causes = [documents.hostile(name, i) for i, name in enumerate(documents.HOSTILE)]
+    ruled_out = [RuledOut(name, name, name, name) for name in documents.HOSTILE]
+    api.say(documents.document(healthy=False, verdict=causes[0].title, causes=causes, ruled_out=ruled_out))
+    app = run()
+    assert all(not m.allow_html for m in app.markdown)
+    text = "".join(re.sub(r"(`+).*?\1", "", str(m.value)) for m in app.markdown)
+    assert not re.search(r"(?<!\\)[<\[$*]", text.replace("**", "").replace("-badge[", ""))
