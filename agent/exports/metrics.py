@@ -18,9 +18,7 @@ _PARTS = {"_bucket": 0, "_sum": 1, "_count": 2}
 _KVITALS = (Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+"),)
 
 
-def render(
-    source: SeriesSource, families: Mapping[str, Family], now: float, lookback: float = LOOKBACK
-) -> bytes:
+def render(source: SeriesSource, families: Mapping[str, Family], now: float, lookback: float = LOOKBACK) -> bytes:
     """The page at `now`, seconds since the epoch. Series of names that are no family are left out."""
     samples: dict[str, list[tuple[Labels, float]]] = {}
     for labels, value in newest(source, now, lookback):

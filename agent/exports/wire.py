@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -82,17 +82,18 @@ def vector(found: Vector, at: float) -> dict[str, Any]:
     }
 
 
-def matrix(found: Iterable[Series]) -> dict[str, Any]:
+def matrix(found: Sequence[Series]) -> dict[str, Any]:
     """Encoded series by series, which takes a tenth of the memory. Raises PromQLError beyond MAX_POINTS."""
-    encoded: list[msgspec.Raw] = []
-    points = 0
-    for series in found:
-        points += len(series.times)
-        if points > MAX_POINTS:
-            raise PromQLError(f"the answer has more than {MAX_POINTS} points: use a longer step or aggregate")
-        if len(series.times):
-            one = {"metric": dict(series.labels), "values": _points(series.times, series.values)}
-            encoded.append(msgspec.Raw(msgspec.json.encode(one)))
+    points = sum(len(series.times) for series in found)
+    if points > MAX_POINTS:
+        raise PromQLError(f"the answer has {points} points, {MAX_POINTS} are allowed: use a longer step")
+    encoded = [
+        msgspec.Raw(
+            msgspec.json.encode({"metric": dict(series.labels), "values": _points(series.times, series.values)})
+        )
+        for series in found
+        if len(series.times)
+    ]
     return {"resultType": "matrix", "result": encoded}
 
 

@@ -98,5 +98,5 @@ def test_raw_samples_are_joined_and_without_gaps() -> None:
 def test_an_answer_has_a_most_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_POINTS", 5)
     times = np.arange(3.0)
-    with pytest.raises(PromQLError, match="more than 5 points"):
+    with pytest.raises(PromQLError, match="6 points, 5 are allowed"):
         wire.matrix([Series(Labels(), times, times)] * 2)
