@@ -5,7 +5,7 @@ threads, and each of its selections goes back to the loop for the moment that it
 a window is never read while it changes, and a heavy query delays a scrape by one selection and not by its
 arithmetic. Selected arrays stay valid afterwards, as a `SeriesSource` promises.
 
-Read-only, without CORS. With `hosts`, requests for any other host name are refused: otherwise a web page
+Read-only, without CORS. Requests for a host name that is not in `hosts` are refused: otherwise a web page
 could point its own name at 127.0.0.1 and read the agent (DNS rebinding).
 """
 
@@ -79,14 +79,14 @@ def build_app(
     ready: Callable[[], bool],
     version: str = "",
     clock: Callable[[], float] = time.time,
-    hosts: Collection[str] | None = None,
+    hosts: Collection[str] | None = ("localhost",),
     limits: Limits = LIMITS,
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
     ready: whether there is a window to ask. version: of kvitals. clock: seconds since the epoch, what a query
-    without a time means by now. hosts: see `allowed_hosts`; None allows all.
+    without a time means by now. hosts: names under which it is served, as from `allowed_hosts`; None is all.
     """
     api = _Api(source, families, clock, limits)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])

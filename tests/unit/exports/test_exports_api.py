@@ -304,6 +304,11 @@ class TestHosts:
             if status == 403:
                 assert "`hosts` of [agent]" in await answer.text()
 
+    async def test_names_are_refused_by_default(self, client: Client) -> None:
+        for host, status in (("evil.example", 403), ("localhost", 200)):
+            async with client.get("/-/healthy", headers={"Host": host}) as answer:
+                assert answer.status == status
+
     async def test_elsewhere_every_name_is_good(self) -> None:
         async with (
             serving(hosts=allowed_hosts("0.0.0.0")) as client,
