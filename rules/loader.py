@@ -19,7 +19,7 @@ import yaml
 from rules.condition import Condition, parse_condition
 from rules.model import SCOPES, Family, Lever, Rule, Signal
 from rules.versions import in_range
-from series.promql import Expr, PromQLError, expand, names, parse
+from series.promql import Expr, PromQLError, expand, names, parse, selectors
 
 ROOT = Path(__file__).parent
 MAX_FILE_BYTES = 256 * 1024
@@ -75,8 +75,9 @@ def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict
 
 
 def signal_names(expr: Expr) -> list[str]:
-    """The signals that an expression names, without their prefix, in order and once each."""
-    return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in names(expr) if n.startswith(SIGNAL_PREFIX)))
+    """The signals that an expression names, without their prefix, from left to right and once each."""
+    found = [use.selector.name for use in selectors(expr)]
+    return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in found if n.startswith(SIGNAL_PREFIX)))
 
 
 def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
@@ -346,7 +347,7 @@ def _check_expr(
     except PromQLError as error:
         yield line, str(error)
         return
-    for name in names(expr):
+    for name in sorted(names(expr)):
         if name.startswith(SIGNAL_PREFIX):
             if name.removeprefix(SIGNAL_PREFIX) not in knowledge.signals:
                 yield line, f"no signal `{name.removeprefix(SIGNAL_PREFIX)}` in signals/"

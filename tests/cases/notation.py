@@ -1,0 +1,74 @@
+"""Series as they are written in case files: promtool's notation, read into a SeriesSource.
+
+'1+2x3'     1 3 5 7: a start, a step, and how many steps follow
+'5x3'       5 5 5 5
+'9-3x2'     9 6 3
+'1 _x2 4'   two samples are missing: the last one is still seen by a lookback
+'1 stale'   the series ends
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from series.promql import Selector, parse
+from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, is_stale
+
+_NUMBER = r"(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
+_RUN = re.compile(rf"(?P<start>[+-]?{_NUMBER})(?P<step>[+-]{_NUMBER})?(?:x(?P<times>\d+))?", re.I)
+_GAP = re.compile(r"_(?:x(?P<times>\d+))?")
+
+
+def values(text: str) -> list[float | None]:
+    """The samples that a notation stands for; None where there is no sample."""
+    found: list[float | None] = []
+    for item in text.split():
+        run, gap = _RUN.fullmatch(item), _GAP.fullmatch(item)
+        if item == "stale":
+            found.append(STALE)
+        elif gap:
+            found += [None] * int(gap["times"] or 1)
+        elif run and (run["times"] or not run["step"]):
+            start, step = float(run["start"]), float(run["step"] or 0)
+            found += [start + i * step for i in range(int(run["times"] or 0) + 1)]
+        else:
+            raise ValueError(f"{item!r} is not a value: write 5, 5x3, 1+2x3, _, _x2 or stale")
+    return found
+
+
+def labels(text: str) -> Labels:
+    """The labels of a series written as `name{label="value"}`."""
+    selector = parse(text)
+    if not isinstance(selector, Selector) or any(m.op is not MatchOp.EQ for m in selector.matchers):
+        raise ValueError(f'{text!r} is not a series: write name{{label="value"}}')
+    pairs = {m.name: m.value for m in selector.matchers}
+    return Labels({METRIC_NAME: selector.name, **pairs} if selector.name else pairs)
+
+
+class Cases:
+    """A SeriesSource over written series. Sample i is at `start + i * interval`."""
+
+    def __init__(self, series: Mapping[str, str], start: float, interval: float) -> None:
+        self.start = start
+        self.end = start
+        self._frames = []
+        for name, text in series.items():
+            samples = values(text)
+            kept = [i for i, sample in enumerate(samples) if sample is not None]
+            times = start + interval * np.array(kept, dtype=np.float64)
+            column = np.array([samples[i] for i in kept], dtype=np.float64)
+            self._frames.append(Frame(times, column[:, None], [labels(name)]))
+            self.end = max(self.end, start + interval * (len(samples) - 1))
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        found = []
+        for frame in self._frames:
+            if all(m.matches(frame.labels[0]) for m in matchers):
+                inside = (frame.times >= start) & (frame.times <= end)
+                cells = frame.values[inside]
+                if cells.size and not is_stale(cells).all():
+                    found.append(Frame(frame.times[inside], cells, frame.labels))
+        return found

@@ -1,0 +1,121 @@
+"""Every rule on written series: cases that fire, look-alikes that must not, and cases that cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+import yaml
+from msgspec import Struct
+
+from diagnoser.findings import Findings
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from rules.loader import Knowledge, load
+from rules.model import Signal
+from series.types import Labels
+
+from .notation import Cases
+
+HERE = Path(__file__).parent
+START = 1_700_000_000.0
+FAST, SLOW = 60.0, 900.0
+ENTITY = Labels({"engine": "e"})
+ALWAYS_DECIDED = {"TEL01"}
+"""Rules that look only at what makes an engine an entity in the first place."""
+
+Outcome = Literal["fired", "clear", "unknown", "n/a"]
+
+
+class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    title: str
+    expect: Outcome
+    series: dict[str, str]
+    interval: str = "5s"
+    at: str = ""  # since the first sample; empty: the last sample
+    cold: bool = False  # a cold triage: one look over everything that was seen
+    says: str = ""  # text of the conclusion or, where the rule did not fire, of the reason
+    setting: str = ""  # "flag now -> to" of the first lever that has one
+
+
+class File(Struct, frozen=True, forbid_unknown_fields=True):
+    code: str
+    cases: list[Case]
+
+
+def files() -> Iterator[File]:
+    for path in sorted(HERE.glob("*.yaml")):
+        file = msgspec.convert(yaml.safe_load(path.read_text()), File)
+        assert file.code == path.stem
+        yield file
+
+
+FILES = list(files())
+CASES = [pytest.param(f.code, case, id=f"{f.code}: {case.title}") for f in FILES for case in f.cases]
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> Knowledge:
+    return load()
+
+
+def seconds(duration: str) -> float:
+    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+
+
+def judged(knowledge: Knowledge, code: str, case: Case) -> tuple[Judge, list[Judgement], Span]:
+    """One rule over a case, looked at on every sample as the agent does, or once where it is cold."""
+    alone = only(knowledge, code)
+    interval = seconds(case.interval)
+    source = Cases(case.series, START, interval)
+    at = START + seconds(case.at) if case.at else source.end
+    judge = Judge(alone, Signals(alone, source))
+    if case.cold:
+        span = Span(at, at - START, at - START, cold=True)
+        return judge, judge.judge(span), span
+    judgements: list[Judgement] = []
+    span = Span(START, FAST, SLOW)
+    for i in range(int((at - START) / interval) + 1):
+        span = Span(START + i * interval, FAST, SLOW)
+        judgements = judge.judge(span)
+    return judge, judgements, span
+
+
+def only(knowledge: Knowledge, code: str) -> Knowledge:
+    """The knowledge with one rule, its levers and the signals that these speak of."""
+    rule = knowledge.rules[code]
+    levers = {use.lever: knowledge.levers[use.lever] for use in rule.levers}
+    text = msgspec.json.encode([rule, *levers.values()]).decode() + " traffic"
+    signals: dict[str, Signal] = {}
+    while found := {n: s for n, s in knowledge.signals.items() if n not in signals and n in text}:
+        signals |= found
+        text = msgspec.json.encode(list(found.values())).decode()
+    return Knowledge(knowledge.families, signals, {code: rule}, levers)
+
+
+@pytest.mark.parametrize(("code", "case"), CASES)
+def test_case(knowledge: Knowledge, code: str, case: Case) -> None:
+    judge, judgements, span = judged(knowledge, code, case)
+    assert not judge.crashed
+    found = next(j for j in judgements if j.entity == ENTITY)
+    assert (found.outcome, found.reason) == (case.expect, found.reason)
+    assert "it counts after" not in found.reason or "it counts after" in case.says  # else clear by accident
+    finding = Findings(judge, judgements, span).build(found)
+    assert case.says in (finding.conclusion or finding.reason)
+    if case.setting:
+        first = next(s for lever in finding.levers if (s := lever.setting) is not None)
+        assert f"{first.flag} {first.now} -> {first.to}" == case.setting
+
+
+@pytest.mark.parametrize("code", sorted(load().rules))
+def test_every_rule_has_cases_of_every_outcome(knowledge: Knowledge, code: str) -> None:
+    expected: set[Any] = {"fired", "clear"}
+    if code not in ALWAYS_DECIDED:
+        expected.add("unknown")
+    if knowledge.rules[code].applies.traffic:
+        expected.add("n/a")
+    outcomes = {case.expect for f in FILES if f.code == code for case in f.cases}
+    assert expected <= outcomes
