@@ -16,6 +16,7 @@ import ipaddress
 import math
 import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -442,7 +443,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:
-        _log.exception("a request failed", path=request.path)
+        # As text: the default rendering of exceptions shows local variables, and takes seconds on the loop.
+        _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
         kind, message = "internal", "the agent failed to answer; its log says why"
     return _json({"status": "error", "errorType": kind, "error": message}, _STATUS[kind])
 
