@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LabError, TimeoutError) as error:
         print(f"lab: {error or 'took too long'}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         _say("ended")
         return 130
     return 0

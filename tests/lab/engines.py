@@ -118,6 +118,7 @@ class Engines:
         self._ports: dict[str, _Port] = {}
         self._server: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+        self._asked = 0
 
     @property
     def running(self) -> list[Engine]:
@@ -211,9 +212,17 @@ class Engines:
         if self._server is None or self._server.stdin is None:
             raise LabError("the fork server is not running")
         async with self._turn:
-            self._server.stdin.write(json.dumps(command).encode() + b"\n")
-            await self._server.stdin.drain()
-            return await self._read_answer(STOP_TIMEOUT_S)
+            self._asked += 1
+            with contextlib.suppress(ConnectionError):  # reading tells why it is gone
+                self._server.stdin.write(json.dumps({"id": self._asked, **command}).encode() + b"\n")
+                await self._server.stdin.drain()
+            while True:
+                answer = await self._read_answer(STOP_TIMEOUT_S)
+                if answer["id"] == self._asked:  # else it answers somebody who was cancelled while waiting
+                    break
+        if "error" in answer:
+            raise LabError(f"the fork server failed: {answer['error']}")
+        return answer
 
     async def _read_answer(self, limit_s: float) -> dict[str, Any]:
         assert self._server is not None and self._server.stdout is not None
@@ -223,10 +232,8 @@ class Engines:
             raise LabError(f"the fork server said nothing for {limit_s:.0f} s") from error
         if not line:
             said = (self._folder / "forkserver.log").read_text(errors="replace")
-            raise LabError(f"the fork server ended:\n{said[-2000:]}")
+            raise LabError(f"the fork server ended; its log ends with\n{said[-2000:].strip()}")
         answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise LabError(f"the fork server failed: {answer['error']}")
         return answer
 
     async def _until_healthy(self, engine: Engine) -> None:
@@ -251,7 +258,7 @@ class Engines:
             self._ports.pop(name).release()
 
     async def _shut_down(self, server: asyncio.subprocess.Process) -> None:
-        with contextlib.suppress(LabError, ConnectionError):
+        with contextlib.suppress(LabError):
             await self._ask(do="stop", names=list(self._ports))
         if server.stdin is not None:
             server.stdin.close()

@@ -26,6 +26,8 @@ from .traffic import Ask, InfiniteCache, Prompts, Tenant, percentile, poisson
 TENANT_HEADER = "X-Tenant"
 REQUEST_TIMEOUT_S = 120.0
 DRAIN_S = 15.0
+AFTER_ERROR_S = 0.5
+"""A client whose request failed does not hammer on."""
 CUT = "cut"
 """Status of a request that was still running when the load was told to end."""
 
@@ -92,9 +94,7 @@ class Load:
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         )
         self.started = time.time()
-        self._senders = [
-            asyncio.create_task(sender) for tenant in self.tenants for sender in self._ways(tenant)
-        ]
+        self._senders = [asyncio.create_task(sender) for tenant in self.tenants for sender in self._ways(tenant)]
 
     def stop_sending(self) -> None:
         """Start no more requests; those on their way go on. Ends the load as far as the truth goes."""
@@ -123,8 +123,7 @@ class Load:
     def truth(self) -> dict[str, Any]:
         """What this load did, in numbers: in all and per tenant."""
         by_tenant = {
-            tenant.name: summary([s for s in self.samples if s.tenant == tenant.name])
-            for tenant in self.tenants
+            tenant.name: summary([s for s in self.samples if s.tenant == tenant.name]) for tenant in self.tenants
         }
         return {"start": self.started, "end": self.ended, **summary(self.samples), "tenants": by_tenant}
 
@@ -182,6 +181,7 @@ class Load:
             await self._stream(ask, sample, answer)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             sample.status = type(error).__name__
+            await asyncio.sleep(AFTER_ERROR_S)
         if ask.tenant.turns > 1:
             question = ask.prompt[-ask.tenant.question :]
             ask.session.remember(question, answer)

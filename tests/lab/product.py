@@ -36,7 +36,7 @@ def kvitals_command(given: str | None = None) -> list[str]:
 
 
 def slo_arguments(slo: Slo) -> list[str]:
-    return ["--slo", f"ttft_p99={slo.ttft_p99:g}", "--slo", f"itl_p99={slo.itl_p99:g}"]
+    return ["--slo", f"ttft={slo.ttft_p99:g}s", "--slo", f"itl={slo.itl_p99:g}s"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ async def triage(kvitals: Sequence[str], urls: Sequence[str], slo: Slo) -> Verdi
 
 async def record(kvitals: Sequence[str], urls: Sequence[str], file: Path, seconds: float) -> None:
     """Record live engines into a capture."""
-    command = [*kvitals, "record", *urls, "--out", str(file), "--every", "1", "--for", f"{seconds:g}"]
+    command = [*kvitals, "record", *urls, "--out", str(file), "--every", "1s", "--for", f"{seconds:g}s"]
     status, _, err = await _run(command, seconds + RECORD_MARGIN_S)
     if status != 0:
         raise LabError(f"{shlex.join(command)}: exit {status}\n{err[-1500:]}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -24,6 +25,7 @@ from .scenario import PhaseName, Scenario
 from .traffic import InfiniteCache
 
 TRUTH_VERSION = 1
+CHECK_EVERY_S = 1.0
 
 
 @dataclass
@@ -70,8 +72,9 @@ class Stage:
         await self._cleanup.aclose()
 
     async def play(self, phase: PhaseName, seconds: float) -> Played:
+        """Play a phase for this long; an engine that dies ends it at once."""
         async with self.playing(phase) as played:
-            await asyncio.sleep(seconds)
+            await self._watch_over_engines(seconds)
         return played
 
     @contextlib.asynccontextmanager
@@ -81,9 +84,7 @@ class Stage:
         load = Load(self.urls, self.scenario.load(phase), cache=self._cache, seed=seed)
         played = Played(phase, load, {})
         async with contextlib.AsyncExitStack() as watching:
-            watches = {
-                engine.name: await watching.enter_async_context(Watch(engine.url)) for engine in self.engines
-            }
+            watches = {engine.name: await watching.enter_async_context(Watch(engine.url)) for engine in self.engines}
             await load.start()
             self.played.append(played)
             try:
@@ -92,7 +93,6 @@ class Stage:
                 load.stop_sending()
                 self._draining.append(asyncio.create_task(load.drain()))
         played.signatures = {name: watch.signature() for name, watch in watches.items()}
-        await self._checked_lab().check()
 
     async def settle(self) -> None:
         """Wait until the requests of past phases have ended."""
@@ -125,6 +125,9 @@ class Stage:
         for played in self.played:
             await played.load.drain(0.0)
 
-    def _checked_lab(self) -> Engines:
+    async def _watch_over_engines(self, seconds: float) -> None:
         assert self._lab is not None, "the stage was not entered"
-        return self._lab
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            await self._lab.check()
+            await asyncio.sleep(min(left, CHECK_EVERY_S))

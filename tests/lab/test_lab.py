@@ -135,9 +135,7 @@ def test_percentile_is_the_nearest_rank():
 
 
 def test_summary_adds_up():
-    done = Sample(
-        "a", 0.0, 100, 64, "ok", ttft=0.5, itl=[0.1, 0.2], e2e=0.8, answer_tokens=3, cached_tokens=32
-    )
+    done = Sample("a", 0.0, 100, 64, "ok", ttft=0.5, itl=[0.1, 0.2], e2e=0.8, answer_tokens=3, cached_tokens=32)
     cut = Sample("a", 1.0, 60, 0)
     made = summary([done, cut])
     assert made["status"] == {"cut": 1, "ok": 1}

@@ -2,10 +2,10 @@
 
 Runs under the lab's engine environment and is driven over its standard input and output, one JSON object a
 line: {"do": "start", "name", "argv", "title", "env", "log"}, {"do": "stop", "names"}, {"do": "alive"}.
-Each command gets one line of answer. When the input ends, whoever drove it is gone, and everything ends.
+Each command has an "id" and gets one line of answer with that id. When the input ends, so does everything.
 
-Three nets keep processes from being left behind: the end of the input (the driver died, however it died),
-PR_SET_PDEATHSIG in every descendant (this process died), and one process group per engine.
+Three nets keep processes from being left behind: the end of the input, PR_SET_PDEATHSIG here and in every
+descendant (whoever started it died, however it died), and one process group for each engine.
 """
 
 from __future__ import annotations
@@ -168,6 +168,7 @@ def _preload() -> None:
 
 
 def main() -> None:
+    _die_with_parent()  # while importing, nobody reads the input to see it end
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever vLLM prints belongs in the log, not among the answers
     os.set_inheritable(answers.fileno(), False)
@@ -179,11 +180,12 @@ def main() -> None:
     print(json.dumps({"ready_s": round(time.monotonic() - started, 1)}), file=answers)
     try:
         for line in sys.stdin:
+            command = json.loads(line)
             try:
-                answer = server.answer(json.loads(line))
+                answer = server.answer(command)
             except Exception as error:
                 answer = {"error": repr(error)}
-            print(json.dumps(answer), file=answers)
+            print(json.dumps({"id": command["id"], **answer}), file=answers)
     except BrokenPipeError:
         pass  # nobody listens any more
     finally:
