@@ -80,14 +80,15 @@ def build_app(
     ready: Callable[[], bool],
     version: str = "",
     clock: Callable[[], float] = time.time,
-    hosts: Collection[str] | None = ("localhost",),
+    hosts: Collection[str] | None = (),
     limits: Limits = LIMITS,
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
     ready: whether there is a window to ask. version: of kvitals. clock: seconds since the epoch, what a query
-    without a time means by now. hosts: names under which it is served, as from `allowed_hosts`; None is all.
+    without a time means by now. hosts: names, besides localhost, under which it is served; None is all (see
+    `allowed_hosts`).
     """
     api = _Api(source, families, clock, limits)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])
@@ -118,13 +119,13 @@ def build_app(
 
 
 def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
-    """The names by which a server bound to this address may be called: `localhost` and `more` on loopback,
-    any (None) elsewhere. Addresses are always allowed, since rebinding needs a name."""
+    """The names by which a server bound to this address may be called: `more` on loopback, any (None)
+    elsewhere. localhost and addresses are always allowed, since rebinding needs another name."""
     try:
         loopback = bound_to == "localhost" or ipaddress.ip_address(bound_to).is_loopback
     except ValueError:
         loopback = False
-    return frozenset({"localhost", *(name.lower() for name in more)}) if loopback else None
+    return frozenset(more) if loopback else None
 
 
 class _Parameters:
@@ -468,5 +469,5 @@ def _is_allowed(host: str, hosts: Collection[str]) -> bool:
     try:
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
-        return name in hosts
+        return name == "localhost" or name in {known.lower() for known in hosts}
     return True
