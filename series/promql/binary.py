@@ -173,13 +173,13 @@ class _Pairs:
     results: Groups
 
 
-def _pairs(
-    node: Binary, many: LabelSets, one: LabelSets, many_of: Ints, one_of: Ints, budget: Budget
-) -> _Pairs:
+def _pairs(node: Binary, many: LabelSets, one: LabelSets, many_of: Ints, one_of: Ints, budget: Budget) -> _Pairs:
     partners: dict[int, list[int]] = {}
     for column, group in enumerate(one_of.tolist()):
         partners.setdefault(group, []).append(column)
-    budget.take(sum(len(partners.get(g, ())) for g in many_of.tolist()))
+    count = sum(len(partners.get(g, ())) for g in many_of.tolist())
+    if count > 4 * budget.series:
+        raise PromQLError(f"{count} pairs of series match: match on more labels, in {shorten(node)}")
     meeting = [(m, o) for m, g in enumerate(many_of.tolist()) for o in partners.get(g, ())]
     left = np.array([m for m, _ in meeting], dtype=np.int64)
     right = np.array([o for _, o in meeting], dtype=np.int64)

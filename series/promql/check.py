@@ -158,9 +158,7 @@ def _check_call(node: Call) -> None:
     least = len(function.args) - function.optional
     most = len(function.args)
     if len(node.args) < least or (len(node.args) > most and not function.repeats):
-        raise PromQLError(
-            f"{node.func} takes {_count(function)} arguments, not {len(node.args)}: {shorten(node)}"
-        )
+        raise PromQLError(f"{node.func} takes {_count(function)} arguments, not {len(node.args)}: {shorten(node)}")
     for i, arg in enumerate(node.args):
         wanted = function.args[min(i, most - 1)]
         if _known_type(arg) != wanted:

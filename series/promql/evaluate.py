@@ -36,10 +36,11 @@ MAX_STEPS = 11_000
 class Limits:
     """What one query may use.
 
-    samples: cells read from the source and made on the way. series: per selector. seconds: of wall time.
+    samples: cells read from the source and made on the way; a million take 8 MB, several times over.
+    series: per selector. seconds: of wall time.
     """
 
-    samples: int = 20_000_000
+    samples: int = 5_000_000
     series: int = 50_000
     seconds: float = 10.0
 

@@ -8,9 +8,7 @@ series match) is the same from one evaluation of a query to the next, so it is c
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,35 +71,33 @@ class Budget:
                 "the query touches too many samples: select fewer series, a shorter range or a longer step"
             )
         if time.monotonic() > self.deadline:
-            raise PromQLError(
-                "the query took too long: select fewer series, a shorter range or a longer step"
-            )
+            raise PromQLError("the query took too long: select fewer series, a shorter range or a longer step")
 
 
 class _Layouts:
-    """Results that depend on label sets alone, the least recently used forgotten first.
+    """Results that depend on label sets alone.
 
-    Bounded by the number of label sets held and not by entries, since that is what takes the memory.
+    Bounded by the number of label sets held and not by entries, since that is what takes the memory; when it
+    is full everything is forgotten, which costs one slow evaluation and saves bookkeeping in all others.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        self._known: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._known: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, weight: int, compute: Callable[[], T]) -> T:
         found = self._known.get(key)
         if found is not None:
-            with suppress(KeyError):  # another thread has just dropped it
-                self._known.move_to_end(key)
-            result: T = found[0]
-            return result
+            known: T = found
+            return known
         result = compute()
         if weight <= self._limit // 10:
-            self._known[key] = (result, weight)
+            if self._held > self._limit:
+                self._known.clear()
+                self._held = 0
+            self._known[key] = result
             self._held += weight
-            while self._held > self._limit and self._known:
-                self._held -= self._known.popitem(last=False)[1][1]
         return result
 
 

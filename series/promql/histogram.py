@@ -105,9 +105,9 @@ def _interpolated(q: Floats, cells: Floats, bounds: Floats) -> Floats:
     rank = q[:, None] * total
     at = (counts[:, :, :-1] < rank[:, :, None]).sum(axis=2)  # the first bucket that reaches the rank
     before = np.maximum(at - 1, 0)
-    group = np.arange(len(bounds))[None, :]
-    count = np.take_along_axis(counts, at[:, :, None], axis=2)[:, :, 0]
-    below = np.where(at > 0, np.take_along_axis(counts, before[:, :, None], axis=2)[:, :, 0], 0.0)
+    step, group = np.arange(len(q))[:, None], np.arange(len(bounds))[None, :]
+    count = counts[step, group, at]
+    below = np.where(at > 0, counts[step, group, before], 0.0)
     start = np.where(at > 0, bounds[group, before], 0.0)
     end = bounds[group, at]
     result = start + (end - start) * ((rank - below) / (count - below))

@@ -16,6 +16,9 @@ MAX_LENGTH = 16 * 1024
 MAX_NESTING = 60
 MAX_OPERATORS = 400
 MAX_TOKENS = 4000
+MAX_DURATION = 10 * 365 * 86400.0
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0}
 
 _DURATION = r"(?:[0-9]+(?:ms|[smhdwy]))+"
 _TOKEN = re.compile(
@@ -70,12 +73,22 @@ def _next(text: str, at: int) -> Token:
         found = _RANGE.match(text, at + 1)
         if not found:
             raise PromQLError("expected a duration as in [5m], or a subquery as in [1h:1m]", offset=at)
+        _check_duration(found["range"], at)
+        _check_duration(found["step"] or "1m", at)
         return Token("range", text[at : found.end()], at)
     found = _TOKEN.match(text, at)
     if not found:
         hint = _HINTS.get(text[at], f"cannot read {shorten(text[at : at + 20])!r}")
         raise PromQLError(hint, offset=at)
+    if found.lastgroup == "duration":
+        _check_duration(found.group(), at)
     return Token(found.lastgroup or "", found.group(), at)
+
+
+def _check_duration(text: str, at: int) -> None:
+    parts = re.findall(r"([0-9]+)(ms|[smhdwy])", text)
+    if len(text) > 40 or sum(int(count) * _SECONDS[unit] for count, unit in parts) > MAX_DURATION:
+        raise PromQLError(f"the duration {shorten(text, 40)} is too long", offset=at)
 
 
 def _check_depth(tokens: list[Token]) -> None:

@@ -48,8 +48,11 @@ def parse(text: str) -> Expr:
     _check_words(tokens)
     try:
         tree = p.parse(text)
-    except ValueError as error:
-        raise PromQLError(f"{error}: {shorten(text)}") from None
+    except BaseException as error:
+        # The parser reports a bug in itself as a bare BaseException of this name.
+        if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
+            raise PromQLError(f"{error}: {shorten(text)}") from None
+        raise
     expr = _convert(tree, 0)
     check(expr)
     return expr
@@ -62,7 +65,7 @@ def _check_words(tokens: list[Token]) -> None:
     for i, token in enumerate(tokens):
         after = tokens[i + 1].text if i + 1 < len(tokens) else ""
         braces += {"{": 1, "}": -1}.get(token.text, 0) if token.kind == "op" else 0
-        if token.kind == "name" and not braces:
+        if token.kind == "name" and before.text.lower() != "offset" and not braces:
             _check_name(token, before, after)
         elif token.kind == "duration" and before.text.lower() != "offset":
             signed = before.text in ("-", "+") and i > 1 and tokens[i - 2].text.lower() == "offset"
@@ -70,6 +73,8 @@ def _check_words(tokens: list[Token]) -> None:
                 raise PromQLError(f"the duration {token.text} stands where none can", offset=token.offset)
         elif token.kind == "number" and before.text.lower() == "offset":
             raise PromQLError(f"an offset needs a unit, as in {token.text}s", offset=token.offset)
+        elif token.kind == "name" and before.text.lower() == "offset":
+            raise PromQLError("an offset is a duration, as in offset 5m", offset=token.offset)
         elif token.kind == "string" and braces and before.text not in ("=", "!=", "=~", "!~"):
             raise PromQLError("quoted names are not in the subset", offset=token.offset)
         before = token

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from series.promql.check import check
+from series.promql.check import check, type_of
 from series.promql.errors import PromQLError
 from series.promql.nodes import (
     Aggregate,
@@ -21,9 +21,7 @@ from series.promql.nodes import (
     rebuild,
 )
 
-_PARAMETER = re.compile(
-    r"\$(?:(?P<escaped>\$)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))", re.ASCII
-)
+_PARAMETER = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))", re.ASCII)
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -70,15 +68,15 @@ def _inline(expr: Expr, definitions: Mapping[str, Expr], step: float, within: tu
     return _map_children(expr, lambda child: _inline(child, definitions, step, within))
 
 
-def _definition(
-    selector: Selector, definitions: Mapping[str, Expr], step: float, within: tuple[str, ...]
-) -> Expr:
+def _definition(selector: Selector, definitions: Mapping[str, Expr], step: float, within: tuple[str, ...]) -> Expr:
     name = selector.name
     if any(m.value for m in selector.matchers):
         raise PromQLError(f"{name} is a defined signal and takes no matchers: {selector}")
     if name in within:
         raise PromQLError(f"these definitions use each other in a circle: {' -> '.join((*within, name))}")
-    return _inline(definitions[name], definitions, step, (*within, name))
+    definition = _inline(definitions[name], definitions, step, (*within, name))
+    # A recorded scalar is a series without labels.
+    return Call("vector", (definition,)) if type_of(definition) == "scalar" else definition
 
 
 def shift(expr: Expr, offset: float) -> Expr:

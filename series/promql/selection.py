@@ -28,9 +28,7 @@ class Block:
     labels: LabelSets
 
 
-def select(
-    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget
-) -> list[Block]:
+def select(source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget) -> list[Block]:
     """The series with samples in start <= t <= end (milliseconds), every series in one block only."""
     frames = source.select(matchers, start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND)
     blocks = []
@@ -41,9 +39,7 @@ def select(
             blocks.append(block)
     total = sum(len(b.labels) for b in blocks)
     if total > budget.series:
-        raise PromQLError(
-            f"a selector finds {total} series and {budget.series} are allowed: add matchers to it"
-        )
+        raise PromQLError(f"a selector finds {total} series and {budget.series} are allowed: add matchers to it")
     return blocks if len(blocks) < 2 else _unique(blocks, total)
 
 
@@ -186,6 +182,4 @@ def recorded(steps: Ints, grid: Grid, ends: Ints, length: int, budget: Budget) -
     low = np.searchsorted(steps, ends - length, "left")
     high = np.searchsorted(steps, ends, "right")
     present = None if grid.present.all() else grid.present
-    return Selected(
-        grid.labels, [Windows(steps[:, None], grid.values, present, low, high, ends, length, budget)]
-    )
+    return Selected(grid.labels, [Windows(steps[:, None], grid.values, present, low, high, ends, length, budget)])

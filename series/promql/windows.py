@@ -44,6 +44,11 @@ class Windows:
         return self.length / 1000.0
 
     @cached_property
+    def columns(self) -> Ints:
+        """[1, S]: the columns, to index with beside rows of shape [N, S] or [N, 1]."""
+        return np.arange(self.values.shape[1])[None, :]
+
+    @cached_property
     def _before(self) -> Ints:
         """[T, S]: the last row at or before each row that holds a sample, -1 where none does."""
         assert self.present is not None
@@ -93,14 +98,15 @@ class Windows:
         rows = np.maximum(self.last - 1, 0)
         if self.present is None:
             return rows
-        return np.maximum(np.take_along_axis(self._before, rows, axis=0), 0)
+        return np.maximum(self._before[rows, self.columns], 0)
 
     def value(self, rows: Ints) -> Floats:
         """[N, S]: the values at `rows`."""
         if rows.shape[1] == 1:
             picked: Floats = self.values[rows[:, 0]]
             return picked
-        return np.take_along_axis(self.values, rows, axis=0)
+        found: Floats = self.values[rows, self.columns]
+        return found
 
     def time(self, rows: Ints) -> Ints:
         """[N, S] or [N, 1]: the times at `rows`, milliseconds."""
@@ -110,7 +116,8 @@ class Windows:
         if rows.shape[1] == 1:
             whole: Ints = self.times[rows[:, 0]]
             return whole
-        return np.take_along_axis(self.times, rows, axis=0)
+        found: Ints = self.times[rows, self.columns]
+        return found
 
     @cached_property
     def previous(self) -> Floats:
@@ -120,7 +127,7 @@ class Windows:
             result[1:] = self.values[:-1]
             return result
         before = self._before[:-1]
-        shifted = np.take_along_axis(self.values, np.maximum(before, 0), axis=0)
+        shifted = self.values[np.maximum(before, 0), self.columns]
         result[1:] = np.where(before >= 0, shifted, np.nan)
         return result
 
@@ -134,10 +141,9 @@ class Windows:
         """[N, S]: how many of `marks` lie in each window after its first sample."""
         if not marks.any():
             return np.zeros((len(self.low), self.values.shape[1]))
-        sums = np.cumsum(marks, axis=0)
-        columns = np.arange(self.values.shape[1])[None, :]
-        counted: Floats = (sums[self.last, columns] - sums[self.first, columns]).astype(np.float64)
-        return counted
+        sums = np.cumsum(marks, axis=0, dtype=np.float64)
+        within: Floats = sums[self.last, self.columns] - sums[self.first, self.columns]
+        return within
 
     def blocks(self) -> Iterator[tuple[int, Floats, Bools | None]]:
         """For every window that is not empty: its step, its values [R, S] and which of them are samples."""
@@ -188,9 +194,8 @@ def _lost_in_resets(w: Windows) -> Floats:
         total: Floats = lost[w.low[0] + 1 : w.high[0]].sum(axis=0)[None, :]
         return total
     sums = np.cumsum(lost, axis=0)
-    columns = np.arange(lost.shape[1])[None, :]
     if np.isfinite(sums[-1]).all():
-        difference: Floats = sums[w.last, columns] - sums[w.first, columns]
+        difference: Floats = sums[w.last, w.columns] - sums[w.first, w.columns]
         return difference
     out = np.zeros((len(w.low), lost.shape[1]))
     for step, (low, high) in enumerate(zip(w.low.tolist(), w.high.tolist(), strict=True)):
@@ -346,8 +351,9 @@ def mean(block: Floats, mask: Bools | None) -> Floats:
 def stddev(block: Floats, mask: Bools | None) -> Floats:
     """[S]: the population standard deviation of each column of [R, S]."""
     deviation = filled(block - mean(block, mask), mask, 0.0)
-    result: Floats = np.sqrt((deviation * deviation).sum(axis=0) / counts(block, mask))
-    return result
+    result = np.sqrt((deviation * deviation).sum(axis=0) / counts(block, mask))
+    # A sum of squares that overflows is NaN in Prometheus, whose compensation is then Inf - Inf.
+    return np.where(np.isinf(result), np.nan, result)
 
 
 def quantile(q: float, block: Floats, mask: Bools | None) -> Floats:
