@@ -28,7 +28,7 @@ from agent.senses.reading import Meaning, Reading, read, recognise
 from agent.senses.status import Identity, Outcome, Status
 from rules.engine_map import EngineMap
 from series.types import Bools, Floats, Labels
-from series.window import Columns, Group, Window
+from series.window import NOWHERE, Columns, Group, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"
@@ -61,7 +61,7 @@ class _Plan:
 
     layout: Layout
     reading: Reading
-    columns: Columns  # -1: not written by itself
+    columns: Columns  # NOWHERE: not taken, or only as a part of a fold
     scales: Floats
     monotone: Bools
     raw: Floats  # newest values as the page has them
@@ -75,7 +75,7 @@ class _Plan:
     @property
     def used(self) -> set[int]:
         """The columns that it writes."""
-        return {column for column in self.columns.tolist() if column >= 0} | {fold[0] for fold in self.folds}
+        return {*self.columns.tolist(), *(fold[0] for fold in self.folds)} - {NOWHERE}
 
 
 class Translator:
@@ -83,7 +83,7 @@ class Translator:
 
     def __init__(self, window: Window, key: str, identity: Identity, maps: Sequence[EngineMap]) -> None:
         self._group: Group = window.group(key)
-        self._identity = identity
+        self.identity = identity
         self._maps = maps
         self.status = Status(window, key, identity)
         self._plan: _Plan | None = None
@@ -111,7 +111,9 @@ class Translator:
             self._compile(page.layout, system)
         elif self._plan is not None and self._outdated:
             self._compile(self._plan.layout, self._plan.reading.system)
-            page = Page(page.layout, True, *self._patched(page), page.timestamped)
+            values = self._plan.raw.copy()
+            values[page.indices] = page.values
+            page = Page(page.layout, True, np.arange(values.size), values, page.timestamped)
         if self._plan is None:
             known = ", ".join(m.title for m in self._maps)
             return self.bad(t, "no_engine", _NO_ENGINE.format(known=known), duration)
@@ -145,16 +147,9 @@ class Translator:
     def _told_version(self) -> str:
         return self._info.get(VERSION, {}).get("version", "")
 
-    def _patched(self, page: Page) -> tuple[list[int], list[float]]:
-        """All values of a page of which only the changes are given."""
-        assert self._plan is not None
-        values = self._plan.raw.copy()
-        values[page.indices] = page.values
-        return list(range(values.size)), values.tolist()
-
     def _compile(self, layout: Layout, system: EngineMap) -> None:
         before, self._outdated = self._plan, False
-        reading = read(layout, system, self._told_version(), self._identity, self.reading)
+        reading = read(layout, system, self._told_version(), self.identity, self.reading)
         plan = _empty_plan(layout, reading)
         if before is not None:
             _carry(before, plan)
@@ -185,8 +180,7 @@ class Translator:
             plan.folds.append((column, positions, labels.name.endswith(_MEANS_MAX)))
 
     def _write(self, plan: _Plan, t: float, page: Page) -> None:
-        index = np.array(page.indices, dtype=np.intp)
-        new = np.array(page.values, dtype=np.float64)
+        index, new = page.indices, page.values
         old = plan.raw[index]
         fell = (new < old) & plan.monotone[index]  # false where there was no value, which is NaN
         plan.raw[index] = new
@@ -194,16 +188,14 @@ class Translator:
         if self._has_new_start_time(plan):
             self._restarted(plan, plan.reading.ranks)
         elif fell.any():
-            was = dict(zip(page.indices, old.tolist(), strict=True))
+            was = dict(zip(index.tolist(), old.tolist(), strict=True))
             gaps = self._mend(plan, index[fell].tolist(), was)
         if plan.shifted:
             new = new + plan.shift[index]
         if plan.scaled:
             new = new * plan.scales[index]
         columns = plan.columns[index]
-        own = columns >= 0
-        columns, new = columns[own], new[own]
-        folded = _fold(plan)
+        folded = _fold(plan) if plan.folds else {}
         if plan.reading.adapters:
             folded |= self._adapters_in_use(plan)
         if folded:
@@ -244,7 +236,7 @@ class Translator:
             plan.shift[member] += 0.0 if np.isnan(fall) else fall
         plan.shifted = bool(plan.shift.any())
         self.status.drop("falling_sum", len(members))
-        columns = {int(plan.columns[member]) for member in members if plan.columns[member] >= 0}
+        columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
         columns |= {column for column, positions, _ in plan.folds if members.intersection(positions)}
         return sorted(columns)
 
@@ -272,10 +264,10 @@ class Translator:
         if using - self._lora_names:
             values["kvitals_lora_adapter_active", "other"] = 1.0
         ranks = plan.reading.ranks
-        engine = self._identity.engine(ranks[0] if len(ranks) == 1 else None, len(ranks))
+        engine = self.identity.engine(ranks[0] if len(ranks) == 1 else None, len(ranks))
         columns: dict[int, float] = {}
         for (family, name), value in values.items():
-            column = self._group.column(self._identity.series(family, engine, adapter=name))
+            column = self._group.column(self.identity.series(family, engine, adapter=name))
             if column is not None:
                 columns[column] = value
         self._lora_columns.update(columns)
@@ -290,19 +282,19 @@ class Translator:
     def _understood(self, reading: Reading) -> None:
         """Say what a layout tells beside its values."""
         n = len(reading.ranks)
-        engines = {rank: self._identity.engine(rank, n) for rank in reading.ranks}
+        engines = {rank: self.identity.engine(rank, n) for rank in reading.ranks}
         self.status.identify(list(engines.values()))
         for topic, pairs in (("missing", reading.missing), ("outdated", reading.outdated)):
             name = f"kvitals_family_{topic}"
             said = {
-                self._identity.series(name, engine, family=family, raw=raw): 1.0
+                self.identity.series(name, engine, family=family, raw=raw): 1.0
                 for engine in engines.values()
                 for family, raw in pairs
             }
             self.status.say(topic, said)
         restarts = {engines[rank]: float(self._restarts.get(rank, 0)) for rank in engines}
         name = "kvitals_engine_restarts_total"
-        self.status.say("restarts", {self._identity.series(name, e): count for e, count in restarts.items()})
+        self.status.say("restarts", {self.identity.series(name, e): count for e, count in restarts.items()})
         self._say_facts()
 
     def _say_facts(self) -> None:
@@ -313,11 +305,11 @@ class Translator:
             own = reading.facts.get(rank, {}) if reading else {}
             for source, known in ({PAGE: own} | self._facts).items():
                 for fact, number in known.items():
-                    labels = self._identity.series("kvitals_engine_fact", engine, fact=fact, source=source)
+                    labels = self.identity.series("kvitals_engine_fact", engine, fact=fact, source=source)
                     facts[labels] = number
             strings = self._strings(rank)
             if strings:
-                infos[self._identity.series("kvitals_engine_info", engine, **strings)] = 1.0
+                infos[self.identity.series("kvitals_engine_info", engine, **strings)] = 1.0
         self.status.say("facts", facts)
         self.status.say("info", infos)
 
@@ -340,7 +332,7 @@ def _empty_plan(layout: Layout, reading: Reading) -> _Plan:
     return _Plan(
         layout,
         reading,
-        columns=np.full(len(meanings), -1, dtype=np.intp),
+        columns=np.full(len(meanings), NOWHERE, dtype=np.intp),
         scales=scales,
         monotone=np.array([m is not None and m.monotone for m in meanings], dtype=np.bool_),
         raw=np.full(len(meanings), np.nan),
@@ -385,6 +377,5 @@ def _fold(plan: _Plan) -> dict[int, float]:
     """Columns and values of series that several raw ones make up."""
     values = (plan.raw + plan.shift) * plan.scales
     return {
-        column: float((np.max if largest else np.sum)(values[positions]))
-        for column, positions, largest in plan.folds
+        column: float((np.max if largest else np.sum)(values[positions])) for column, positions, largest in plan.folds
     }

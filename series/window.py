@@ -26,6 +26,9 @@ Columns = npt.NDArray[np.intp]
 MAX_ROWS_PER_SECOND = 4.0
 """More rows than this within the retention push out the oldest ones."""
 
+NOWHERE = 0
+"""A column of each group that is no series. What is written there is gone, which is cheaper than not writing it."""
+
 RESTART_SECONDS = 60.0
 """A clock that is further back than this was set back: waiting for it to catch up would be blindness."""
 
@@ -116,7 +119,7 @@ class Group:
         self._values: Floats = np.empty((_FIRST_ROWS, _FIRST_COLUMNS))
         self._first, self._last = 0, 0  # live rows are [first, last)
         self._now: Floats = np.full(_FIRST_COLUMNS, STALE)  # newest value of each column
-        self._labels: list[Labels | None] = []  # by column; None is a free one
+        self._labels: list[Labels | None] = [None]  # by column; None is a free one, and `NOWHERE`
         self._columns: dict[Labels, int] = {}
         self._names: dict[str, list[int]] = {}
         self._ended: dict[int, float] = {}  # column -> time of its end

@@ -18,6 +18,14 @@ from dataclasses import dataclass
 from itertools import compress
 from operator import ne
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from series.types import Floats
+
+Indices = npt.NDArray[np.intp]
+
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A raw series: its name and its labels in order of name, those with an empty value left out."""
 
@@ -87,19 +95,18 @@ class Layout:
     created: int  # `_created` samples, which are dropped: they are start times and never move
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """What a page says that the last good one did not.
 
     fresh: the layout is new, so every sample is listed.
-    indices, values: the samples on changed lines, as positions in `layout.series`.
+    indices[K], values[K]: the samples on changed lines; an index is a position in `layout.series`.
     timestamped: samples on the whole page that carried a time of their own, which is ignored.
     """
 
     layout: Layout
     fresh: bool
-    indices: list[int]
-    values: list[float]
+    indices: Indices
+    values: Floats
     timestamped: int
 
     @property
@@ -167,24 +174,26 @@ class PageParser:
         heads = list(compress(memo.heads, differs))
         news = list(compress(lines, differs))
         tails = list(map(bytes.removeprefix, news, heads))
+        joined = b"".join(tails)
         # The lengths add up only where every line began with its head.
-        if sum(map(len, heads)) + sum(map(len, tails)) != sum(map(len, news)):
+        if len(b"".join(heads)) + len(joined) != len(b"".join(news)):
             return None
-        if max(map(len, tails), default=0) > memo.slack:
+        if len(joined) > memo.slack and max(map(len, tails)) > memo.slack:
             return None
-        values = _numbers(tails)
+        # Python reads 1_000 as a number, the format does not.
+        values = None if b"_" in joined else _numbers(tails)
         if values is None or memo.timestamped:
             values = self._tails(memo, list(compress(range(len(lines)), differs)), tails)
             if values is None:
                 return None
         memo.lines = lines
-        indices = list(compress(memo.samples, differs))
-        if min(indices, default=0) < 0:
-            values = [value for index, value in zip(indices, values, strict=True) if index >= 0]
-            indices = [index for index in indices if index >= 0]
+        indices = np.fromiter(compress(memo.samples, differs), np.intp, len(tails))
+        if memo.layout.duplicates or memo.layout.created:
+            kept = indices >= 0
+            indices, values = indices[kept], values[kept]
         return Page(memo.layout, False, indices, values, len(memo.timestamped))
 
-    def _tails(self, memo: _Memo, changed: list[int], tails: list[bytes]) -> list[float] | None:
+    def _tails(self, memo: _Memo, changed: list[int], tails: list[bytes]) -> Floats | None:
         """The values where some lines carry more than a number; None where a line is not sound."""
         values: list[float] = []
         timestamped: list[bool] = []
@@ -197,7 +206,7 @@ class PageParser:
             timestamped.append(timed)
         memo.timestamped.difference_update(changed)
         memo.timestamped.update(compress(changed, timestamped))
-        return values
+        return np.array(values, dtype=np.float64)
 
     def _rebuild(self, body: bytes, lines: list[bytes], open_metrics: bool) -> Page:
         """The page parsed from scratch but for the heads that are known."""
@@ -214,7 +223,7 @@ class PageParser:
         slack = self._limits.line_bytes - max(map(len, builder.heads), default=0)
         self._memo = _Memo(open_metrics, lines, builder.heads, samples, layout, timestamped, slack)
         self._known = builder.seen
-        return Page(layout, True, list(range(len(values))), values, len(timestamped))
+        return Page(layout, True, np.arange(len(values)), np.array(values, dtype=np.float64), len(timestamped))
 
 
 class _Builder:
@@ -317,14 +326,12 @@ def _not_text(body: bytes, content_type: str) -> bool:
     return body[:64].lstrip()[:1] in (b"<", b"{", b"[")
 
 
-def _numbers(tails: list[bytes]) -> list[float] | None:
+def _numbers(tails: list[bytes]) -> Floats | None:
     """The tails as numbers, or None where one is more or other than a number."""
     try:
-        values = list(map(float, tails))
+        return np.fromiter(map(float, tails), np.float64, len(tails))
     except ValueError:
         return None
-    # Python reads 1_000 as a number, the format does not.
-    return None if b"_" in b"".join(tails) else values
 
 
 def _tail(tail: bytes, open_metrics: bool) -> tuple[float, bool]:

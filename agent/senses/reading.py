@@ -299,5 +299,3 @@ def _names(labels: dict[str, str], *lists: str) -> frozenset[str]:
 def _natural(rank: str) -> tuple[int, str]:
     """10 after 9."""
     return len(rank), rank
-
-

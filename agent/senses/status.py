@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+import numpy as np
+
 from series.types import METRIC_NAME, STALE, Labels
-from series.window import Window
+from series.window import Columns, Window
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,7 @@ class Identity:
         return Labels({**self.labels, **labels, METRIC_NAME: family, "engine": engine})
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What one scrape came to. Sizes and counts are those of a good page."""
 
     reason: str
@@ -75,7 +77,8 @@ class Status:
         self._said: dict[str, dict[Labels, float]] = {}  # topic -> its series
         self._columns: dict[Labels, int] = {}
         self._pending: dict[int, float] = {}  # column -> value of the next row
-        self._each: list[tuple[int, int]] = []  # column, and which of `_EVERY_ROW` it has
+        self._each: Columns = np.empty(0, np.intp)  # columns that every row writes
+        self._which: list[int] = []  # and which of `_EVERY_ROW` they have
         self._dropped = dict.fromkeys(DROPS, 0)
         self._good = Outcome("unknown", 0.0)
         self._good_at = 0.0
@@ -126,11 +129,13 @@ class Status:
         self.last = outcome
         good = self._good
         age = t - self._good_at
-        values = (float(outcome.ok), outcome.duration, age, good.size, good.samples, good.unknown)
-        for column, which in self._each:
-            self._pending[column] = values[which]
-        self._group.append(t, list(self._pending), list(self._pending.values()))
-        self._pending.clear()
+        every = (float(outcome.ok), outcome.duration, age, good.size, good.samples, good.unknown)
+        columns, values = self._each, [every[which] for which in self._which]
+        if self._pending:
+            columns = np.concatenate((columns, np.fromiter(self._pending, np.intp)))
+            values += self._pending.values()
+            self._pending.clear()
+        self._group.append(t, columns, values)
 
     def _name_engines(self, engines: Sequence[str]) -> None:
         self.engines = list(engines)
@@ -138,7 +143,11 @@ class Status:
         which = {self._identity.series(name, e): i for e in engines for i, name in enumerate(families)}
         before = self._said.get("each", {})
         self.say("each", {labels: before.get(labels, STALE) for labels in which})
-        self._each = [(self._columns[labels], i) for labels, i in which.items() if labels in self._columns]
+        placed = [(self._columns[labels], i) for labels, i in which.items() if labels in self._columns]
+        for column, _ in placed:
+            self._pending.pop(column, None)  # each row writes them anyway
+        self._each = np.array([column for column, _ in placed], dtype=np.intp)
+        self._which = [i for _, i in placed]
         self._say_state(self.last.reason)
         self._say_drops()
 
