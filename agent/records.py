@@ -47,4 +47,5 @@ class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     seconds: float
 
 
-Record = ScrapeRecord | FactsRecord | ProbeRecord
+ScrapeSenseRecord = ScrapeRecord | FactsRecord
+Record = ScrapeSenseRecord | ProbeRecord

@@ -118,6 +118,11 @@ class Node:
             self._say_objectives(record.target)
         self._sense.feed(record)
 
+    def complaints(self) -> list[str]:
+        """For each target whose last scrape failed: its URL, why, and what to do."""
+        last = {t.url: self._sense.translator(key).status.last for key, t in self._targets.items()}
+        return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
+
     async def _chosen(self, urls: Sequence[str], said: list[str]) -> Sequence[Target]:
         if urls:
             configured = {t.url: t for t in self.config.targets}
@@ -153,7 +158,7 @@ class Node:
         self._targets[key] = target
 
     async def _read(self, key: str) -> list[Record]:
-        records = await self._sense.read(key)
+        records: list[Record] = [*await self._sense.read(key)]
         version = next(
             (r.info.get("version") for r in records if isinstance(r, FactsRecord) and r.source == VERSION), ""
         )

@@ -163,7 +163,7 @@ class Findings:
             mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
             number = float(mine[0]) if mine else None
         back = span.fast * 2
-        lines = []
+        lines: list[EvidenceLine] = []
         for series in evaluate_range(expr, source, span.at - back, span.at, back / EVIDENCE_POINTS):
             if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
                 rest = dict(series.labels.drop(*entity, METRIC_NAME))
@@ -200,7 +200,8 @@ class Findings:
         return found
 
     def _next_check(self, rule: Rule) -> str:
-        return f"after a change, watch {rule.evidence[0].title.lower()} for a few minutes: {rule.evidence[0].query.strip()}"
+        first = rule.evidence[0]
+        return f"after a change, watch {first.title.lower()} for a few minutes: {first.query.strip()}"
 
 
 def in_words(confidence: float) -> str:

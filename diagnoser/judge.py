@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from diagnoser.condition import Decided, Values, Verdict, decide
-from diagnoser.signals import Signals, Span, by_entity
+from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
 from rules.condition import Comparison, Condition, parse_condition
 from rules.finding import Outcome
 from rules.loader import Knowledge, parameters, signal_names
 from rules.model import SCOPES, Rule
-from series.promql import Expr, Number, evaluate, expand, parse
+from series.promql import Expr, Selector, evaluate, expand, parse
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
 ENTITIES = "kvitals_target_up"
@@ -149,7 +149,7 @@ class Judge:
             return Judgement(rule, entity, "fired", "", verdict, start, memory.from_start)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
-        return Judgement(rule, entity, "clear", self.why_false(verdict), verdict)
+        return Judgement(rule, entity, "clear", self.why_false(verdict, entity), verdict)
 
     def why_unknown(self, verdict: Verdict, entity: Labels, span: Span) -> str:
         """Which signals were missing, and why."""
@@ -158,9 +158,9 @@ class Judge:
         absent = [n for n in missing if entity not in known[n].values]
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span)[0]}" for n in absent)
 
-    def why_false(self, verdict: Verdict) -> str:
+    def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison, with its numbers."""
-        return describe(verdict.false, self.knowledge) if verdict.false else ""
+        return describe(verdict.false, entity, self.signals.known, self.knowledge) if verdict.false else ""
 
 
 def missing_signals(verdict: Verdict) -> list[str]:
@@ -169,15 +169,18 @@ def missing_signals(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def describe(decided: Decided, knowledge: Knowledge) -> str:
-    """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`."""
-    names = signal_names(decided.comparison.left)
+def describe(decided: Decided, entity: Labels, known: Mapping[str, Known], knowledge: Knowledge) -> str:
+    """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`, or the values that it was made of."""
+
+    def is_(name: str) -> str:
+        return f"{plain(name)} is {render(known[name].values.get(entity), knowledge.signals[name].unit)}"
+
+    left, right = decided.comparison.left, decided.comparison.right
+    names = signal_names(left)
     unit = knowledge.signals[names[0]].unit if names else "count"
-    left = " ".join(str(decided.comparison.left).replace("kvitals:", "").replace("_", " ").split())
-    if unit == "bool":
-        return f"{left}: {render(decided.left, unit)}"
-    op = _NOT[decided.comparison.op]
-    right = render(decided.right, unit)
-    if not isinstance(decided.comparison.right, Number):
-        right = f"{plain(str(decided.comparison.right).replace('kvitals:', ''))} ({right})"
-    return f"{left} is {render(decided.left, unit)}, {op} {right}"
+    if not isinstance(left, Selector) or unit == "bool":
+        return ", ".join(is_(n) for n in dict.fromkeys([*names, *signal_names(right)]))
+    limit = render(decided.right, unit)
+    if others := signal_names(right):
+        limit = f"{', '.join(plain(n) for n in others)} ({limit})"
+    return f"{is_(names[0])}, {_NOT[decided.comparison.op]} {limit}"

@@ -34,7 +34,8 @@ STALE: float = struct.unpack("<d", struct.pack("<Q", _STALE_BITS))[0]
 
 def is_stale(values: Floats) -> Bools:
     """True where a cell holds no sample. `values` is any-dimensional and C-contiguous or not."""
-    return np.ascontiguousarray(values).view(np.uint64) == _STALE_BITS
+    bits: npt.NDArray[np.uint64] = np.ascontiguousarray(values).view(np.uint64)
+    return np.equal(bits, _STALE_BITS)
 
 
 class Labels(Mapping[str, str]):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 import msgspec
 
-from agent.config import Config
 from rules.finding import Source, Triage
-from rules.loader import Knowledge
-from ui.pipeline import FAST_SECONDS, Pipeline
+from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
@@ -25,18 +23,16 @@ MAX_DOCUMENT_BYTES = 8 << 20
 class Collector:
     """Scrapes targets every second and judges what it saw.
 
-        async with Collector(knowledge, config, urls) as collector:
+        async with Collector(setup, urls) as collector:
             async for seconds in collector.collect(12): ...
             document = collector.document()
 
     Without URLs it discovers the engines on this node; `said` tells what was found and what was learned.
     """
 
-    def __init__(
-        self, knowledge: Knowledge, config: Config, urls: Sequence[str], slo_sources: Mapping[str, str]
-    ) -> None:
+    def __init__(self, setup: Setup, urls: Sequence[str]) -> None:
         name = ", ".join(urls) if urls else "this node"
-        self.pipeline = Pipeline(knowledge, config, Source("live", name), slo_sources)
+        self.pipeline = Pipeline(setup, Source("live", name))
         self._urls = urls
         self._started: float | None = None
         self._last = 0.0
@@ -55,6 +51,10 @@ class Collector:
     def targets(self) -> list[str]:
         """The URLs that are looked at."""
         return self.pipeline.node.targets
+
+    def complaints(self) -> list[str]:
+        """For each target that can not be read, why and what to do."""
+        return self.pipeline.node.complaints()
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""

@@ -25,22 +25,31 @@ COLD_SECONDS = 90.0
 """With less than this seen before the moment that is judged, there is no history to speak of."""
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a pipeline works with. `slo_sources`: objective -> where it was set, for those not from the file."""
+
+    knowledge: Knowledge
+    config: Config
+    slo_sources: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class Pipeline:
     """One node's telemetry and the judge over it."""
 
-    knowledge: Knowledge
-    config: Config
+    setup: Setup
     source: Source
-    slo_sources: Mapping[str, str] = field(default_factory=dict)  # objective -> where it was set, if not in the file
     node: Node = field(init=False)
     judge: Judge = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
     span: Span | None = None
+    _document: Triage | None = None  # of `span`, made when first asked for
 
     def __post_init__(self) -> None:
-        self.node = Node(self.config, self.slo_sources)
-        self.judge = Judge(self.knowledge, Signals(self.knowledge, self.node.window), self.config.params)
+        knowledge = self.setup.knowledge
+        self.node = Node(self.setup.config, self.setup.slo_sources)
+        self.judge = Judge(knowledge, Signals(knowledge, self.node.window), self.setup.config.params)
 
     def feed(self, records: Iterable[Record]) -> None:
         """Take records in; nothing is judged."""
@@ -64,16 +73,24 @@ class Pipeline:
     def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
         """Judge one moment over the `fast` seconds before it."""
         self.span = Span(at, fast, SLOW_SECONDS, cold)
+        self._document = None
         self.judgements = self.judge.judge(self.span)
 
     def triage(self) -> Triage:
         """The document of the last moment that was observed."""
         if self.span is None:
             raise RuntimeError("observe() comes first")
-        return triage(self.judge, self.judgements, self.span, self.source, self._slo(), self._mutes())
+        if self._document is None:
+            self._document = self._triage(self.span)
+        return self._document
+
+    def _triage(self, span: Span) -> Triage:
+        return triage(self.judge, self.judgements, span, self.source, self._slo(), self._mutes())
 
     def _slo(self) -> list[Slo]:
-        return [Slo(*found) for found in objectives(self.config.slo, self.slo_sources)]
+        return [Slo(*found) for found in objectives(self.setup.config.slo, self.setup.slo_sources)]
 
     def _mutes(self) -> list[Mute]:
-        return [Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.config.mutes]
+        return [
+            Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.setup.config.mutes
+        ]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config import Config
 from rules.finding import Source, Triage
-from rules.loader import Knowledge
 from series.capture import CaptureReader
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline
+from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline, Setup
 
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
 
@@ -51,22 +49,13 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-NO_SOURCES: Mapping[str, str] = {}
-
-
-def judge_recording(
-    path: Path,
-    knowledge: Knowledge,
-    config: Config,
-    moments: Moments = NOW,
-    slo_sources: Mapping[str, str] = NO_SOURCES,
-) -> Judged:
+def judge_recording(path: Path, setup: Setup, moments: Moments = NOW) -> Judged:
     """The verdict at one moment of a recording, with the history that led up to it."""
     first, last = span_of(path)
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
         raise RecordingError(f"{path.name} begins at {first:.0f}, after the moment asked for ({at:.0f})")
-    pipeline = Pipeline(knowledge, config, Source("capture", path.name), slo_sources)
+    pipeline = Pipeline(setup, Source("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for due in pipeline.replay(r for r in reader if r.t <= at):
@@ -78,11 +67,9 @@ def judge_recording(
     return Judged(pipeline, pipeline.triage(), damage)
 
 
-def verdicts(
-    path: Path, knowledge: Knowledge, config: Config, slo_sources: Mapping[str, str] = NO_SOURCES
-) -> Iterator[tuple[float, Triage]]:
+def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
     """The document at every cycle of a recording, in order."""
-    pipeline = Pipeline(knowledge, config, Source("capture", path.name), slo_sources)
+    pipeline = Pipeline(setup, Source("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for due in pipeline.replay(reader):

@@ -78,6 +78,7 @@ def build_app(
     *,
     findings: Callable[[], bytes | None],
     ready: Callable[[], bool],
+    rules: Callable[[], list[dict[str, Any]]] = list,
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
@@ -86,7 +87,7 @@ def build_app(
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
-    ready: whether there is a window to ask. version: of kvitals. clock: seconds since the epoch, what a query
+    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. version: of kvitals. clock: seconds since the epoch, what a query
     without a time means by now. hosts: names, besides localhost, under which it is served; None is all (see
     `allowed_hosts`).
     """
@@ -106,11 +107,11 @@ def build_app(
         if also_post:
             app.router.add_post(f"/api/v1/{path}", _answered(answer))
     for path, data in (
-        ("status/buildinfo", _build_info(version)),
-        ("rules", {"groups": []}),  # what the agent judges is in its findings
-        ("alerts", {"alerts": []}),
+        ("status/buildinfo", lambda: _build_info(version)),
+        ("rules", lambda: {"groups": rules()}),
+        ("alerts", lambda: {"alerts": [alert for g in rules() for r in g["rules"] for alert in r["alerts"]]}),
     ):
-        app.router.add_get(f"/api/v1/{path}", _fixed(data))
+        app.router.add_get(f"/api/v1/{path}", _told(data))
     app.router.add_get("/api/v1/findings", _findings(findings))
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
@@ -400,9 +401,9 @@ async def _form(request: web.Request) -> list[tuple[str, str]]:
         raise ApiError("bad_data", f"error parsing form values: {error}") from None
 
 
-def _fixed(data: object) -> Handler:
+def _told(data: Callable[[], object]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        return _json({"status": "success", "data": data})
+        return _json({"status": "success", "data": data()})
 
     return handle
 

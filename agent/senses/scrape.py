@@ -26,7 +26,7 @@ import structlog
 from yarl import URL
 
 from agent.families import MODELS, VERSION, Translator
-from agent.records import FactsRecord, Record, ScrapeRecord
+from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
 from agent.senses.status import Identity, Outcome
 from rules.engine_map import EngineMap, load_map, systems
@@ -38,7 +38,7 @@ MESSAGES = {
     "refused": "Nothing listens there. Is the engine running, and is the port right?",
     "unresolved": "The host name cannot be resolved. Check it, or use an address.",
     "unreachable": "The host cannot be reached ({detail}). Check the address and firewalls in between.",
-    "timeout": "No complete answer within {detail} s. The engine hangs, is overloaded or needs a longer timeout.",
+    "timeout": "No complete answer within {detail} s. The engine hangs, is overloaded or needs more time.",
     "disconnected": "The connection was closed before an answer came. Look into the engine's log.",
     "tls": "The TLS connection failed ({detail}). Check https against http, the CA file and the host name.",
     "http_error": "The answer was HTTP {detail}.",
@@ -98,8 +98,9 @@ class ScrapeSense:
     async def __aenter__(self) -> ScrapeSense:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -136,17 +137,17 @@ class ScrapeSense:
         """How a target's pages are understood: version, facts, unknown names, last outcome."""
         return self._states[key].translator
 
-    async def read(self, key: str) -> list[Record]:
+    async def read(self, key: str) -> list[ScrapeSenseRecord]:
         """Scrape a target once; after the first good page and after a restart, ask for its version too."""
         state = self._states[key]
-        records: list[Record] = [await self._scrape(key, state)]
+        records: list[ScrapeSenseRecord] = [await self._scrape(key, state)]
         now = self._clock()
         if state.translator.wants_facts and now >= state.facts_at:
             state.facts_at = now + _FACTS_RETRY_SECONDS
             records += await self._facts(key, state)
         return records
 
-    def feed(self, record: Record) -> Outcome | None:
+    def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
         """Take a record over into the window; None for facts and for targets that are not watched."""
         state = self._states.get(record.target)
         if state is None:
@@ -184,12 +185,12 @@ class ScrapeSense:
             duration=time.perf_counter() - started,
         )
 
-    async def _facts(self, key: str, state: _State) -> list[Record]:
+    async def _facts(self, key: str, state: _State) -> list[ScrapeSenseRecord]:
         """Ask what the page does not tell. An endpoint that answers, if by 404, is not asked again."""
         reading = state.translator.reading
         if reading is None:
             return []
-        records: list[Record] = []
+        records: list[ScrapeSenseRecord] = []
         root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
         paths = reading.system.recognise
         for source, path in ((MODELS, paths.models_path), (VERSION, paths.version_path)):

@@ -15,7 +15,7 @@ from rules.engine_map import EngineMap, Telemetry, load_map, systems
 from rules.versions import in_range
 from series.promql import evaluate, parse
 from series.types import Labels
-from ui.cli.common import add_judging_options, configuration, knowledge, slo_sources, status_console
+from ui.cli.common import add_judging_options, setup, status_console
 from ui.live import Collector
 from ui.pipeline import Pipeline
 
@@ -45,7 +45,7 @@ def do(args: argparse.Namespace) -> int:
 
 async def _check(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
-    async with Collector(knowledge(args), configuration(args), args.source, slo_sources(args)) as collector:
+    async with Collector(setup(args), args.source) as collector:
         for line in collector.said:
             status_console().print(line, style="dim")
         async for _ in collector.collect(LOOK_SECONDS):
@@ -56,8 +56,8 @@ async def _check(args: argparse.Namespace) -> int:
         console.print(f"{finding.code} {finding.title} · {finding.entity.title}", style="bold red")
         console.print(f"  {finding.conclusion}")
         for evidence in finding.evidence:
-            for line in evidence.lines:
-                console.print(f"  {evidence.title}: {' '.join(line.labels.values()) or evidence.text}")
+            for shown in evidence.lines:
+                console.print(f"  {evidence.title}: {' '.join(shown.labels.values()) or evidence.text}")
     lacking = False
     for engine in pipeline.judge.entities("engine", document.window.end):
         lacking |= _report(engine, pipeline, document.window.end, console)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from agent.config import Config, ConfigError
+from agent.config import Config, ConfigError, check_codes
 from agent.config import load as load_config
 from rules.finding import Triage
 from rules.loader import Knowledge
 from rules.loader import load as load_knowledge
+from ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
@@ -108,17 +110,22 @@ def configuration(args: argparse.Namespace) -> Config:
     return msgspec.structs.replace(config, slo=slo)
 
 
-def knowledge(args: argparse.Namespace) -> Knowledge:
+def knowledge(directories: Sequence[Path]) -> Knowledge:
     """The knowledge, the user's own rules included; broken files are named and left out."""
-    found = load_knowledge(args.rules)
+    found = load_knowledge(directories)
+    console = status_console()
     for problem in found.problems:
-        status_console().print(f"left out: {problem}", style="yellow")
+        console.print(f"left out: {problem}", style="yellow")
     return found
 
 
-def slo_sources(args: argparse.Namespace) -> dict[str, str]:
-    """Which objectives the command line set."""
-    return dict.fromkeys(parse_slo(args.slo), "command line")
+def setup(args: argparse.Namespace) -> Setup:
+    """What the commands that come to a verdict work with. What is wrong with it but usable is told."""
+    config = configuration(args)
+    known = knowledge([*args.rules, *config.agent.rules])
+    for line in check_codes(config, {code: rule.params for code, rule in known.rules.items()}):
+        status_console().print(line, style="yellow")
+    return Setup(known, config, dict.fromkeys(parse_slo(args.slo), "command line"))
 
 
 def status_console() -> Console:

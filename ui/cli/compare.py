@@ -15,18 +15,15 @@ from rich.table import Table
 
 from diagnoser.text import plain, render
 from rules.finding import Triage
-from rules.loader import Knowledge
 from ui.cli.common import (
     add_judging_options,
-    configuration,
-    knowledge,
     parse_duration,
     parse_moment,
-    slo_sources,
+    setup,
     status_console,
 )
 from ui.live import Collector
-from ui.pipeline import Pipeline
+from ui.pipeline import Pipeline, Setup
 from ui.recorded import Moments, judge_recording, span_of
 
 
@@ -50,8 +47,8 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    known = knowledge(args)
-    sides = asyncio.run(_sides(args, known))
+    chosen = setup(args)
+    sides = asyncio.run(_sides(args, chosen))
     console = Console(highlight=False)
     for side in sides:
         console.print(f"{side.name}: {side.document.verdict}", style="bold")
@@ -59,7 +56,7 @@ def do(args: argparse.Namespace) -> int:
     for heading, justify in (("signal", "left"), ("A", "right"), ("B", "right"), ("B is", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for name, a, b in differences(sides[0].values, sides[1].values, args.all):
-        unit = known.signals[name].unit
+        unit = chosen.knowledge.signals[name].unit
         table.add_row(plain(name), render(a, unit), render(b, unit), _change(a, b))
     console.print(table)
     return 0
@@ -69,11 +66,9 @@ def differences(
     a: Mapping[str, float], b: Mapping[str, float], everything: bool
 ) -> list[tuple[str, float | None, float | None]]:
     """Signals that differ by a tenth or more (or all), largest ratio first, those on one side only last."""
-    both = [(n, a[n], b[n]) for n in a if n in b and (everything or _distance(a[n], b[n]) >= math.log(1.1))]
-    one: list[tuple[str, float | None, float | None]] = [(n, a.get(n), b.get(n)) for n in a.keys() ^ b.keys()]
-    ranked: list[tuple[str, float | None, float | None]] = []
-    ranked += sorted(both, key=lambda row: -_distance(row[1], row[2]))
-    return ranked + sorted(one)
+    both = [n for n in a if n in b and (everything or _distance(a[n], b[n]) >= math.log(1.1))]
+    both.sort(key=lambda n: -_distance(a[n], b[n]))
+    return [(n, a.get(n), b.get(n)) for n in [*both, *sorted(a.keys() ^ b.keys())]]
 
 
 def _distance(a: float, b: float) -> float:
@@ -91,15 +86,15 @@ def _change(a: float | None, b: float | None) -> str:
     return f"{ratio:.1f} times A" if ratio >= 1 else f"A / {1 / ratio:.1f}"
 
 
-async def _sides(args: argparse.Namespace, known: Knowledge) -> list[Side]:
+async def _sides(args: argparse.Namespace, chosen: Setup) -> list[Side]:
     live = [s for s in (args.a, args.b) if "://" in s]
     with status_console().status(f"looking at {', '.join(live)}" if live else "reading"):
-        return list(await asyncio.gather(*(_side(s, args, known) for s in (args.a, args.b))))
+        return list(await asyncio.gather(*(_side(s, args, chosen) for s in (args.a, args.b))))
 
 
-async def _side(spec: str, args: argparse.Namespace, known: Knowledge) -> Side:
+async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> Side:
     if "://" in spec:
-        async with Collector(known, configuration(args), [spec], slo_sources(args)) as collector:
+        async with Collector(chosen, [spec]) as collector:
             async for _ in collector.collect(parse_duration(args.seconds, "--for")):
                 pass
             document = collector.document()
@@ -107,7 +102,7 @@ async def _side(spec: str, args: argparse.Namespace, known: Knowledge) -> Side:
     file, _, moment = spec.partition("@")
     first, _ = span_of(Path(file))
     at = parse_moment(moment, first, spec) if moment else None
-    judged = judge_recording(Path(file), known, configuration(args), Moments(at), slo_sources(args))
+    judged = judge_recording(Path(file), chosen, Moments(at))
     return Side(spec, judged.document, _values(judged.pipeline))
 
 

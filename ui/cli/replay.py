@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ui.cli.common import add_judging_options, configuration, exit_code, knowledge, slo_sources
+from ui.cli.common import add_judging_options, exit_code, setup
 from ui.cli.render import moment
 from ui.recorded import span_of, verdicts
 from ui.serve_recorded import serve
@@ -34,7 +34,7 @@ def do(args: argparse.Namespace) -> int:
     first, _ = span_of(args.file)
     before = ""
     document = None
-    for at, document in verdicts(args.file, knowledge(args), configuration(args), slo_sources(args)):
+    for at, document in verdicts(args.file, setup(args)):
         codes = " ".join(f.code for f in document.causes) or "-"
         line = f"{codes:14} {document.verdict}"
         if line != before:

@@ -9,15 +9,17 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from rich.console import Console
 
-from agent.exports.api import build_app
+from agent.exports.api import allowed_hosts, build_app
 from rules.finding import Source, encode
-from ui.cli.common import UsageError, add_judging_options, configuration, knowledge, slo_sources
+from ui.alerting import groups
+from ui.cli.common import UsageError, add_judging_options, setup
 from ui.cli.render import show
 from ui.demo import DEMO
 from ui.pipeline import Pipeline
@@ -52,7 +54,7 @@ async def _run(args: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if args.demo:
-        judged = judge_recording(Path(args.demo), knowledge(args), configuration(args), slo_sources=slo_sources(args))
+        judged = judge_recording(Path(args.demo), setup(args))
         at = judged.document.window.end
         async with _served(judged.pipeline, lambda: at, args, console):
             show(judged.document, console)
@@ -60,7 +62,7 @@ async def _run(args: argparse.Namespace) -> None:
             await stop.wait()
         return
     name = ", ".join(args.source) or "this node"
-    pipeline = Pipeline(knowledge(args), configuration(args), Source("agent", name), slo_sources(args))
+    pipeline = Pipeline(setup(args), Source("agent", name))
     for line in await pipeline.node.open(args.source):
         console.print(line, style="dim")
     try:
@@ -76,7 +78,7 @@ async def _cycles(pipeline: Pipeline, stop: asyncio.Event, console: Console) -> 
     state = state_file()
     pipeline.judge.memory.update(load_state(state))
     before = ""
-    interval = pipeline.config.agent.interval
+    interval = pipeline.setup.config.agent.interval
     while not stop.is_set():
         begun = time.monotonic()
         pipeline.feed(await pipeline.node.read())
@@ -97,10 +99,13 @@ async def _served(pipeline: Pipeline, clock: Any, args: argparse.Namespace, cons
     host, port = _address(args, pipeline)
     app = build_app(
         pipeline.judge.signals.source,
-        pipeline.knowledge,
-        findings=lambda: encode(pipeline.triage()),
+        pipeline.setup.knowledge.families,
+        findings=lambda: encode(pipeline.triage()) if pipeline.span else None,
         ready=lambda: pipeline.span is not None,
+        rules=lambda: groups(pipeline),
+        version=version("kvitals"),
         clock=clock,
+        hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
     )
     runner = web.AppRunner(app)
     await runner.setup()
@@ -122,7 +127,7 @@ async def _served(pipeline: Pipeline, clock: Any, args: argparse.Namespace, cons
 
 def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:
     if not args.listen:
-        return pipeline.config.agent.address
+        return pipeline.setup.config.agent.address
     host, _, port = args.listen.rpartition(":")
     if not port.isdigit():
         raise UsageError(f"--listen {args.listen}: write HOST:PORT, as in 127.0.0.1:9477")

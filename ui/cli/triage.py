@@ -15,12 +15,10 @@ from rules.finding import Triage, encode
 from ui.cli.common import (
     UsageError,
     add_judging_options,
-    configuration,
     exit_code,
-    knowledge,
     parse_duration,
     parse_moment,
-    slo_sources,
+    setup,
     status_console,
 )
 from ui.cli.render import show
@@ -67,7 +65,7 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     end = parse_moment(args.to or args.at, first, "--at or --to") if args.to or args.at else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
-    judged = judge_recording(path, knowledge(args), configuration(args), Moments(end, start), slo_sources(args))
+    judged = judge_recording(path, setup(args), Moments(end, start))
     if judged.damage:
         status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
     return judged.document
@@ -76,19 +74,22 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
 async def _live(args: argparse.Namespace) -> int:
     if len(args.source) == 1 and (document := await agent_document(args.source[0])) is not None:
         return _answer(document, args)
-    config = configuration(args)
+    chosen = setup(args)
     seconds = parse_duration(args.seconds, "--for")
-    if seconds > config.agent.window:
-        raise UsageError(f"--for {args.seconds}: at most {config.agent.window:.0f}s, the window that is kept")
+    if seconds > chosen.config.agent.window:
+        raise UsageError(f"--for {args.seconds}: at most {chosen.config.agent.window:.0f}s, the window that is kept")
     console = status_console()
-    async with Collector(knowledge(args), config, args.source, slo_sources(args)) as collector:
+    async with Collector(chosen, args.source) as collector:
         for line in collector.said:
             console.print(line, style="dim")
         progress = f"looking at {', '.join(collector.targets)}"
         with console.status(progress) as status:
             async for done in collector.collect(seconds, probe=args.probe):
                 status.update(f"{progress}: {done:.0f} of {seconds:.0f} s")
-        code = _answer(collector.document(), args)
+        document = collector.document()
+        for line in collector.complaints():
+            console.print(line, style="yellow")
+        code = _answer(document, args)
         while args.watch:
             code = await _watch(collector, args)
         return code

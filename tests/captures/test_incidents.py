@@ -1,0 +1,114 @@
+"""Recorded incidents of real engines: each must get its right first cause, and keep it."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.config import Config, Slo
+from rules.finding import Triage
+from rules.loader import load
+from ui.demo import incidents
+from ui.pipeline import Setup
+from ui.recorded import Judged, Moments, judge_recording, span_of, verdicts
+
+FILES = incidents()
+IDS = [path.stem for path in FILES]
+KNOWLEDGE = load()
+SETTLED_SECONDS = 40.0  # of the incident, before its verdict must stand still
+
+
+def truth(path: Path) -> dict[str, Any]:
+    return json.loads(path.with_suffix(".truth.json").read_text())
+
+
+def setup(path: Path) -> Setup:
+    slo = truth(path)["slo"]
+    return Setup(
+        KNOWLEDGE, Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"])), {"ttft_p99": "lab"}
+    )
+
+
+@cache
+def at_the_end(path: Path) -> Judged:
+    return judge_recording(path, setup(path))
+
+
+@cache
+def course(path: Path) -> list[tuple[float, Triage]]:
+    return list(verdicts(path, setup(path)))
+
+
+def codes(document: Triage) -> list[str]:
+    return [cause.code for cause in document.causes]
+
+
+def right(document: Triage, expect: list[str]) -> bool:
+    found = codes(document)
+    return found[:1] == [] if not expect else bool(found) and found[0] in expect
+
+
+def test_the_six_situations_are_there() -> None:
+    assert {truth(path)["scenario"] for path in FILES} >= {
+        "healthy", "heavy_tenant", "caching_off", "few_slots", "working_set", "unique_prompts",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_the_first_cause_is_the_right_one(path: Path) -> None:
+    judged = at_the_end(path)
+    assert judged.damage == ""
+    assert right(judged.document, truth(path)["expect"]), (codes(judged.document), judged.document.verdict)
+    assert judged.document.healthy is (not truth(path)["expect"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
+    _, last = span_of(path)
+    document = judge_recording(path, setup(path), Moments(at=last, start=last - 12)).document
+    assert right(document, truth(path)["expect"]), (codes(document), document.verdict)
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_the_verdict_stands_still_once_the_incident_has_settled(path: Path) -> None:
+    _, last = span_of(path)
+    incident = truth(path)["phases"][-1]
+    settled = [d for t, d in course(path) if incident["start"] + SETTLED_SECONDS <= t <= last]
+    assert len(settled) >= 3
+    assert {tuple(codes(d)[:1]) for d in settled} == {tuple(codes(at_the_end(path).document)[:1])}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_a_finding_carries_its_proof_and_a_way_out(path: Path) -> None:
+    for cause in at_the_end(path).document.causes:
+        assert cause.evidence and all(e.lines for e in cause.evidence if e.text != "unknown")
+        assert "unknown" not in cause.conclusion
+        assert cause.levers or cause.explained_by
+        for lever in cause.levers:
+            assert lever.setting is None or lever.setting.flag.startswith("-")
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_the_document_survives_json(path: Path) -> None:
+    document = at_the_end(path).document
+    assert msgspec.json.decode(msgspec.json.encode(document), type=Triage) == document
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_a_symptom_has_its_explanation(path: Path) -> None:
+    document = at_the_end(path).document
+    explained = {code for cause in document.causes for code in cause.explains}
+    assert {s.code for s in document.symptoms if s.severity != "info"} <= explained
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_client_and_engine_agree_about_the_tail(path: Path) -> None:
+    """What the load driver measured at its end is what the signal says, within the histogram's resolution."""
+    incident = truth(path)["phases"][-1]
+    judged = at_the_end(path)
+    known = judged.pipeline.judge.signals.known["ttft_p50_seconds"].values
+    measured = incident["all"]["ttft"]["p50"]
+    assert list(known.values()) == [pytest.approx(measured, rel=0.6, abs=0.05)]

@@ -1,0 +1,140 @@
+"""What a user meets when the thing pointed at is not what it should be: one clear message, the right exit code."""
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ui.cli.main import main
+from ui.demo import DEMO
+
+BIG = b"kvitals_filler_total 1\n" * 2_200_000  # 50 MB
+
+
+class Pages(BaseHTTPRequestHandler):
+    """/html is a web page, /big a page of 50 MB, /half one that breaks off, everything else is missing."""
+
+    def do_GET(self) -> None:
+        body = {"/html": b"<html><body>Grafana</body></html>", "/big": BIG, "/half": b"vllm:num_requests_running"}
+        answer = body.get(self.path)
+        self.send_response(200 if answer else 404)
+        self.send_header("Content-Type", "text/html" if self.path == "/html" else "text/plain")
+        self.send_header("Content-Length", str(len(answer or b"") + (100 if self.path == "/half" else 0)))
+        self.end_headers()
+        try:
+            self.wfile.write(answer or b"")
+        except OSError:
+            pass  # the client hung up, as it should on a page that is too large
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, out, err
+
+
+def reason(document: str) -> str:
+    telemetry = json.loads(document)["telemetry"]
+    assert [f["code"] for f in telemetry] == ["TEL01"]
+    why = next(e for e in telemetry[0]["evidence"] if e["title"] == "Why not")
+    return str(why["lines"][-1]["labels"]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/html", "not_metrics"), ("/big", "too_large"), ("/half", "truncated"), ("/gone", "http_error")],
+)
+def test_what_is_no_metrics_page_is_a_target_down_with_a_reason(
+    path: str, expected: str, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "triage", server + path, "--json", "--for", "1s")
+    assert (code, reason(out)) == (1, expected)
+
+
+def test_a_dead_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "triage", "http://127.0.0.1:9", "--for", "1s")
+    assert code == 1
+    assert "cannot be read" in out
+    assert "Nothing listens there" in err
+
+
+def test_one_bad_target_does_not_hide_the_others(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "triage", server + "/html", "http://127.0.0.1:9", "--json", "--for", "1s")
+    assert code == 1
+    assert {f["entity"]["title"] for f in json.loads(out)["telemetry"]} == {server.removeprefix("http://"), "127.0.0.1:9"}
+
+
+def test_no_url_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "triage", "ht tp://x y")
+    assert code == 2
+    assert "is no URL of an engine" in err
+
+
+def test_a_file_that_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.kvcap"
+    path.write_bytes(b"PK\x03\x04" + bytes(200))
+    code, _, err = run(capsys, "triage", str(path))
+    assert code == 2
+    assert "is not a kvitals capture" in err
+
+
+def test_a_capture_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "triage", str(tmp_path / "none.kvcap"))
+    assert code == 2
+    assert "cannot read" in err
+
+
+def test_a_capture_that_was_cut_off_is_judged_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.kvcap"
+    shutil.copy(DEMO, path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size * 2 // 3)
+    code, out, err = run(capsys, "triage", str(path), "--json")
+    assert code in (0, 1, 3)
+    assert json.loads(out)["coverage"]["rules"] > 20
+    assert "truncated" in err
+
+
+def test_a_broken_rule_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "codes").mkdir()
+    (tmp_path / "codes" / "XXX01-broken.yaml").write_text("code: XXX01\nname: broken\nwhen: 'rate('\n")
+    code, out, err = run(capsys, "triage", str(DEMO), "--json", "--rules", str(tmp_path))
+    assert code == 1
+    assert json.loads(out)["causes"]
+    assert "left out:" in err
+    assert "XXX01-broken.yaml:1: " in err.replace("\n", "")
+
+
+def test_a_wrong_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "triage", str(DEMO), "--slo", "tps=3")
+    assert code == 2
+    assert "ttft=TIME" in err
+
+
+def test_a_moment_outside_of_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "triage", str(DEMO), "--at", "2001-01-01T00:00:00Z")
+    assert code == 2
+    assert "begins at" in err
