@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,23 +86,17 @@ def _wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def chromium(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
+def chromium() -> Iterator[webdriver.Chrome]:
     """A Chromium with an empty profile that logs its console and every request."""
     with tempfile.TemporaryDirectory(prefix="kvitals-chromium-") as profile:
         options = Options()
         options.binary_location = CHROMIUM or ""
-        for flag in [*QUIET, f"user-data-dir={profile}", f"window-size={width},{height}"]:
+        for flag in [*QUIET, f"user-data-dir={profile}", "window-size=1280,900"]:
             options.add_argument(f"--{flag}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
         try:
             driver.set_page_load_timeout(30)
-            scheme = "dark" if dark else "light"
-            driver.execute_cdp_cmd(
-                "Emulation.setEmulatedMedia",
-                {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-            )
-            resize(driver, width, height)
             yield driver
         finally:
             driver.quit()
@@ -114,18 +108,35 @@ def resize(driver: webdriver.Chrome, width: int, height: int) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
+def visit(driver: webdriver.Chrome, url: str, *, width: int = 1280, dark: bool = False) -> None:
+    """Open `url` as someone with this screen and this preference does; what was logged before is forgotten."""
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    resize(driver, width, 900)
+    for log in ("browser", "performance"):
+        driver.get_log(log)  # type: ignore[no-untyped-call]
+    driver.get(url)
+
+
 def text_of(driver: webdriver.Chrome) -> str:
     """All text that the page shows."""
     return str(driver.execute_script("return document.body.innerText"))
 
 
+def wait_until(so: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    """Wait until `so()` is true; `what` says in the failure what did not come about."""
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.1)
+
+
 def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 20.0) -> None:
     """Wait until the page shows `text`."""
-    deadline = time.monotonic() + seconds
-    while text not in text_of(driver):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"no {text!r} within {seconds:.0f} s; the page shows:\n{text_of(driver)}")
-        time.sleep(0.1)
+    try:
+        wait_until(lambda: text in text_of(driver), repr(text), seconds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the page shows:\n{text_of(driver)}") from None
 
 
 def screenshot(driver: webdriver.Chrome, path: Path) -> None:
