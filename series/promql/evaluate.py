@@ -87,7 +87,7 @@ def evaluate(
     Raises PromQLError where Prometheus would (ambiguous matching, equal labels), and at the limits.
     """
     steps = np.array([round(at * 1000)], dtype=np.int64)
-    result = _run(expr, source, steps, lookback, limits, subquery_step)
+    result = _run(expr, source, steps, int(steps[0]), lookback, limits, subquery_step)
     if isinstance(result, Grid):
         here = result.present[0]
         labels = list(result.labels)
@@ -119,7 +119,7 @@ def evaluate_range(
     if (last - first) // width >= MAX_STEPS:
         raise PromQLError(f"the range query has more than {MAX_STEPS} steps: use a longer step")
     steps = np.arange(first, last + 1, width, dtype=np.int64)
-    result = _run(expr, source, steps, lookback, limits, subquery_step)
+    result = _run(expr, source, steps, last, lookback, limits, subquery_step)
     times = steps / 1000.0
     if not isinstance(result, Grid):
         return [Series(Labels(), times, result)]
@@ -132,11 +132,17 @@ def evaluate_range(
 
 
 def _run(
-    expr: Expr | str, source: SeriesSource, steps: Ints, lookback: float, limits: Limits, subquery_step: float
+    expr: Expr | str,
+    source: SeriesSource,
+    steps: Ints,
+    end: int,
+    lookback: float,
+    limits: Limits,
+    subquery_step: float,
 ) -> Grid | Floats:
     expr = _checked(expr)
     budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
-    evaluation = Evaluation(source, steps, round(lookback * 1000), round(subquery_step * 1000), budget)
+    evaluation = Evaluation(source, steps, end, round(lookback * 1000), round(subquery_step * 1000), budget)
     with np.errstate(all="ignore"):
         return evaluation.of(expr)
 
@@ -155,10 +161,15 @@ _checked_type = lru_cache(maxsize=1024)(check)
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One query under way. steps: int64[N], the evaluation times; all times are in milliseconds."""
+    """One query under way; all times are in milliseconds.
+
+    steps: int64[N], the evaluation times. end: where they were to end, at or after the last of them. Subqueries
+    go on to there, as in Prometheus, which also reports what is ambiguous after the last step.
+    """
 
     source: SeriesSource
     steps: Ints
+    end: int
     lookback: int
     subquery_step: int
     budget: Budget
@@ -252,10 +263,10 @@ class Evaluation:
         length = round(expr.range * 1000)
         ends = self.steps - round(expr.offset * 1000)
         first = -((length - int(ends[0])) // step) * step  # the first multiple at or after the start
-        last = int(ends[-1])
+        last = self.end - round(expr.offset * 1000)
         self.budget.take(max(0, (last - first) // step + 1))
         steps = np.arange(first, last + 1, step, dtype=np.int64)
         if not len(steps):
             return selection.Selected((), [])
-        grid = replace(self, steps=steps).vector(expr.expr)
+        grid = replace(self, steps=steps, end=last).vector(expr.expr)
         return selection.recorded(steps, grid, ends, length, self.budget)

@@ -92,7 +92,7 @@ class _Layouts:
             known: T = found
             return known
         result = compute()
-        if weight <= self._limit // 10:
+        if weight <= self._limit // 4:
             if self._held > self._limit:
                 self._known.clear()
                 self._held = 0
@@ -101,7 +101,7 @@ class _Layouts:
         return result
 
 
-_layouts = _Layouts(limit=50_000)
+_layouts = _Layouts(limit=200_000)
 
 
 def layout(kind: Hashable, labels: LabelSets, compute: Callable[[], T]) -> T:

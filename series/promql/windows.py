@@ -149,7 +149,7 @@ class Windows:
         """For every window that is not empty: its step, its values [R, S] and which of them are samples."""
         for step, (low, high) in enumerate(zip(self.low.tolist(), self.high.tolist(), strict=True)):
             if low < high:
-                self.budget.take((high - low) * self.values.shape[1])
+                self.budget.take(0)  # the cells were paid for when selected; only the time counts here
                 yield step, self.values[low:high], None if self.present is None else self.present[low:high]
 
     def over_blocks(self, function: Callable[[Floats, Bools | None], Floats]) -> Result:

@@ -8,11 +8,7 @@ exact operands; what is smooth takes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hypothesis import strategies as st
-
-Draw = Callable[[st.SearchStrategy[str]], str]
 
 NUMBERS = st.sampled_from(["0", "1", "2", "0.5", "-3", "8", "100", "Inf", "-Inf", "NaN"])
 PLAIN_NUMBERS = st.sampled_from(["1", "2", "0.5", "-3", "8"])
@@ -67,7 +63,7 @@ _COUNTER_OVER = ["rate", "increase", "irate"]  # they look for resets
 
 
 @st.composite
-def queries(draw: Draw) -> tuple[str, bool]:
+def queries(draw: st.DrawFn) -> tuple[str, bool]:
     """A query, and whether its labels hang on how ties are broken."""
     kind = draw(st.sampled_from(["vector"] * 8 + ["scalar", "topk"]))
     depth = int(draw(st.sampled_from("1223334")))
@@ -80,7 +76,7 @@ def queries(draw: Draw) -> tuple[str, bool]:
     return _vector(draw, depth, exact=False), False
 
 
-def _vector(draw: Draw, depth: int, *, exact: bool) -> str:
+def _vector(draw: st.DrawFn, depth: int, *, exact: bool) -> str:
     if depth <= 0:
         return draw(SELECTORS) + draw(OFFSETS)
     makers = [_over_range, _over_range, _aggregate, _with_scalar, _with_vector, _with_vector, _set, _function]
@@ -90,7 +86,7 @@ def _vector(draw: Draw, depth: int, *, exact: bool) -> str:
     return makers[int(choice)](draw, depth - 1, exact)
 
 
-def _scalar(draw: Draw, depth: int, *, exact: bool) -> str:
+def _scalar(draw: st.DrawFn, depth: int, *, exact: bool) -> str:
     kind = draw(st.sampled_from(["number", "number", "vector", "binary"] + ([] if exact else ["time"])))
     if depth <= 0 or kind == "number":
         return draw(NUMBERS)
@@ -102,18 +98,18 @@ def _scalar(draw: Draw, depth: int, *, exact: bool) -> str:
     return f"({left} {draw(st.sampled_from(['+', '-', '*']))} {right})"
 
 
-def _range(draw: Draw, depth: int, *, exact: bool) -> str:
+def _range(draw: st.DrawFn, depth: int, *, exact: bool) -> str:
     if depth <= 0 or draw(st.sampled_from(["selector", "subquery"])) == "selector":
         return f"{draw(SELECTORS)}[{draw(LENGTHS)}]{draw(OFFSETS)}"
     return f"({_vector(draw, depth, exact=exact)})[{draw(SUBQUERY_LENGTHS)}:{draw(STEPS)}]{draw(OFFSETS)}"
 
 
-def _over_range(draw: Draw, depth: int, exact: bool) -> str:
+def _over_range(draw: st.DrawFn, depth: int, exact: bool) -> str:
     function = draw(st.sampled_from(_EXACT_OVER + _CUTTING_OVER))
     return f"{function}({_range(draw, depth, exact=True)})"
 
 
-def _inexact_over_range(draw: Draw, depth: int, exact: bool) -> str:
+def _inexact_over_range(draw: st.DrawFn, depth: int, exact: bool) -> str:
     function = draw(st.sampled_from([*_SMOOTH_OVER, *_COUNTER_OVER, "quantile_over_time", "predict_linear"]))
     # Regressions get no times either: of numbers as large as those Prometheus loses half of the digits.
     range_ = _range(draw, depth, exact=function in (*_COUNTER_OVER, "deriv", "predict_linear"))
@@ -124,23 +120,23 @@ def _inexact_over_range(draw: Draw, depth: int, exact: bool) -> str:
     return f"{function}({range_})"
 
 
-def _grouping(draw: Draw) -> str:
-    words = ", ".join(draw(LABELS))  # type: ignore[arg-type]
+def _grouping(draw: st.DrawFn) -> str:
+    words = ", ".join(draw(LABELS))
     return draw(st.sampled_from(["", f" by ({words}) ", f" without ({words}) "]))
 
 
-def _aggregate(draw: Draw, depth: int, exact: bool) -> str:
+def _aggregate(draw: st.DrawFn, depth: int, exact: bool) -> str:
     op = draw(st.sampled_from(["sum", "min", "max", "count", "group"]))
     return f"{op}{_grouping(draw)}({_vector(draw, depth, exact=exact)})"
 
 
-def _inexact_aggregate(draw: Draw, depth: int, exact: bool) -> str:
+def _inexact_aggregate(draw: st.DrawFn, depth: int, exact: bool) -> str:
     op = draw(st.sampled_from(["avg", "stddev", "quantile"]))
     parameter = f"{draw(QUANTILES)}, " if op == "quantile" else ""
     return f"{op}{_grouping(draw)}({parameter}{_vector(draw, depth, exact=False)})"
 
 
-def _operator(draw: Draw, exact: bool) -> tuple[str, bool]:
+def _operator(draw: st.DrawFn, exact: bool) -> tuple[str, bool]:
     """An operator, and whether it needs exact operands."""
     smooth = ["+", "-", "*"]
     cutting = ["==", "!=", ">", "<", ">=", "<=", "> bool", "== bool", "<= bool", "%"]
@@ -148,22 +144,22 @@ def _operator(draw: Draw, exact: bool) -> tuple[str, bool]:
     return op, exact or op not in smooth
 
 
-def _with_scalar(draw: Draw, depth: int, exact: bool) -> str:
+def _with_scalar(draw: st.DrawFn, depth: int, exact: bool) -> str:
     op, operands = _operator(draw, exact)
     vector, scalar = _vector(draw, depth, exact=operands), _scalar(draw, depth, exact=operands)
     swap = draw(st.sampled_from(["", "", "swap"]))
     return f"(({scalar}) {op} ({vector}))" if swap else f"(({vector}) {op} ({scalar}))"
 
 
-def _with_vector(draw: Draw, depth: int, exact: bool) -> str:
+def _with_vector(draw: st.DrawFn, depth: int, exact: bool) -> str:
     op, operands = _operator(draw, exact)
     left, right = _vector(draw, depth, exact=operands), _vector(draw, depth, exact=operands)
     style = draw(st.sampled_from(["plain", "on", "ignoring", "one", "left", "right"]))
-    words: list[str] = draw(LABELS)  # type: ignore[assignment,arg-type]
+    words: list[str] = draw(LABELS)
     if style == "one":
         return f"(({left}) {op} on () group_left () (sum({right})))"
     if style in ("left", "right"):
-        included = [x for x in draw(LABELS) if x not in words]  # type: ignore[arg-type]
+        included = [x for x in draw(LABELS) if x not in words]
         group = f"group_{style} ({', '.join(included)})"
         many = f"on ({', '.join(words)}) {group}"
         single = f"max by ({', '.join([*words, *included])}) "
@@ -176,14 +172,14 @@ def _with_vector(draw: Draw, depth: int, exact: bool) -> str:
     return f"(({left}) {op}{how} ({right}))"
 
 
-def _set(draw: Draw, depth: int, exact: bool) -> str:
+def _set(draw: st.DrawFn, depth: int, exact: bool) -> str:
     op = draw(st.sampled_from(["and", "or", "unless"]))
-    words = ", ".join(draw(LABELS))  # type: ignore[arg-type]
+    words = ", ".join(draw(LABELS))
     how = draw(st.sampled_from(["", f" on ({words})", f" ignoring ({words})"]))
     return f"(({_vector(draw, depth, exact=exact)}) {op}{how} ({_vector(draw, depth, exact=exact)}))"
 
 
-def _function(draw: Draw, depth: int, exact: bool) -> str:
+def _function(draw: st.DrawFn, depth: int, exact: bool) -> str:
     function = draw(
         st.sampled_from(
             [
@@ -226,12 +222,12 @@ def _function(draw: Draw, depth: int, exact: bool) -> str:
     return f"{function}({vector})"
 
 
-def _inexact_function(draw: Draw, depth: int, exact: bool) -> str:
+def _inexact_function(draw: st.DrawFn, depth: int, exact: bool) -> str:
     function = draw(st.sampled_from(["sqrt", "exp", "ln", "log2", "log10"]))
     return f"{function}({_vector(draw, depth, exact=True)})"
 
 
-def _histogram(draw: Draw, depth: int, exact: bool) -> str:
+def _histogram(draw: st.DrawFn, depth: int, exact: bool) -> str:
     buckets = draw(BUCKETS) + draw(OFFSETS)
     if draw(st.sampled_from(["cumulative", "increase"])) == "increase":
         buckets = f"changes({draw(BUCKETS)}[{draw(LENGTHS)}])"

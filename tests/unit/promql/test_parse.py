@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from series.promql import Expr, PromQLError, Range, Selector, parse
-from series.promql.check import AGGREGATIONS, FUNCTIONS, type_of
+from series.promql.check import FUNCTIONS, type_of
+from series.promql.nodes import AGGREGATIONS
 from series.types import Matcher, MatchOp
 
 
