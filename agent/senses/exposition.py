@@ -249,7 +249,7 @@ class _Builder:
             raise ExpositionError("malformed", f"Something follows `# EOF`. {_MALFORMED}", number + 1)
         stripped = line.strip()
         if not stripped or stripped.startswith(b"#"):
-            self._comment(stripped.decode())
+            self._comment(stripped.decode(errors="replace"))
             self.heads.append(_NO_HEAD)
             return
         if len(self._found) >= self._limits.samples:
