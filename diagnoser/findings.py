@@ -181,6 +181,9 @@ class Findings:
         if self._span.cold:
             confidence -= 0.05
             why.append(f"one window of {render(self._span.fast, 'seconds')}, no history")
+        if judgement.early is not None:
+            confidence -= 0.1
+            why.append(f"true for {render(judgement.early, 'seconds')} only")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

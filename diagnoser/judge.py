@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -50,6 +50,7 @@ class Judgement:
     verdict: Verdict | None
     since: float | None = None
     since_at_least: bool = False
+    early: float | None = None  # seconds for which it has been true, where that is less than `for`
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Judge:
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
         self._looked = True
-        return found
+        return _promoted(found)
 
     def entities(self, scope: str, at: float) -> list[Labels]:
         """The entities of a scope: whatever has `kvitals_target_up` at this moment."""
@@ -139,7 +140,7 @@ class Judge:
             memory.fired = memory.fired or span.cold or held >= seconds(rule.for_)
             if not memory.fired:
                 reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
-                return Judgement(rule, entity, "clear", reason, verdict)
+                return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
         elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
             pass  # keeps firing over a short gap
         else:
@@ -161,6 +162,21 @@ class Judge:
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison, with its numbers."""
         return describe(verdict.false, entity, self.signals.known, self.knowledge) if verdict.false else ""
+
+
+def _promoted(found: list[Judgement]) -> list[Judgement]:
+    """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.
+
+    `for` keeps short spikes from raising an alarm; when the alarm is there already, withholding the cause that is
+    true right now would only leave it unexplained.
+    """
+    open_ = {(j.entity, j.rule.code) for j in found if j.outcome == "fired" and j.rule.kind == "symptom"}
+    return [
+        replace(j, outcome="fired", reason="")
+        if j.early is not None and j.rule.kind == "cause" and any((j.entity, c) in open_ for c in j.rule.explains)
+        else j
+        for j in found
+    ]
 
 
 def missing_signals(verdict: Verdict) -> list[str]:

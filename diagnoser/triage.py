@@ -124,12 +124,13 @@ def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span) -> Cove
         for e in judge.entities("engine", span.at)
     ]
     return Coverage(
-        len(judge.knowledge.rules),
-        counts["fired"],
-        counts["clear"],
-        counts["n/a"],
-        counts["unknown"],
-        engines,
+        rules=len(judge.knowledge.rules),
+        fired=counts["fired"],
+        clear=counts["clear"],
+        not_applicable=counts["n/a"],
+        unknown=counts["unknown"],
+        engines=engines,
+        crashed=dict(judge.crashed),
     )
 
 

@@ -50,11 +50,14 @@ def do(args: argparse.Namespace) -> int:
     chosen = setup(args)
     sides = asyncio.run(_sides(args, chosen))
     console = Console(highlight=False)
-    for side in sides:
-        console.print(f"{side.name}: {side.document.verdict}", style="bold")
+    for letter, side in zip("AB", sides, strict=True):
+        console.print(f"{letter}  {side.name}: {side.document.verdict}", style="bold")
+    console.print()
     table = Table(box=None, padding=(0, 3, 0, 0))
-    for heading, justify in (("signal", "left"), ("A", "right"), ("B", "right"), ("B is", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("signal", no_wrap=True)
+    table.add_column("A", justify="right", no_wrap=True)
+    table.add_column("B", justify="right", no_wrap=True)
+    table.add_column("B is", no_wrap=True)
     for name, a, b in differences(sides[0].values, sides[1].values, args.all):
         unit = chosen.knowledge.signals[name].unit
         table.add_row(plain(name), render(a, unit), render(b, unit), _change(a, b))
@@ -79,9 +82,9 @@ def _distance(a: float, b: float) -> float:
 
 def _change(a: float | None, b: float | None) -> str:
     if a is None or b is None:
-        return "known on one side only"
+        return "known in B only" if a is None else "known in A only"
     if not a or not b:
-        return "" if a == b else "not zero on one side only"
+        return "" if a == b else "zero in B" if a else "zero in A"
     ratio = b / a
     return f"{ratio:.1f} times A" if ratio >= 1 else f"A / {1 / ratio:.1f}"
 

@@ -100,7 +100,7 @@ def _finding(finding: Finding, console: Console, verbose: bool) -> None:
     if finding.confidence_why and finding.kind != "telemetry":
         console.print(_indent(Text(f"confidence: {'; '.join(finding.confidence_why)}", style="dim")))
     _proof(finding.evidence, console, verbose)
-    _levers(finding.levers, console)
+    _levers(finding.levers, console, verbose)
 
 
 def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> None:
@@ -120,7 +120,7 @@ def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> Non
             console.print(_indent(Text(f"{item.title}: {' '.join(item.query.split())}", style="dim"), 4))
 
 
-def _levers(levers: Sequence[LeverAdvice], console: Console) -> None:
+def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> None:
     if not levers:
         return
     console.print(_indent(Text("DO, in this order", style="bold")))
@@ -132,12 +132,19 @@ def _levers(levers: Sequence[LeverAdvice], console: Console) -> None:
             restart = "restart needed" if s.restart else "no restart"
             console.print(_indent(Text(f"{s.flag}{change}", style="green").append(f"   {restart}", "dim"), 7))
             if s.note:
-                console.print(_indent(s.note, 7))
+                console.print(_indent(_brief(s.note, verbose), 7))
         else:
             console.print(_indent(Text(lever.setting_note, style="dim"), 7))
         console.print(_indent(f"why: {lever.why}", 7))
-        console.print(_indent(Text(f"will not fix: {lever.does_not_fix.strip()}", style="dim"), 7))
-        console.print(_indent(Text(f"risk: {lever.risk.strip()}", style="dim"), 7))
+        console.print(_indent(Text(f"will not fix: {_brief(lever.does_not_fix, verbose)}", style="dim"), 7))
+        console.print(_indent(Text(f"risk: {_brief(lever.risk, verbose)}", style="dim"), 7))
+
+
+def _brief(text: str, verbose: bool) -> str:
+    """The first sentence; all of them with `--verbose`."""
+    words = " ".join(text.split())
+    first, stop, _ = words.partition(". ")
+    return words if verbose or not stop else f"{first}."
 
 
 def _ruled_out(ruled_out: Sequence[RuledOut], console: Console) -> None:
@@ -179,6 +186,10 @@ def _muted(muted: Sequence[Finding], console: Console) -> None:
 
 def _foot(document: Triage, console: Console) -> None:
     c = document.coverage
+    for code, error in c.crashed.items():
+        console.print()
+        console.print(Text(f"RULE FAILED {code}: {error}", style="bold red"))
+        console.print(_indent("This is a defect of the rule; all others were judged. Please report it."))
     counts = f"{c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, {c.unknown} unknown"
     engines = ", ".join(" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines)
     console.print()

@@ -38,7 +38,7 @@ def do(args: argparse.Namespace) -> int:
         codes = " ".join(f.code for f in document.causes) or "-"
         line = f"{codes:14} {document.verdict}"
         if line != before:
-            console.print(f"+{at - first:5.0f} s  {moment(at)}  {line}")
+            console.print(f"+{at - first:5.0f} s  {moment(at)}  {line}", soft_wrap=True)
             before = line
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")

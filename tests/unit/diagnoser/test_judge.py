@@ -1,0 +1,134 @@
+"""Hysteresis, memory over a restart, crashes of rules, and the ranking."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from diagnoser.judge import Judge, Judgement, Memory
+from diagnoser.signals import Signals, Span
+from diagnoser.text import render
+from diagnoser.triage import triage
+from rules.finding import Source
+from rules.loader import Knowledge, load
+from series.types import Labels
+from series.window import Window
+from ui.state import load_state, save_state
+
+KNOWLEDGE = load()
+STEP = 5.0
+
+
+class Engine:
+    """One engine whose time to first token can be set, judged every five seconds."""
+
+    def __init__(self, knowledge: Knowledge = KNOWLEDGE) -> None:
+        window = Window(7200, 1000)
+        self.group = window.group("engine")
+        self.judge = Judge(knowledge, Signals(knowledge, window))
+        self.at = 10_000.0
+        self.requests = self.slow = 0.0
+        self.judgements: list[Judgement] = []
+
+    def series(self, name: str, **labels: str) -> int:
+        column = self.group.column(Labels({"__name__": name, "engine": "e", **labels}))
+        assert column is not None
+        return column
+
+    def live(self, seconds: float, *, slow: bool) -> "Engine":
+        for _ in range(int(seconds / STEP)):
+            self.requests += 50
+            self.slow += 50 * slow
+            row = {
+                self.series("kvitals_target_up"): 1.0,
+                self.series("kvitals_slo_seconds", slo="ttft_p99"): 2.0,
+                self.series("kvitals_ttft_seconds_bucket", le="1.0"): self.requests - self.slow,
+                self.series("kvitals_ttft_seconds_bucket", le="10.0"): self.requests,
+                self.series("kvitals_ttft_seconds_bucket", le="+Inf"): self.requests,
+                self.series("kvitals_ttft_seconds_count"): self.requests,
+            }
+            self.group.append(self.at, list(row), list(row.values()))
+            self.judgements = self.judge.judge(Span(self.at, fast=20.0))
+            self.at += STEP
+        return self
+
+    def outcome(self, code: str = "LAT01") -> Judgement:
+        return next(j for j in self.judgements if j.rule.code == code)
+
+
+def test_a_breach_must_last_before_it_fires() -> None:
+    engine = Engine().live(60, slow=False)
+    assert engine.outcome().outcome == "clear"
+    engine.live(20, slow=True)
+    assert engine.outcome().outcome == "clear"
+    assert "it counts after 30s" in engine.outcome().reason
+    engine.live(30, slow=True)
+    assert engine.outcome().outcome == "fired"
+    assert engine.outcome().since == pytest.approx(10_060, abs=10)
+
+
+def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
+    engine = Engine().live(90, slow=True).live(40, slow=False)
+    assert engine.outcome().outcome == "fired"  # keep: 1m
+    engine.live(60, slow=False)
+    assert engine.outcome().outcome == "clear"
+
+
+def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
+    before = Engine().live(90, slow=True)
+    save_state(tmp_path / "state.json", before.judge.memory)
+    after = Engine()
+    after.judge.memory.update(load_state(tmp_path / "state.json"))
+    after.at = before.at
+    after.live(30, slow=True)
+    assert after.outcome().outcome == "fired"
+    assert after.outcome().since == before.outcome().since
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 3}', b"\xff"])
+def test_a_broken_state_file_is_started_anew(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    assert load_state(tmp_path / "state.json") == {}
+
+
+def test_memory_survives_json() -> None:
+    memory = Memory(true_since=1.0, last_true=2.0, fired=True, from_start=True)
+    assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory
+
+
+def test_a_rule_that_crashes_leaves_the_others_alone_and_health_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    right = engine.judge._condition
+
+    def wrong(rule: object) -> object:
+        if getattr(rule, "code", "") == "LAT02":
+            raise ZeroDivisionError("planted")
+        return right(rule)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.judge, "_condition", wrong)
+    engine.live(60, slow=False)
+    assert engine.judge.crashed == {"LAT02": "ZeroDivisionError: planted"}
+    assert engine.outcome().outcome == "clear"
+    document = triage(engine.judge, engine.judgements, Span(engine.at, 20.0), Source("live", "x"))
+    assert document.healthy is None
+
+
+def test_no_engine_is_not_health() -> None:
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, Window(600, 100)))
+    span = Span(1000.0)
+    document = triage(judge, judge.judge(span), span, Source("live", "x"))
+    assert document.healthy is None
+    assert document.verdict == "Could not tell: no engine was seen."
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "ratio", "unknown"), (float("nan"), "count", "unknown"), (0.984, "ratio", "98.4 %"),
+        (0.0, "ratio", "0 %"), (0.0123, "seconds", "12.3 ms"), (2.0, "seconds", "2 s"), (300.0, "seconds", "5 min"),
+        (float("inf"), "seconds", "beyond every bucket"), (5.25, "requests", "5.25 requests"),
+        (12345.0, "tokens", "12,345 tokens"), (1.0, "bool", "yes"), (0.0, "bool", "no"), (12.54, "per_second", "12.5/s"),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_read_them(value: float | None, unit: str, text: str) -> None:
+    assert render(value, unit) == text
