@@ -16,7 +16,7 @@ from typing import Any
 from . import tables
 from .engines import Engines
 from .install import install
-from .paths import LabError
+from .paths import WRONG, LabError
 from .product import Verdict, kvitals_command, record, triage
 from .scenario import PHASES, Scenario, load_scenario, names
 from .stage import Stage
@@ -24,7 +24,7 @@ from .stage import Stage
 SETUP_LIMIT_S = 420.0
 """A whole scenario may take this long beyond its phases."""
 LIVE_BASELINE_S = 8.0
-LIVE_SETTLE_S = 5.0
+LIVE_SETTLE_S = 8.0
 LIVE_LIMIT_S = 150.0
 REPORT_EVERY_S = 10.0
 
@@ -88,7 +88,16 @@ async def _judged(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> t
             verdict = await _diagnose(scenario, lab, kvitals)
     except (LabError, TimeoutError) as error:
         return tables.Outcome(scenario, None, str(error) or f"not done in {LIVE_LIMIT_S:g} s")
-    return tables.Outcome(scenario, verdict)
+    kept = None if verdict.right_for(scenario) else _keep(scenario, verdict)
+    return tables.Outcome(scenario, verdict, document=kept)
+
+
+def _keep(scenario: Scenario, verdict: Verdict) -> Path:
+    """Write a wrong verdict's document where it can be read after the engines are gone."""
+    WRONG.mkdir(parents=True, exist_ok=True)
+    file = WRONG / f"{scenario.name}.json"
+    file.write_text(json.dumps(verdict.document, indent=1) + "\n")
+    return file
 
 
 async def _diagnose(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> Verdict:

@@ -13,6 +13,8 @@ VENV = HOME / "venv"
 PYTHON = VENV / "bin" / "python"
 MODEL = HOME / "model"
 RUN = HOME / "run"
+WRONG = HOME / "wrong"
+"""Triage documents of wrong verdicts."""
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .product import Verdict
@@ -36,10 +37,20 @@ class Outcome:
     scenario: Scenario
     verdict: Verdict | None
     failure: str = ""
+    document: Path | None = None
+    """Where a wrong verdict's triage document was kept."""
 
     @property
     def ok(self) -> bool:
         return self.verdict is not None and self.verdict.right_for(self.scenario)
+
+    def why_not(self) -> str:
+        """For a wrong outcome: what happened instead, and where to read on."""
+        if self.verdict is None:
+            return self.failure
+        said = self.verdict.document.get("verdict", "(no verdict)")
+        kept = f"\n  the whole answer: {self.document}" if self.document else ""
+        return f"the product said: {said}{kept}"
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -88,7 +99,7 @@ def outcomes(judged: Sequence[Outcome]) -> str:
         got = one.verdict.first if one.verdict else "failed"
         seconds = f"{one.verdict.seconds:.1f}" if one.verdict else "-"
         rows.append((one.scenario.name, expected, got, seconds, "yes" if one.ok else "NO"))
-    failures = [f"\n{one.scenario.name}: {one.failure}" for one in judged if one.failure]
+    failures = [f"\n{one.scenario.name}: {one.why_not()}" for one in judged if not one.ok]
     return "\n".join([grid(("situation", "expected", "first cause", "seconds", "ok"), rows), *failures])
 
 
