@@ -1,1 +1,1 @@
-"""Boards and alerts, generated from the rules."""
+"""Grafana boards, generated from the knowledge in `rules/` so that a changed signal changes the board."""

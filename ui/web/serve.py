@@ -17,6 +17,7 @@ _LINES_DARK = '["#56B4E9", "#E69F00", "#2FBF9B", "#DDA0D8", "#F0E442", "#BBBBBB"
 OPTIONS: dict[str, str] = {
     "server.address": ADDRESS,
     "server.headless": "true",
+    "logger.level": "error",
     "server.fileWatcherType": "none",
     "server.showEmailPrompt": "false",
     "browser.gatherUsageStats": "false",

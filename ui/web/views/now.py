@@ -24,7 +24,7 @@ _OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tok
 
 
 def show(api: str) -> None:
-    """Ask the agent and draw its answer; while it can not be asked, the last answer, marked as such."""
+    """Ask the agent and draw its answer; while it cannot be asked, the last answer, marked as such."""
     answer = fetch(api)
     if isinstance(answer, Triage):
         st.session_state["last"] = answer
@@ -63,7 +63,7 @@ def document(triage: Triage) -> None:
         if cause not in heads and cause.id not in shown:
             card(cause, zone)
     _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone)
-    _group("What kvitals can not see well", triage.telemetry, zone)
+    _group("What kvitals cannot see well", triage.telemetry, zone)
     _ruled_out(triage.ruled_out)
     _unknown(triage)
     _plain("Noted", triage.notes, "noted")

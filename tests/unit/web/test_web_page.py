@@ -77,7 +77,7 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "no engine flag: it is done outside of the engine",
         "not known: slots: no endpoint tells it",
         "kvitals:kv_usage_p90",
-        "What kvitals can not see well",
+        "What kvitals cannot see well",
         "muted: adapter roll-out until Friday",
         "kv usage p90 is 97 %, not below 50 %",
         "what would tell: --kv-cache-metrics",
@@ -90,7 +90,7 @@ def test_what_a_cause_explains_has_no_card_of_its_own(api: Stub) -> None:
     titles = [m.value for m in run().markdown if m.value.startswith("## ")]
     assert titles == [
         "## Requests wait because the KV cache is full",
-        "## What kvitals can not see well",
+        "## What kvitals cannot see well",
         "## Metrics that this engine version should have are missing",
     ]
 
