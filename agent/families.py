@@ -232,8 +232,7 @@ class Translator:
         broken += [h for h in plan.histograms.values() if h.together in clocks]
         members = {member for histogram in broken for member in histogram.members}
         for member in members:
-            fall = was.get(member, plan.raw[member]) - plan.raw[member]
-            plan.shift[member] += 0.0 if np.isnan(fall) else fall
+            _shift_back(plan, member, was.get(member, float(plan.raw[member])))
         plan.shifted = bool(plan.shift.any())
         self.status.drop("falling_sum", len(members))
         columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
@@ -371,6 +370,17 @@ def _is_defect(plan: _Plan, histogram: _Histogram, position: int, was: Mapping[i
         return False
     now = plan.raw[histogram.count]
     return bool(was.get(histogram.count, now) <= now)
+
+
+def _shift_back(plan: _Plan, position: int, was: float) -> None:
+    """Shift a series so that it goes on from the raw value before."""
+    now, target = float(plan.raw[position]), was + float(plan.shift[position])
+    shift = target - now
+    if np.isnan(shift):  # there was no value before
+        return
+    while now + shift < target:  # rounding must not make it fall: that would be a reset
+        shift = float(np.nextafter(shift, np.inf))
+    plan.shift[position] = shift
 
 
 def _fold(plan: _Plan) -> dict[int, float]:

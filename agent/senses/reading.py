@@ -199,13 +199,13 @@ class _Reader:
         labels = {ours: raw_labels.get(theirs, "") for theirs, ours in entry.labels.items()} | entry.constant
         if part == "_bucket":
             bound = raw_labels.get("le", "")
-            labels["le"] = bound if scale == 1.0 else repr((_fact(bound) or 0.0) * scale)
+            labels["le"] = bound if scale == 1.0 or bound == "+Inf" else f"{(_fact(bound) or 0.0) * scale:.12g}"
         labels["model"] = raw_labels.get(self._map.model_label) or self._model(rank)
         engine = self._identity.engine(rank, len(reading.ranks))
         own = self._identity.series(entry.family + part, engine, **labels)
         return Meaning(
             own,
-            scale,
+            1.0 if part in ("_bucket", "_count") else scale,  # these count, whatever the unit
             part,
             bool(part) or entry.raw.endswith("_total"),
             rank,

@@ -302,7 +302,7 @@ def test_lines_that_are_accepted(line, series, value):
         b'a{b="c"',
         b'a{b="c" d="e"} 1',
         b'a{b="c",b="d"} 1',
-        b'a{,} 1',
+        b"a{,} 1",
         b'{a="b"} 1',
         b"1a 1",
         b"a 0x10",
