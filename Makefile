@@ -36,7 +36,8 @@ live: lab ## drive each situation on a real engine and demand the right verdict
 	@$(BIN)/python -m tests.lab live $(SCENARIOS)
 
 record: lab ## record the incidents that ship, anew
-	@$(BIN)/python -m tests.lab record all --out ui/demo
+	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \
+	  rm -f ui/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out ui/demo || exit 1; done
 
 bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
 	@$(BIN)/python -m benchmarks.scrape

@@ -12,7 +12,7 @@ from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
 from rules.condition import Comparison, Condition, parse_condition
 from rules.finding import Outcome
-from rules.loader import Knowledge, parameters, signal_names
+from rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from rules.model import SCOPES, Rule
 from series.promql import Expr, Selector, evaluate, expand, parse
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp
@@ -197,6 +197,6 @@ def describe(decided: Decided, entity: Labels, known: Mapping[str, Known], knowl
     if not isinstance(left, Selector) or unit == "bool":
         return ", ".join(is_(n) for n in dict.fromkeys([*names, *signal_names(right)]))
     limit = render(decided.right, unit)
-    if others := signal_names(right):
-        limit = f"{', '.join(plain(n) for n in others)} ({limit})"
+    if signal_names(right):
+        limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
     return f"{is_(names[0])}, {_NOT[decided.comparison.op]} {limit}"

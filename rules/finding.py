@@ -149,7 +149,7 @@ class Coverage(Struct, frozen=True):
     not_applicable: int
     unknown: int
     engines: list[dict[str, str]]
-    crashed: dict[str, str]  # rule code -> the error in it; the other rules went on
+    crashed: dict[str, str] = {}  # rule code -> the error in it; the other rules went on
 
 
 class Triage(Struct, frozen=True, kw_only=True):

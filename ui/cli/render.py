@@ -77,16 +77,12 @@ def _head(document: Triage, console: Console) -> None:
 
 
 def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
-    _finding(cause, console, verbose)
     fired = {(f.code, f.entity.title): f for f in [*document.symptoms, *document.causes]}
     explained = [fired[c, cause.entity.title] for c in cause.explains if (c, cause.entity.title) in fired]
-    if explained:
-        console.print(_indent(Text("EXPLAINS", style="bold")))
-        for finding in explained:
-            console.print(_indent(f"{finding.code}  {finding.title}. {finding.conclusion}", 4))
+    _finding(cause, console, verbose, explained)
 
 
-def _finding(finding: Finding, console: Console, verbose: bool) -> None:
+def _finding(finding: Finding, console: Console, verbose: bool, explained: Sequence[Finding] = ()) -> None:
     console.print()
     head = Text(f"{finding.code} {finding.title}", style=_STYLE[finding.severity])
     head.append(f"  {finding.severity} · {finding.entity.title}", style="dim")
@@ -100,6 +96,10 @@ def _finding(finding: Finding, console: Console, verbose: bool) -> None:
     if finding.confidence_why and finding.kind != "telemetry":
         console.print(_indent(Text(f"confidence: {'; '.join(finding.confidence_why)}", style="dim")))
     _proof(finding.evidence, console, verbose)
+    if explained:
+        console.print(_indent(Text("EXPLAINS", style="bold")))
+        for symptom in explained:
+            console.print(_indent(f"{symptom.code}  {symptom.title}. {symptom.conclusion}", 4))
     _levers(finding.levers, console, verbose)
 
 
