@@ -77,5 +77,5 @@ def _value_axis(unit: str, rows: list[dict[str, float | str]]) -> alt.Axis:
         "per_second": "format(datum.value, '~s') + '/s'",
         "bytes": "format(datum.value, '~s') + 'B'",
         "bool": "datum.value == 1 ? 'yes' : datum.value == 0 ? 'no' : ''",
-    }.get(unit, "format(datum.value, '~s')")
-    return alt.Axis(labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="greedy", domain=False)
+    }.get(unit, "abs(datum.value) < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')")
+    return alt.Axis(labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="parity", domain=False)

@@ -135,6 +135,12 @@ def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
     assert app.expander[0].proto.expanded
 
 
+def test_a_rule_that_failed_is_named(api: Stub) -> None:
+    document = documents.could_not_tell()
+    api.say(replace(document, coverage=replace(document.coverage, crashed={"KVC01": "ValueError: <x>"})))
+    assert "rule `KVC01` failed, the others went on: ValueError: <x>" in words(run())
+
+
 def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
     old = Window(documents.END - 60, documents.END, 60.0, False)
     api.say(documents.document(source=Source("agent", "this node"), window=old))

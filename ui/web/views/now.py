@@ -153,6 +153,8 @@ def _coverage(triage: Triage) -> None:
             f"{count(c.rules, 'rule')}: {c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, "
             f"{c.unknown} could not tell"
         )
+        for code, error in c.crashed.items():
+            st.markdown(f":material/bug_report: rule {inline_code(code)} failed, the others went on: {literal(error)}")
         for engine in c.engines:
             told = [f"{literal(k)} {inline_code(v)}" for k, v in engine.items() if v]
             st.caption(" · ".join(told))
