@@ -24,7 +24,9 @@ def chart(evidence: Evidence, entity: Entity) -> alt.Chart | None:
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
     legend_rows = len(names) if 1 < len(names) <= MAX_LEGEND else 0
     data: dict[str, Any] = {"values": rows}
-    base = alt.Chart(alt.Data.from_dict(data), height=HEIGHT + LEGEND_ROW * legend_rows, padding=PADDING)
+    spoken = f"{evidence.title}, over time: {evidence.text}"
+    height = HEIGHT + LEGEND_ROW * legend_rows
+    base = alt.Chart(alt.Data.from_dict(data), height=height, padding=PADDING, description=spoken)
     x = alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=_time_axis())
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=_value_axis(evidence.unit, rows))
     tooltip = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,17 +15,19 @@ APP = Path(__file__).with_name("app.py")
 _LINES_LIGHT = '["#0072B2", "#D55E00", "#007F5F", "#9B4F96", "#8A6D00", "#5A5A5A"]'
 _LINES_DARK = '["#56B4E9", "#E69F00", "#2FBF9B", "#DDA0D8", "#F0E442", "#BBBBBB"]'
 
-OPTIONS: dict[str, str] = {
+_OPTIONS = {
     "server.address": ADDRESS,
     "server.headless": "true",
-    "logger.level": "error",
-    "server.fileWatcherType": "none",
-    "server.showEmailPrompt": "false",
     "browser.gatherUsageStats": "false",
-    "client.toolbarMode": "minimal",
+}
+# Nothing here may be missed for safety: versions of Streamlit that lack one of them ignore its variable.
+_TASTE = {
     "client.showErrorDetails": "type",
     "client.showErrorLinks": "false",
+    "client.toolbarMode": "minimal",
     "runner.magicEnabled": "false",
+    "server.fileWatcherType": "none",
+    "server.showEmailPrompt": "false",
     "theme.baseFontSize": "15",
     "theme.light.primaryColor": "#0B63A5",
     "theme.dark.primaryColor": "#56B4E9",
@@ -38,11 +41,16 @@ def command(port: int, api_url: str) -> list[str]:
 
     Start it with `environment(api_url)`, which is how the page learns of the agent.
     """
-    options = [f"--{name}={value}" for name, value in OPTIONS.items()]
+    options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
     return [sys.executable, "-m", "streamlit", "run", str(APP), f"--server.port={port}", *options]
 
 
 def environment(api_url: str) -> dict[str, str]:
     """This process's environment, with the agent's address and without a user's Streamlit settings."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLIT_")}
-    return {**inherited, API_VARIABLE: api_url}
+    return {**inherited, **{_variable(k): v for k, v in _TASTE.items()}, API_VARIABLE: api_url}
+
+
+def _variable(option: str) -> str:
+    """`theme.baseFontSize` as Streamlit's variable `STREAMLIT_THEME_BASE_FONT_SIZE`."""
+    return "STREAMLIT_" + re.sub(r"(?<=[a-z])([A-Z])", r"_\1", option).replace(".", "_").upper()

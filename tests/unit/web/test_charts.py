@@ -72,3 +72,4 @@ def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
     environment = serve.environment("http://127.0.0.1:9477")
     assert environment["KVITALS_API"] == "http://127.0.0.1:9477"
     assert "STREAMLIT_SERVER_ADDRESS" not in environment
+    assert environment["STREAMLIT_THEME_BASE_FONT_SIZE"] == "15"

@@ -78,7 +78,7 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
     st.markdown(f"**{literal(item.text)}**")
     drawn = chart(item, finding.entity)
     if drawn is not None:
-        st.altair_chart(drawn, width="stretch", key=key, alt=f"{item.title}, over time: {item.text}")
+        st.altair_chart(drawn, width="stretch", key=key)
 
 
 def _explains(explained: Sequence[Finding]) -> None:
