@@ -24,6 +24,7 @@ import traceback
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 4.0
 
 PRELOAD = (
@@ -66,9 +67,11 @@ class Engine:
             os.killpg(self.pid, number)
 
     def finish(self) -> None:
-        """Kill what is left of the group, then reap the leader; before that its number cannot be reused."""
+        """Kill what is left of the group and reap it; before that, its number cannot be reused."""
         self.signal(signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.pid, 0)
 
 
 class ForkServer:
@@ -147,6 +150,11 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _adopt_orphans() -> None:
+    """An engine core that outlives its API server becomes our child, and so is reaped and no zombie."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _fork_instead_of_spawn() -> None:
     """vLLM insists on `spawn`, which would import everything again in the engine core process."""
     get_context = multiprocessing.get_context
@@ -169,6 +177,7 @@ def _preload() -> None:
 
 def main() -> None:
     _die_with_parent()  # while importing, nobody reads the input to see it end
+    _adopt_orphans()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever vLLM prints belongs in the log, not among the answers
     os.set_inheritable(answers.fileno(), False)
