@@ -72,10 +72,15 @@ class Levers:
         if not system:
             return None, "the engine is not recognised, so its flag is not known"
         for setting in lever.settings:
-            if setting.system == system and (not version or in_range(version, setting.versions)):
+            if setting.system == system and self._is_the_one(setting, version, judgement):
                 note = setting.note if version else f"version unknown, this is for {setting.versions}. {setting.note}"
                 return self._render(judgement, setting, note.strip()), ""
         return None, f"no setting is known for {system} {version}".strip()
+
+    def _is_the_one(self, setting: Setting, version: str, judgement: Judgement) -> bool:
+        if version and not in_range(version, setting.versions):
+            return False
+        return not setting.when or self._number(setting.when, judgement.rule, judgement.entity) is not None
 
     def _render(self, judgement: Judgement, setting: Setting, note: str) -> LeverSetting:
         def number(text: str) -> str:

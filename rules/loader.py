@@ -311,7 +311,7 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: _File) -> Iterator[tup
         if text:
             yield from _check_expr(values, knowledge, text, file.line(key))
     for i, setting in enumerate(lever.settings):
-        for key, text in [("now", setting.now), ("to", setting.to)]:
+        for key, text in [("when", setting.when), ("now", setting.now), ("to", setting.to)]:
             if text:
                 yield from _check_expr(values, knowledge, text, file.line("settings", i, key))
         try:

@@ -129,11 +129,12 @@ def test_contradictions_are_mutual(lever: Lever) -> None:
 
 
 @each_lever
-def test_one_setting_at_most_for_a_version(lever: Lever) -> None:
+def test_one_setting_at_most_for_a_version_and_it_comes_after_the_conditional_ones(lever: Lever) -> None:
     for system in {setting.system for setting in lever.settings}:
-        ranges = [setting.versions for setting in lever.settings if setting.system == system]
         for version in VERSIONS:
-            assert sum(in_range(version, versions) for versions in ranges) <= 1
+            mine = [s for s in lever.settings if s.system == system and in_range(version, s.versions)]
+            assert [bool(s.when) for s in mine] == sorted((bool(s.when) for s in mine), reverse=True)
+            assert sum(not s.when for s in mine) <= 1
     assert all(setting.flag.startswith("-") for setting in lever.settings)
     assert all(bool(setting.to) != bool(setting.value) for setting in lever.settings)
 
