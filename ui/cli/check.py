@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 
 from rules.engine_map import EngineMap, Telemetry, load_map, systems
 from rules.versions import in_range
@@ -73,13 +73,13 @@ def _report(engine: Labels, pipeline: Pipeline, at: float, console: Console) -> 
     if info.get("untested"):
         console.print("  newer than the versions that the map was made from: read with the newest map")
     facts = dict(_facts(engine, pipeline, at))
-    table = Table.grid(padding=(0, 2))
     blind = list(blind_spots(load_map(system), facts, info.get("version", ""))) if system in systems() else []
-    for item in blind:
+    for item in sorted(blind, key=lambda item: item.state is True):
         word, style = _MARK[item.state]
-        cost = "" if item.state else f"cost: {item.telemetry.cost.strip()}"
-        table.add_row(f"  [{style}]{word}[/{style}]", item.telemetry.flag, item.telemetry.brings.strip(), cost)
-    console.print(table)
+        console.print(f"  [{style}]{word:7}[/{style}] {item.telemetry.flag}", soft_wrap=True)
+        if not item.state:
+            console.print(Padding(item.telemetry.brings.strip(), (0, 0, 0, 10)))
+            console.print(Padding(f"cost: {item.telemetry.cost.strip()}", (0, 0, 0, 10)), style="dim")
     for fact, words in WANTED_FACTS.items():
         if fact not in facts:
             console.print(
