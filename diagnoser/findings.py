@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -146,7 +147,8 @@ class Findings:
             text = render(value, signal.unit)
             if value is None:
                 text = self._judge.signals.why_missing(name, judgement.entity, self._span)[0]
-            measures.append(Measure(name, value, signal.unit, text, signal.meaning.strip()))
+            number = value if value is not None and math.isfinite(value) else None
+            measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip()))
         return measures
 
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
@@ -167,7 +169,11 @@ class Findings:
         for series in evaluate_range(expr, source, span.at - back, span.at, back / EVIDENCE_POINTS):
             if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
                 rest = dict(series.labels.drop(*entity, METRIC_NAME))
-                points = [Point(round(float(t), 3), float(v)) for t, v in zip(series.times, series.values, strict=True)]
+                points = [
+                    Point(round(float(t), 3), float(v))
+                    for t, v in zip(series.times, series.values, strict=True)
+                    if math.isfinite(v)  # JSON knows no other numbers
+                ]
                 lines.append(EvidenceLine(rest, points))
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines)
 
