@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agent.senses.exposition import Layout, Page
+from agent.senses.exposition import Indices, Layout, Page
 from agent.senses.reading import Meaning, Reading, read, recognise
 from agent.senses.status import Identity, Outcome, Status
 from rules.engine_map import EngineMap
@@ -71,6 +71,13 @@ class _Plan:
     histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
     folds: list[tuple[int, list[int], bool]] = field(default_factory=list)  # column, positions, largest
     refused: int = 0  # samples without a column, by the window's cap
+    index: Indices | None = None  # the positions of the last page's values, and what is needed of them
+    index_monotone: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    index_columns: Columns = field(default_factory=lambda: np.empty(0, np.intp))
+
+    def look_at(self, index: Indices) -> None:
+        """From page to page, the same positions are given."""
+        self.index, self.index_monotone, self.index_columns = index, self.monotone[index], self.columns[index]
 
     @property
     def used(self) -> set[int]:
@@ -181,8 +188,10 @@ class Translator:
 
     def _write(self, plan: _Plan, t: float, page: Page) -> None:
         index, new = page.indices, page.values
+        if index is not plan.index:
+            plan.look_at(index)
         old = plan.raw[index]
-        fell = (new < old) & plan.monotone[index]  # false where there was no value, which is NaN
+        fell = (new < old) & plan.index_monotone  # false where there was no value, which is NaN
         plan.raw[index] = new
         gaps: list[int] = []
         if self._has_new_start_time(plan):
@@ -194,7 +203,7 @@ class Translator:
             new = new + plan.shift[index]
         if plan.scaled:
             new = new * plan.scales[index]
-        columns = plan.columns[index]
+        columns = plan.index_columns
         folded = _fold(plan) if plan.folds else {}
         if plan.reading.adapters:
             folded |= self._adapters_in_use(plan)

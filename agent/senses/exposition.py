@@ -1,9 +1,11 @@
 """Metrics pages: Prometheus text 0.0.4 and OpenMetrics 1.0, parsed cheaply when they hardly change.
 
-An engine's page is the same text from scrape to scrape but for some numbers. So a `PageParser` keeps the
-lines of the last good page and compares the new ones with them at the speed of C. Where a line changed and
-its beginning (name and labels) did not, only the number is parsed. Where lines came or went, the *layout* of
-the page is built anew; beginnings that were seen before are not parsed again even then.
+An engine's page is the same text from scrape to scrape but for some numbers, and for most of its lines not even
+that. So a `PageParser` knows the lines of a page that move and those that stand still. What stands still is compared
+as one piece of text with that of the last good page. Of a line that moves only the number is parsed, once it
+is certain that its head (name and labels) is the one that was there. A still line that changes becomes a
+moving one, and a moving line that did not change for long becomes a still one. Where lines came or went, the
+*layout* of the page is built anew; heads that were seen before are not parsed again even then.
 
 The result never depends on the path: a page parsed after another equals the page parsed alone, which the
 tests hold against random edits. Anything that is not a sound page is an `ExpositionError`; the last good page
@@ -14,6 +16,7 @@ looks like an engine that lost half its metrics.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import ne
@@ -55,7 +58,9 @@ _NOT_METRICS = (
     "This is not a metrics page. Check the URL: vLLM and SGLang serve metrics at /metrics of the port that"
     " takes requests (SGLang only with --enable-metrics)."
 )
+
 _NO_HEAD = b"\n"  # no line begins so
+_PATIENCE = 256  # pages after which a line that did not change stands still
 
 _EMPTY = "The page is empty. The engine may still be starting; if it persists, see its log."
 _MALFORMED = "The page is no sound Prometheus text; if a proxy sits in between, scrape the engine directly."
@@ -99,7 +104,8 @@ class Page(msgspec.Struct, frozen=True):
     """What a page says that the last good one did not.
 
     fresh: the layout is new, so every sample is listed.
-    indices[K], values[K]: the samples on changed lines; an index is a position in `layout.series`.
+    indices[K], values[K]: samples that may have changed; an index is a position in `layout.series`. Those of
+    moving lines are always listed, so from page to page `indices` is mostly the same object. Not to be written.
     timestamped: samples on the whole page that carried a time of their own, which is ignored.
     """
 
@@ -115,17 +121,61 @@ class Page(msgspec.Struct, frozen=True):
         return len(self.layout.series)
 
 
-@dataclass
 class _Memo:
-    """The last good page, line by line."""
+    """The lines of the last good page: which of them move, and what they are."""
 
-    open_metrics: bool
-    lines: list[bytes]
-    heads: list[bytes]  # name and labels as they are written; `_NO_HEAD` for a line without a sample
-    samples: list[int]  # position in layout.series; -1 for a line that gives none
-    layout: Layout
-    timestamped: set[int]  # line numbers
-    slack: int  # bytes that a tail may have before a line could be too long
+    def __init__(self, open_metrics: bool, heads: list[bytes], samples: list[int], layout: Layout) -> None:
+        self.open_metrics = open_metrics
+        self.heads = heads  # name and labels as they are written; `_NO_HEAD` for a line without a sample
+        self.samples = samples  # position in layout.series; -1 for a line that gives none
+        self.layout = layout
+        self.longest = max(map(len, heads), default=0)
+        self.timestamped: set[int] = set()  # line numbers
+
+    def arrange(self, lines: Sequence[bytes], moves: list[bool]) -> None:
+        """Set which lines move. `lines` are those of the page that is known."""
+        self.moves = moves
+        self.stays = [not moving for moving in moves]
+        self.still = b"\n".join(compress(lines, self.stays))
+        self.numbers = list(compress(range(len(moves)), moves))  # of moving lines
+        self.moving_heads = list(compress(self.heads, moves))
+        # What of a page's length is not tails of moving lines: line feeds, still lines, heads.
+        still = sum(map(len, compress(lines, self.stays)))
+        self.rest = len(lines) + still + sum(map(len, self.moving_heads))
+        indices = np.fromiter(compress(self.samples, moves), np.intp, len(self.numbers))
+        self.taken = indices >= 0
+        self.all_taken = bool(self.taken.all())
+        self.indices = indices[self.taken]
+        self.indices.flags.writeable = False
+        self.earlier: Floats | None = None  # values of the moving lines some pages ago
+        self.pages = 0
+
+    def move(self, lines: Sequence[bytes], still: bytes) -> bool:
+        """Still lines differ: let them move from now on. False where one of them is no sample."""
+        before, now = self.still.split(b"\n"), still.split(b"\n")
+        changed = list(compress(compress(range(len(lines)), self.stays), map(ne, before, now)))
+        if any(self.heads[number] is _NO_HEAD for number in changed):
+            return False
+        moves = list(self.moves)
+        for number in changed:
+            moves[number] = True
+        self.arrange(lines, moves)
+        return True
+
+    def rest_if_still(self, lines: Sequence[bytes], values: Floats) -> None:
+        """From time to time, let moving lines that did not change stand still."""
+        self.pages += 1
+        if self.earlier is None:
+            self.earlier = values
+        elif self.pages >= _PATIENCE:
+            same = self.earlier.view(np.uint64) == values.view(np.uint64)
+            if not same.any():
+                self.earlier, self.pages = values, 0
+                return
+            moves = list(self.moves)
+            for number in compress(self.numbers, same.tolist()):
+                moves[number] = False
+            self.arrange(lines, moves)
 
 
 class PageParser:
@@ -145,8 +195,8 @@ class PageParser:
         open_metrics = "openmetrics" in content_type
         lines = self._lines(body, content_type, open_metrics)
         memo = self._memo
-        if memo is not None and memo.open_metrics == open_metrics and len(memo.lines) == len(lines):
-            page = self._patch(memo, lines)
+        if memo is not None and memo.open_metrics == open_metrics and len(memo.moves) == len(lines):
+            page = self._follow(memo, body, lines)
             if page is not None:
                 return page
         return self._rebuild(body, lines, open_metrics)
@@ -168,45 +218,44 @@ class PageParser:
             raise ExpositionError("truncated", f"The page lacks its `# EOF`. {_TRUNCATED}", len(lines))
         return lines
 
-    def _patch(self, memo: _Memo, lines: list[bytes]) -> Page | None:
-        """The page as a change of the last one; None where the layout may differ."""
-        differs = list(map(ne, lines, memo.lines))
-        heads = list(compress(memo.heads, differs))
-        news = list(compress(lines, differs))
-        tails = list(map(bytes.removeprefix, news, heads))
-        joined = b"".join(tails)
-        # The lengths add up only where every line began with its head.
-        if len(b"".join(heads)) + len(joined) != len(b"".join(news)):
+    def _follow(self, memo: _Memo, body: bytes, lines: list[bytes]) -> Page | None:
+        """The page as it follows from the last one; None where the layout may differ."""
+        still = b"\n".join(compress(lines, memo.stays))
+        if still != memo.still and not memo.move(lines, still):
             return None
-        if len(joined) > memo.slack and max(map(len, tails)) > memo.slack:
+        tails = list(map(bytes.removeprefix, compress(lines, memo.moves), memo.moving_heads))
+        joined = b"".join(tails)
+        # The lengths add up only where every moving line begins with its head.
+        if len(joined) != len(body) - memo.rest:
+            return None
+        room = self._limits.line_bytes - memo.longest
+        if len(joined) > room and max(map(len, tails)) > room:
             return None
         # Python reads 1_000 as a number, the format does not.
         values = None if b"_" in joined else _numbers(tails)
-        if values is None or memo.timestamped:
-            values = self._tails(memo, list(compress(range(len(lines)), differs)), tails)
+        if values is None:
+            values = self._tails(memo, tails)
             if values is None:
                 return None
-        memo.lines = lines
-        indices = np.fromiter(compress(memo.samples, differs), np.intp, len(tails))
-        if memo.layout.duplicates or memo.layout.created:
-            kept = indices >= 0
-            indices, values = indices[kept], values[kept]
-        return Page(memo.layout, False, indices, values, len(memo.timestamped))
+        elif memo.timestamped:
+            memo.timestamped.difference_update(memo.numbers)
+        indices = memo.indices
+        page = Page(
+            memo.layout, False, indices, values if memo.all_taken else values[memo.taken], len(memo.timestamped)
+        )
+        memo.rest_if_still(lines, values)
+        return page
 
-    def _tails(self, memo: _Memo, changed: list[int], tails: list[bytes]) -> Floats | None:
+    def _tails(self, memo: _Memo, tails: list[bytes]) -> Floats | None:
         """The values where some lines carry more than a number; None where a line is not sound."""
-        values: list[float] = []
-        timestamped: list[bool] = []
-        for tail in tails:
-            try:
-                value, timed = _tail(tail, memo.open_metrics)
-            except ValueError:
-                return None
-            values.append(value)
-            timestamped.append(timed)
-        memo.timestamped.difference_update(changed)
-        memo.timestamped.update(compress(changed, timestamped))
-        return np.array(values, dtype=np.float64)
+        try:
+            found = [_tail(tail, memo.open_metrics) for tail in tails]
+        except ValueError:
+            return None
+        memo.timestamped.difference_update(memo.numbers)
+        timed = compress(memo.numbers, (timed for _, timed in found))
+        memo.timestamped.update(number for number in timed if memo.samples[number] >= 0)
+        return np.array([value for value, _ in found], dtype=np.float64)
 
     def _rebuild(self, body: bytes, lines: list[bytes], open_metrics: bool) -> Page:
         """The page parsed from scratch but for the heads that are known."""
@@ -219,11 +268,13 @@ class PageParser:
         for number, line in enumerate(lines):
             builder.add(number, line)
         layout, samples, values = builder.finish()
-        timestamped = {number for number in builder.timestamped if samples[number] >= 0}
-        slack = self._limits.line_bytes - max(map(len, builder.heads), default=0)
-        self._memo = _Memo(open_metrics, lines, builder.heads, samples, layout, timestamped, slack)
+        moving = set(self._memo.moving_heads) if self._memo is not None else ()
+        memo = self._memo = _Memo(open_metrics, builder.heads, samples, layout)
+        memo.timestamped = {number for number in builder.timestamped if samples[number] >= 0}
+        memo.arrange(lines, [head in moving for head in builder.heads])
         self._known = builder.seen
-        return Page(layout, True, np.arange(len(values)), np.array(values, dtype=np.float64), len(timestamped))
+        indices = np.arange(len(values))
+        return Page(layout, True, indices, np.array(values, dtype=np.float64), len(memo.timestamped))
 
 
 class _Builder:
