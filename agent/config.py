@@ -287,9 +287,7 @@ class _Reader:
         params = self._params(data.get("params", {}))
         if self._problems or agent is None or labels is None or slo is None:
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
-        return Config(
-            agent=agent, labels=labels, slo=slo, targets=targets, mutes=mutes, params=params, file=self._file
-        )
+        return Config(agent=agent, labels=labels, slo=slo, targets=targets, mutes=mutes, params=params, file=self._file)
 
     def _list(self, name: str, value: Any, kind: type[T]) -> tuple[T, ...]:
         if not isinstance(value, list):

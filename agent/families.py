@@ -33,7 +33,7 @@ from series.window import NOWHERE, Columns, Group, Window
 PAGE = "metrics page"
 VERSION = "version endpoint"
 MODELS = "models endpoint"
-CONFIG = "config"
+CONFIGURATION = "configuration"
 
 MAX_ADAPTERS = 64
 """LoRA adapters with a series of their own; more are "other"."""
@@ -253,8 +253,8 @@ class Translator:
             self._restarts[rank] = self._restarts.get(rank, 0) + 1
         plan.shift[:] = 0.0
         plan.shifted = False
-        self._facts = {source: facts for source, facts in self._facts.items() if source == CONFIG}
-        self._info = {source: info for source, info in self._info.items() if source == CONFIG}
+        self._facts = {source: facts for source, facts in self._facts.items() if source == CONFIGURATION}
+        self._info = {source: info for source, info in self._info.items() if source == CONFIGURATION}
         self._outdated = True
         self.wants_facts = True
         self._understood(plan.reading)

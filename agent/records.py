@@ -33,7 +33,7 @@ class FactsRecord(msgspec.Struct, frozen=True, kw_only=True, tag="facts"):
 
     t: float
     target: str
-    source: str  # in words: "version endpoint", "models endpoint", "metrics page", "command line", "config"
+    source: str  # in words: "version endpoint", "models endpoint", "metrics page", "command line", "configuration"
     facts: dict[str, float] = {}  # names as in kvitals_engine_fact
     info: dict[str, str] = {}  # names as in kvitals_engine_info's labels
 

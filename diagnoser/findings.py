@@ -164,9 +164,9 @@ class Findings:
         else:
             mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
             number = float(mine[0]) if mine else None
-        back = span.fast * 2
+        step = max(1, round(span.fast * 2000 / EVIDENCE_POINTS)) / 1000  # whole milliseconds, so that it ends at `at`
         lines: list[EvidenceLine] = []
-        for series in evaluate_range(expr, source, span.at - back, span.at, back / EVIDENCE_POINTS):
+        for series in evaluate_range(expr, source, span.at - EVIDENCE_POINTS * step, span.at, step):
             if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
                 rest = dict(series.labels.drop(*entity, METRIC_NAME))
                 points = [

@@ -6,6 +6,7 @@ time and queries read. A signal that has no value leaves a stale marker, and say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,10 @@ class Span:
     fast: float = 60.0
     slow: float = 900.0
     cold: bool = False  # nothing was seen before the window
+
+    def __post_init__(self) -> None:
+        # PromQL counts in milliseconds: a moment between two of them would be asked for before it is.
+        object.__setattr__(self, "at", math.ceil(self.at * 1000) / 1000)
 
     @property
     def start(self) -> float:

@@ -160,9 +160,7 @@ class CaptureWriter:
         except (OSError, ValueError) as error:
             self._give_up()
             reason = error.strerror if isinstance(error, OSError) else "it was closed"
-            raise CaptureError(
-                f"cannot write {self._name}: {reason}; what it holds stays readable"
-            ) from error
+            raise CaptureError(f"cannot write {self._name}: {reason}; what it holds stays readable") from error
         self._size += len(data)
 
     def _give_up(self) -> None:

@@ -87,8 +87,9 @@ def build_app(
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
-    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. version: of kvitals. clock: seconds since the epoch, what a query
-    without a time means by now. hosts: names, besides localhost, under which it is served; None is all (see
+    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. version: of kvitals.
+    clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
+    under which it is served; None is all (see
     `allowed_hosts`).
     """
     api = _Api(source, families, clock, limits)

@@ -16,13 +16,13 @@ PROBE_TIMEOUT_SECONDS = 8.0
 _MAX_ANSWER_BYTES = 1 << 20
 
 
-async def probe(key: str, root: str, model: str, timeout: float = PROBE_TIMEOUT_SECONDS) -> ProbeRecord:
+async def probe(key: str, root: str, model: str, patience: float = PROBE_TIMEOUT_SECONDS) -> ProbeRecord:
     """Ask the engine at `root` for one token of `model`. Never raises: no answer is an answer too."""
     t, started = time.time(), time.perf_counter()
     body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patience)) as session,
             session.post(f"{root}/v1/completions", json=body, allow_redirects=False) as response,
         ):
             await response.content.read(_MAX_ANSWER_BYTES)

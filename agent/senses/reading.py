@@ -175,9 +175,7 @@ class _Reader:
             reading.meanings.append(memo.get(series))
         reading.unknown, reading.memo = sorted(unknown), memo
 
-    def _remember(
-        self, series: Series, part: str, entries: list[Metric], winners: dict[Key, Metric]
-    ) -> Meaning | None:
+    def _remember(self, series: Series, part: str, entries: list[Metric], winners: dict[Key, Metric]) -> Meaning | None:
         if series in self.reading.memo:
             return self.reading.memo[series]
         labels = dict(series[1])

@@ -27,9 +27,7 @@ def truth(path: Path) -> dict[str, Any]:
 
 def setup(path: Path) -> Setup:
     slo = truth(path)["slo"]
-    return Setup(
-        KNOWLEDGE, Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"])), {"ttft_p99": "lab"}
-    )
+    return Setup(KNOWLEDGE, Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"])))
 
 
 @cache

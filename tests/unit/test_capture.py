@@ -107,9 +107,7 @@ def test_a_chunk_is_closed_by_record_time(path: Path) -> None:
     assert len(read(path.read_bytes())[0]) == 31
 
 
-def test_a_chunk_is_closed_when_the_clock_jumps_back_and_by_size(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_is_closed_when_the_clock_jumps_back_and_by_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "CHUNK_BYTES", 1000)
     records = [record(1000.0), record(10.0), *(record(11.0, bytes(400)) for _ in range(9))]
     data = written(path, records)

@@ -168,9 +168,7 @@ def test_urls(text: str, url: str) -> None:
     assert normal_url(text) == url
 
 
-@pytest.mark.parametrize(
-    "text", ["", "http://", "http://a:port", "http://a:99999", "http://[::1", "a b", "a?x=1"]
-)
+@pytest.mark.parametrize("text", ["", "http://", "http://a:port", "http://a:99999", "http://[::1", "a b", "a?x=1"])
 def test_no_urls(text: str) -> None:
     with pytest.raises(ValueError, match=r"URL|must end"):
         normal_url(text)
@@ -213,8 +211,7 @@ def test_codes_that_there_are_not() -> None:
     """)
     assert check_codes(config, {"KVC05": ["refault_share"], "LAT01": []}) == [
         "/etc/kvitals/kvitals.toml: [[mute]] rule 'XYZ99' is no rule",
-        "/etc/kvitals/kvitals.toml: [params.KVC05] has no parameter 'refault_shar'; "
-        "did you mean 'refault_share'?",
+        "/etc/kvitals/kvitals.toml: [params.KVC05] has no parameter 'refault_shar'; did you mean 'refault_share'?",
         "/etc/kvitals/kvitals.toml: [params.KVC55] is no rule; did you mean 'KVC05'?",
     ]
 

@@ -211,9 +211,7 @@ def test_texts_are_kept_as_info() -> None:
 
 
 def test_a_title_is_split_as_a_shell_would() -> None:
-    title = (
-        f"{API_SERVER} --model '/models/my model' --speculative-config '{{\"num_speculative_tokens\": 2}}'"
-    )
+    title = f"{API_SERVER} --model '/models/my model' --speculative-config '{{\"num_speculative_tokens\": 2}}'"
     target = only(title + "\0" * 40)
     assert target.learn()[1] == {"root": "/models/my model"}
     assert target.learn()[0] == {"draft_tokens": 2}

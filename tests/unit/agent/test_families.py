@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.families import CONFIG, VERSION, Translator
+from agent.families import CONFIGURATION, VERSION, Translator
 from agent.senses.exposition import PageParser
 from agent.senses.status import Identity
 from rules.engine_map import load_map
@@ -499,7 +499,7 @@ def test_after_a_restart_what_was_learned_elsewhere_is_asked_again():
     assert watched.translator.wants_facts
     watched.translator.learn(VERSION, {}, {"version": "0.32.0"})
     watched.translator.learn("command line", {"slots": 16.0}, {})
-    watched.translator.learn(CONFIG, {"gpus": 1.0}, {})
+    watched.translator.learn(CONFIGURATION, {"gpus": 1.0}, {})
     watched.translator.wants_facts = False
     watched.feed(restarted(text))
     assert watched.translator.wants_facts
