@@ -1,4 +1,13 @@
-"""Evaluation: an expression and a source of series to values, with the semantics of Prometheus 2.42."""
+"""Evaluation: an expression and a source of series to values, with the semantics of Prometheus 2.42.
+
+Known differences, none of which a rule should rest on:
+
+- a range vector or a string alone is refused, where Prometheus prints it;
+- sums are plain and not Kahan-compensated, regressions are centred: they differ in the last digits;
+- of equal values topk and bottomk keep the first in order, where Prometheus has none;
+- a subquery that hits no step is empty; Prometheus still evaluates its inside, and may fail there;
+- the parameter of an aggregation of a constant vector is taken at every step, not at the first alone.
+"""
 
 from __future__ import annotations
 
