@@ -115,7 +115,7 @@ def test(args: argparse.Namespace) -> int:
     knowledge = load([args.directory])
     console = Console()
     files = [f for f in knowledge.files.values() if f.is_relative_to(args.directory)]
-    console.print(f"{len(files)} files of {args.directory} are good", highlight=False)
+    console.print(f"{args.directory}: {len(files)} files are good", highlight=False, soft_wrap=True)
     return _problems(knowledge, console)
 
 

@@ -1,0 +1,134 @@
+"""The commands on recorded incidents, as a user would type them."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from rich.console import Console
+
+from agent.config import Config
+from rules.loader import load
+from ui.cli.compare import differences
+from ui.cli.main import main
+from ui.cli.render import spark
+from ui.demo import DEMO, FOLDER, incidents
+from ui.live import Collector, agent_document
+from ui.pipeline import Setup
+from ui.serve_recorded import read_pages, serve
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, capsys.readouterr().out
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "triage", str(DEMO))
+    assert code == 1
+    places = [out.index(word) for word in ("✗ ", "KVC01", "PROOF", "EXPLAINS", "DO, in this order", "RULED OUT")]
+    assert places == sorted(places)
+    assert "\x1b[" not in out  # colour only on a terminal
+
+
+def test_a_healthy_engine_is_exit_code_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "triage", str(FOLDER / "healthy.kvcap"), "--slo", "ttft=1s", "--slo", "itl=300ms")
+    assert code == 0
+    assert "✓ No trouble found" in out
+
+
+def test_the_baseline_of_an_incident_is_not_the_incident(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(capsys, "triage", str(DEMO), "--at", "+55s", "--json")
+    assert json.loads(out)["causes"] == []
+
+
+def test_a_window_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(capsys, "triage", str(DEMO), "--from", "+90s", "--to", "+110s", "--json")
+    document = json.loads(out)
+    assert document["window"]["seconds"] == pytest.approx(20, abs=0.01)
+    assert document["causes"][0]["code"] == "KVC01"
+
+
+def test_compare_shows_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "compare", f"{DEMO}@+55s", str(DEMO))
+    assert code == 0
+    assert "kv usage p90" in out
+    assert "slots" not in out.split()  # the same on both sides
+
+
+def test_differences_are_ranked_and_one_sided_ones_come_last() -> None:
+    found = differences({"a": 1.0, "b": 10.0, "c": 5.0, "d": 1.0}, {"a": 100.0, "b": 20.0, "c": 5.1, "e": 2.0}, False)
+    assert found == [("a", 1.0, 100.0), ("b", 10.0, 20.0), ("d", 1.0, None), ("e", None, 2.0)]
+
+
+def test_replay_tells_the_course(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "replay", str(DEMO))
+    assert code == 1
+    assert "No trouble found" in out
+    assert out.splitlines()[-1].split()[-1] == "full."
+
+
+def test_record_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.kvcap"
+    path.write_text("mine")
+    code, _ = run(capsys, "record", "http://127.0.0.1:9", "--out", str(path))
+    assert code == 2
+    assert path.read_text() == "mine"
+
+
+def test_what_is_recorded_can_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "dead.kvcap"
+    assert run(capsys, "record", "http://127.0.0.1:9", "--out", str(path), "--for", "2s")[0] == 0
+    code, out = run(capsys, "triage", str(path), "--json")
+    assert code == 1
+    assert [f["code"] for f in json.loads(out)["telemetry"]] == ["TEL01"]
+
+
+def test_rules_can_be_listed_shown_started_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "KVC01" in run(capsys, "rules", "list")[1]
+    assert "What not to do" in run(capsys, "rules", "show", "kvc01")[1]
+    assert run(capsys, "rules", "show", "XYZ99")[0] == 2
+    assert run(capsys, "rules", "new", "ABC01", "too-many", "--dir", str(tmp_path))[0] == 0
+    assert run(capsys, "rules", "test", str(tmp_path)) == (0, f"{tmp_path}: 1 files are good\n")
+    assert run(capsys, "rules", "new", "KVC01", "again", "--dir", str(tmp_path))[0] == 2
+
+
+async def test_a_recorded_incident_served_as_a_target_is_an_engine_to_any_tool() -> None:
+    port = free_port()
+    server = asyncio.create_task(serve(DEMO, port, Console(quiet=True)))
+    try:
+        await asyncio.sleep(0.3)
+        url = f"http://127.0.0.1:{port}"
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+            page = await response.read()
+        (_, records) = next(iter(read_pages(DEMO).values()))
+        assert page in {r.body for r in records[:3]}
+        assert await agent_document(url) is None  # an engine, not an agent
+        async with Collector(Setup(load(), Config()), [url]) as collector:
+            async for _ in collector.collect(2.0):
+                pass
+            document = collector.document()
+        assert document.coverage.engines[0]["system"] == "vllm"
+        assert document.telemetry == []
+    finally:
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+
+def test_what_ships_is_small() -> None:
+    assert all(path.stat().st_size < 400_000 for path in incidents())
+
+
+def test_a_spark_line_begins_at_zero() -> None:
+    assert spark([0.0, 1.0, 2.0, 4.0]) == "▁▃▅█"
+    assert spark([1.0, 1.0]) == ""
