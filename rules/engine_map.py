@@ -122,6 +122,7 @@ class Recognise(Struct, frozen=True, forbid_unknown_fields=True):
     """How an engine is told from a page and from its other endpoints."""
 
     prefixes: tuple[str, ...]  # of its metric names
+    not_prefixes: tuple[str, ...]  # of names that look like its own and are another program's
     version_path: str
     models_path: str
 
@@ -155,7 +156,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     def strip(self, name: str) -> str | None:
         """A raw name without the engine's prefix; None for a name that is not the engine's."""
         for prefix in self.recognise.prefixes:
-            if name.startswith(prefix):
+            if name.startswith(prefix) and not name.startswith(self.recognise.not_prefixes):
                 return name[len(prefix) :]
         return None
 

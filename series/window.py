@@ -166,7 +166,7 @@ class Group:
             number = len(self._labels)
             self._labels.append(labels)
             if number >= self._now.size:
-                self._widen(2 * self._now.size)
+                self._widen(number + number // 4 + _FIRST_COLUMNS)
         self._index(number, labels)
         return number
 

@@ -371,10 +371,7 @@ class _Builder:
 
 def _not_text(body: bytes, content_type: str) -> bool:
     """Whether the page is of another kind altogether: HTML, JSON, protobuf."""
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind in ("text/html", "application/json", "application/vnd.google.protobuf"):
-        return True
-    return body[:64].lstrip()[:1] in (b"<", b"{", b"[")
+    return "protobuf" in content_type or body[:64].lstrip()[:1] in (b"<", b"{", b"[")
 
 
 def _numbers(tails: list[bytes]) -> Floats | None:

@@ -84,10 +84,12 @@ class _Reader:
         self._layout = layout
         self._map = system
         self._identity = identity
-        self._raws = {name: self._raw(name) for name in {series[0] for series in layout.series}}
+        names = {series[0] for series in layout.series}
+        self._own = {name for name in names if system.strip(name) is not None}
+        self._raws = {name: self._raw(name) for name in names}
+        self._ranks = {series: self._rank_of(series) for series in layout.series if series[0] in self._own}
         self._on_page = {raw for raw, _ in self._raws.values()}
-        said = {rank for series in layout.series if (rank := self._rank(series))}
-        ranks = sorted(said, key=_natural) or ["0"]
+        ranks = sorted({rank for rank in self._ranks.values() if rank}, key=_natural) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
         source = "version endpoint" if usable(told_version) else "names on the page"
         self.reading = Reading(system, version, source, ranks, self._models(ranks))
@@ -95,7 +97,9 @@ class _Reader:
         self._read_telemetry()
         entries = self._accepted()
         winners = self._winners(entries)
-        self.reading.context = (version, ranks, self.reading.models, self.reading.facts, winners)
+        scales = {entry.scale for entry in winners.values() if isinstance(entry.scale, str)}
+        facts = {rank: {fact: known.get(fact) for fact in scales} for rank, known in self.reading.facts.items()}
+        self.reading.context = (version, ranks, self.reading.models, facts, winners)
         if before is not None and before.context == self.reading.context:
             self.reading.memo, self.reading.unscaled = before.memo, before.unscaled
         self._read_series(entries, winners)
@@ -112,22 +116,18 @@ class _Reader:
                 return raw, part
         return base, ""
 
-    def _is_engines(self, series: Series) -> bool:
-        return self._map.strip(series[0]) is not None
-
-    def _rank(self, series: Series) -> str | None:
-        """Which engine of the page a series is of; None where it does not say."""
+    def _rank_of(self, series: Series) -> str | None:
+        """Which engine of the page one of its series is of; None where it does not say."""
         labels = dict(series[1])
-        found = [labels[label] for label in self._map.rank_labels if label in labels]
-        return "/".join(found) if found and self._is_engines(series) else None
+        return "/".join(labels[label] for label in self._map.rank_labels if label in labels) or None
 
     def _models(self, ranks: Sequence[str]) -> dict[str, str]:
         models: dict[str, str] = {}
-        for series in self._layout.series:
+        for series, own in self._ranks.items():
             model = dict(series[1]).get(self._map.model_label)
-            if model is not None and self._is_engines(series):
-                for rank in (self._rank(series),) if self._rank(series) else ranks:
-                    models.setdefault(rank or "0", model)
+            if model is not None:
+                for rank in [own] if own else ranks:
+                    models.setdefault(rank, model)
         return models
 
     def _oldest_possible(self) -> str:
@@ -170,7 +170,7 @@ class _Reader:
             elif adapters is not None and raw == adapters.raw:
                 names = _names(dict(series[1]), adapters.running, adapters.waiting)
                 reading.adapters.append((position, names))
-            elif raw not in known and self._is_engines(series):
+            elif raw not in known and series[0] in self._own:
                 unknown.add(series[0])
             reading.meanings.append(memo.get(series))
         reading.unknown, reading.memo = sorted(unknown), memo
@@ -186,7 +186,7 @@ class _Reader:
 
     def _meaning(self, entry: Metric, part: str, series: Series) -> Meaning | None:
         reading, raw_labels = self.reading, dict(series[1])
-        rank = self._rank(series) or (reading.ranks[0] if len(reading.ranks) == 1 else None)
+        rank = self._ranks.get(series) or (reading.ranks[0] if len(reading.ranks) == 1 else None)
         scale = entry.scale
         if isinstance(scale, str):
             fact = reading.facts.get(rank or reading.ranks[0], {}).get(scale)
@@ -219,9 +219,11 @@ class _Reader:
     def _read_infos(self) -> None:
         infos = {info.raw: info for info in self._map.infos}
         adapters = self._map.adapters
-        for series in self._layout.series:
-            raw, labels = self._raws[series[0]][0], dict(series[1])
-            own = self._rank(series)
+        for series, own in self._ranks.items():
+            raw = self._raws[series[0]][0]
+            if raw not in infos and (adapters is None or raw != adapters.raw):
+                continue
+            labels = dict(series[1])
             for rank in [own] if own else self.reading.ranks:
                 if raw in infos:
                     self._read_info(infos[raw], labels, rank)

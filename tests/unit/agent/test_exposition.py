@@ -394,6 +394,7 @@ def test_timestamps_are_ignored_and_counted():
         (b'{"status": "ok"}\n', "application/json", "not_metrics"),
         (b"[]", "", "not_metrics"),
         (b"404 page not found", "text/plain", "not_metrics"),
+        (b"404 page not found", "text/html", "not_metrics"),
         (b"Not Found\n", "text/plain", "not_metrics"),
         (b"\x0a\x05hello", "application/vnd.google.protobuf; proto=x", "not_metrics"),
         (b"a 1\nb", "", "truncated"),

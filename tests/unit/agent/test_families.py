@@ -371,6 +371,10 @@ def test_a_metrics_page_of_something_else():
     assert watched.one("kvitals_requests_running") == [None, None, 7.0, None]
 
 
+def test_a_router_in_front_of_vllm_is_no_engine():
+    assert Watched().feed("# TYPE vllm_router_requests_total counter\nvllm_router_requests_total 1\n") == "no_engine"
+
+
 def test_a_failed_scrape_is_a_gap_and_says_why():
     watched = Watched()
     watched.feed(page("loaded"))
