@@ -113,7 +113,7 @@ class Matcher:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile(self.value, re.DOTALL)
+        return re.compile(self.value, re.DOTALL | re.ASCII)  # \d and \w as RE2 reads them
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         actual = labels.get(self.name, "")

@@ -13,31 +13,13 @@ Without the command `prometheus` on PATH the tests fail; they are never skipped.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-import oracle_data
 import pytest
-from hypothesis import HealthCheck, settings
-from oracle_compare import Oracle
-from oracle_server import prometheus
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-settings.register_profile(
-    "oracle", max_examples=400, derandomize=True, deadline=None, suppress_health_check=_SLOW, database=None
-)
-settings.register_profile(
-    "oracle-more",
-    max_examples=int(os.environ.get("KVITALS_ORACLE_EXAMPLES", "0")) or 1,
-    deadline=None,
-    suppress_health_check=_SLOW,
-    print_blob=True,
-)
-
-
-def oracle_profile() -> settings:
-    """The settings of generated tests; a profile is not loaded for all, since other tests may run with these."""
-    return settings.get_profile("oracle-more" if "KVITALS_ORACLE_EXAMPLES" in os.environ else "oracle")
+from tests.oracle import oracle_data
+from tests.oracle.oracle_compare import Oracle
+from tests.oracle.oracle_server import prometheus
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import oracle_data
-from oracle_server import Prometheus, labels_of
-
 from series.promql import Expr, PromQLError, Vector, evaluate, evaluate_range, parse
 from series.types import Labels, SeriesSource
+from tests.oracle import oracle_data
+from tests.oracle.oracle_server import Prometheus, labels_of
 
 TOLERANCE = 1e-9
 

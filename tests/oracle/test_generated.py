@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from conftest import oracle_profile
 from hypothesis import given
-from oracle_compare import Oracle
-from oracle_expressions import queries
+
+from tests.oracle.oracle_compare import Oracle
+from tests.oracle.oracle_expressions import queries
+from tests.oracle.oracle_profile import oracle_profile
 
 
 @oracle_profile()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from oracle_compare import Oracle
+
+from tests.oracle.oracle_compare import Oracle
 
 RANGE_FUNCTIONS = [
     "rate",

@@ -8,16 +8,12 @@ to 1e-9; of errors the text may differ. Without the command `prometheus` on PATH
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "oracle"))
-
-import oracle_data
-from oracle_server import Prometheus, prometheus
+from tests.oracle import oracle_data
+from tests.oracle.oracle_server import Prometheus, prometheus
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,14 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-import oracle_data
 import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
-from oracle_server import Prometheus
 
 from agent.exports.api import build_app
 from series.types import Frame
+from tests.oracle import oracle_data
+from tests.oracle.oracle_server import Prometheus
 
 START = oracle_data.START
 NOW = START + 3000.0
