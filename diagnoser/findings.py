@@ -174,7 +174,8 @@ class Findings:
                     for t, v in zip(series.times, series.values, strict=True)
                     if math.isfinite(v)  # JSON knows no other numbers
                 ]
-                lines.append(EvidenceLine(rest, points))
+                if points:
+                    lines.append(EvidenceLine(rest, points))
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines)
 
     def _confidence(self, judgement: Judgement) -> tuple[float, list[str]]:

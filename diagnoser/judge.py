@@ -146,8 +146,8 @@ class Judge:
         else:
             memory.true_since, memory.fired, memory.last_true = None, False, None
         if memory.fired:
-            start = span.start if span.cold else memory.true_since
-            return Judgement(rule, entity, "fired", "", verdict, start, memory.from_start)
+            since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
+            return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", self.why_false(verdict, entity), verdict)

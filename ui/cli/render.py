@@ -112,7 +112,8 @@ def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> Non
         values = [p.value for p in item.lines[0].points] if item.lines else []
         shown = item.text
         if item.lines and item.lines[0].labels:
-            shown = ", ".join(" ".join(line.labels.values()) for line in item.lines)
+            newest = max(line.points[-1].t for line in item.lines)
+            shown = ", ".join(" ".join(line.labels.values()) for line in item.lines if line.points[-1].t == newest)
         table.add_row(item.title, Text(shown, style="bold"), spark(values))
     console.print(_indent(table, 4))
     if verbose:
@@ -160,7 +161,7 @@ def _notes(notes: Sequence[Finding], console: Console) -> None:
         console.print()
         console.print(Text("NOTED", style="bold"))
         for n in notes:
-            console.print(_indent(f"{n.code}  {n.title}. {n.conclusion}"))
+            console.print(_indent(f"{n.code}  {n.title} ({n.entity.title}). {n.conclusion}"))
 
 
 def _unknown(document: Triage, console: Console, verbose: bool) -> None:
