@@ -122,9 +122,9 @@ class Recognise(Struct, frozen=True, forbid_unknown_fields=True):
     """How an engine is told from a page and from its other endpoints."""
 
     prefixes: tuple[str, ...]  # of its metric names
-    not_prefixes: tuple[str, ...]  # of names that look like its own and are another program's
     version_path: str
     models_path: str
+    not_prefixes: tuple[str, ...] = ()  # of names that look like its own and are another program's
 
 
 class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
