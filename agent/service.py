@@ -59,6 +59,7 @@ class Node:
         self._finder = Finder({system: load_map(system) for system in systems()})
         self._targets: dict[str, Target] = {}  # by key
         self._pending: list[Record] = []  # facts to hand out with the next read
+        self._explicit = False  # the user named the targets, so none is looked for
 
     @property
     def targets(self) -> list[str]:
@@ -76,6 +77,7 @@ class Node:
         Raises ConfigError where there is nothing to watch.
         """
         said: list[str] = []
+        self._explicit = bool(urls)
         for target in await self._chosen(urls, said):
             self._add(target, self._own_labels(target))
         if not self._targets:
@@ -85,6 +87,25 @@ class Node:
             )
         for key in self._targets:
             said += await self._learn(key, "")
+        return said
+
+    async def refresh(self) -> list[str]:
+        """Look again for targets: engines that appeared are watched from now on, those that a targets file no longer
+        names are not. An engine that went away stays, as one that is down. Returns what to tell the user."""
+        if self._explicit:
+            return []
+        said: list[str] = []
+        found = list(await self._chosen((), []))
+        known = {target.url for target in self._targets.values()}
+        for target in found:
+            if target.url not in known:
+                key = self._add(target, self._own_labels(target))
+                said += [f"{target.url}: new, watched from now on", *await self._learn(key, "")]
+        if self.config.agent.targets_file:
+            named = {target.url for target in found}
+            for key in [key for key, target in self._targets.items() if target.url not in named]:
+                said.append(f"{self._targets.pop(key).url}: no longer named, forgotten")
+                self._sense.remove(key)
         return said
 
     async def close(self) -> None:
@@ -145,7 +166,8 @@ class Node:
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node if here else ""}
         return {name: value for name, value in labels.items() if value}
 
-    def _add(self, target: Target, own: Mapping[str, str]) -> None:
+    def _add(self, target: Target, own: Mapping[str, str]) -> str:
+        """Watch a target; returns its key. Raises ConfigError."""
         labels = {**own, **target.labels}
         token = target.bearer_file.read_text().strip() if target.bearer_file else ""
         timeout = float(target.timeout or self.config.agent.timeout)
@@ -156,6 +178,7 @@ class Node:
         except (ValueError, OSError) as error:
             raise ConfigError(f"{target.url}: {error}") from error
         self._targets[key] = target
+        return key
 
     async def _read(self, key: str) -> list[Record]:
         records: list[Record] = [*await self._sense.read(key)]

@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
+from agent.config import ConfigError
 from agent.exports.api import allowed_hosts, build_app
 from rules.finding import Source, encode
 from ui.alerting import groups
@@ -28,6 +29,7 @@ from ui.state import load_state, save_state, state_file
 from ui.web import serve as web_page
 
 WEB_PORT = 8501
+REFRESH_SECONDS = 30.0
 
 
 def add(commands: Any) -> None:
@@ -79,8 +81,12 @@ async def _cycles(pipeline: Pipeline, stop: asyncio.Event, console: Console) -> 
     pipeline.judge.memory.update(load_state(state))
     before = ""
     interval = pipeline.setup.config.agent.interval
+    refreshed = time.monotonic()
     while not stop.is_set():
         begun = time.monotonic()
+        if begun - refreshed > REFRESH_SECONDS:
+            refreshed = begun
+            await _refresh(pipeline, console)
         pipeline.feed(await pipeline.node.read())
         pipeline.observe(time.time())
         document = pipeline.triage()
@@ -91,6 +97,15 @@ async def _cycles(pipeline: Pipeline, stop: asyncio.Event, console: Console) -> 
             save_state(state, pipeline.judge.memory)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), max(0.0, interval - (time.monotonic() - begun)))
+
+
+async def _refresh(pipeline: Pipeline, console: Console) -> None:
+    """Look for targets again. A targets file that became unreadable is told, and the old targets are kept."""
+    try:
+        for line in await pipeline.node.refresh():
+            console.print(line, style="dim")
+    except ConfigError as error:
+        console.print(f"targets kept as they were: {error}", style="yellow")
 
 
 @contextlib.asynccontextmanager
