@@ -128,6 +128,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _run(command: Sequence[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["UV_SYSTEM_CERTS"] = "true"  # uv brings roots of its own, which a company's registry is not signed by
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
     except subprocess.TimeoutExpired as error:
