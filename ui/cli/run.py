@@ -8,6 +8,7 @@ import contextlib
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
@@ -130,9 +131,12 @@ async def _served(pipeline: Pipeline, clock: Any, args: argparse.Namespace, cons
         await runner.cleanup()
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
     page = None if args.no_web else await _start_page(args, f"http://{host}:{port}")
+    watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
         yield
     finally:
+        if watching is not None:
+            watching.cancel()
         if page is not None and page.returncode is None:
             page.terminate()
             await page.wait()
@@ -156,8 +160,23 @@ async def _start_page(args: argparse.Namespace, api: str) -> asyncio.subprocess.
             raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")
     command = web_page.command(args.web_port, api)
     return await asyncio.create_subprocess_exec(
-        *command, env=web_page.environment(api), stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+        *command,
+        env=web_page.environment(api),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
+
+
+async def _watch_page(page: asyncio.subprocess.Process, console: Console) -> None:
+    """Say it when the web page's server ends by itself, with its last words; the agent goes on without it."""
+    last: deque[str] = deque(maxlen=10)
+    assert page.stderr is not None
+    async for line in page.stderr:
+        last.append(line.decode(errors="replace").rstrip())
+    console.print(f"the web page's server ended ({await page.wait()}); the API goes on", style="yellow")
+    for text in last:
+        console.print(f"  {text}", style="dim", markup=False)
 
 
 def _where(args: argparse.Namespace, console: Console) -> None:
