@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from rules.finding import Source, Triage
+from series.capture import Record
 from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
@@ -59,17 +60,23 @@ class Collector:
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""
         begun = time.monotonic()
-        probing = asyncio.create_task(self.pipeline.node.probe()) if probe else None
+        probing: asyncio.Task[list[Record]] | None = None
         while (done := time.monotonic() - begun) < seconds or self._started is None:
-            self.pipeline.feed(await self.pipeline.node.read())
-            self._last = time.time()
-            self._started = self._started or self._last
-            if done >= FIRST_LOOK_SECONDS:
-                self.pipeline.look(self._last, done)
+            await self._read(done)
+            if probe and probing is None:  # after a page, which tells the model to ask for
+                probing = asyncio.create_task(self.pipeline.node.probe())
             yield done
             await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
         if probing is not None:
             self.pipeline.feed(await probing)
+            await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
+
+    async def _read(self, done: float) -> None:
+        self.pipeline.feed(await self.pipeline.node.read())
+        self._last = time.time()
+        self._started = self._started or self._last
+        if done >= FIRST_LOOK_SECONDS:
+            self.pipeline.look(self._last, done)
 
     def document(self) -> Triage:
         """The verdict on what was seen so far, at most the configured window of it, without history."""

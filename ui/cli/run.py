@@ -184,6 +184,6 @@ def _where(args: argparse.Namespace, console: Console) -> None:
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
     console.print(
-        f"API       http://{args.listen or '127.0.0.1:9477'}/api/v1/findings (and /metrics; a Grafana data source)"
+        f"API       http://{args.listen or '127.0.0.1:9477'}  (Grafana data source; /metrics, /api/v1/findings)"
     )
     console.print("Ctrl-C stops.", style="dim")
