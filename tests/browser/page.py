@@ -88,9 +88,10 @@ def _wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def chromium() -> Iterator[webdriver.Chrome]:
     """A Chromium with an empty profile that logs its console and every request."""
+    assert CHROMIUM and CHROMEDRIVER, "these tests need Debian's packages chromium and chromium-driver"
     with tempfile.TemporaryDirectory(prefix="kvitals-chromium-") as profile:
         options = Options()
-        options.binary_location = CHROMIUM or ""
+        options.binary_location = CHROMIUM
         for flag in [*QUIET, f"user-data-dir={profile}", "window-size=1280,900"]:
             options.add_argument(f"--{flag}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

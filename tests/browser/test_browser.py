@@ -13,8 +13,6 @@ from selenium.webdriver.common.by import By
 
 from rules.finding import RuledOut
 from tests.browser.page import (
-    CHROMEDRIVER,
-    CHROMIUM,
     chromium,
     console_errors,
     hosts_asked,
@@ -28,7 +26,6 @@ from tests.browser.page import (
 from tests.unit.web import documents
 from tests.unit.web.stub import Stub, stub_api
 
-pytestmark = pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="no chromium, no chromedriver")
 REFRESH_SECONDS = 15.0
 DOCUMENTS = {
     "unhealthy": documents.unhealthy(),

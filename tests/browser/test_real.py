@@ -20,8 +20,6 @@ from dashboards.queries import FAST, SELECTED, WINDOW
 from rules.finding import Triage
 from rules.loader import load
 from tests.browser.page import (
-    CHROMEDRIVER,
-    CHROMIUM,
     chromium,
     console_errors,
     free_port,
@@ -72,7 +70,6 @@ def product() -> Iterator[Product]:
         process.wait()
 
 
-@pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="no chromium, no chromedriver")
 def test_the_page_says_what_the_api_says(product: Product, tmp_path: Path) -> None:
     with chromium() as driver:
         visit(driver, product.page)
