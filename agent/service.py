@@ -48,6 +48,14 @@ def decode(captured: Captured) -> Record | None:
         return None
 
 
+class _Recorded(msgspec.Struct):
+    """A target in a recording's header."""
+
+    url: str
+    name: str = ""
+    labels: dict[str, str] = {}
+
+
 class Node:
     """What is watched on one node. `slo_sources`: objective -> where it was set, for those not from the file."""
 
@@ -112,9 +120,15 @@ class Node:
         await self._sense.close()
 
     def expect(self, meta: Mapping[str, Any]) -> None:
-        """Watch the targets of a recording, as its header names them."""
-        for found in meta.get("targets") or []:
-            self._add(msgspec.convert(found, Target), {})
+        """Watch the targets of a recording, as its header names them. Raises ConfigError.
+
+        A recording comes from anywhere, so nothing but address, name and labels is taken from it: no token file.
+        """
+        try:
+            for found in msgspec.convert(meta.get("targets", []), list[_Recorded]):
+                self._add(Target(url=found.url, name=found.name, labels=found.labels), {})
+        except ValueError as error:
+            raise ConfigError(f"the recording names a target that can not be one: {error}") from error
 
     async def read(self) -> list[Captured]:
         """Look at every target once, all at the same time."""
@@ -169,9 +183,9 @@ class Node:
     def _add(self, target: Target, own: Mapping[str, str]) -> str:
         """Watch a target; returns its key. Raises ConfigError."""
         labels = {**own, **target.labels}
-        token = target.bearer_file.read_text().strip() if target.bearer_file else ""
         timeout = float(target.timeout or self.config.agent.timeout)
         try:
+            token = target.bearer_file.read_text().strip() if target.bearer_file else ""
             key = self._sense.add(
                 scrape.Target(url=target.url, name=target.name, labels=labels, timeout=timeout, token=token)
             )

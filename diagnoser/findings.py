@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diagnoser.judge import Judge, Judgement, missing_signals
@@ -55,10 +55,9 @@ class Findings:
         self._judgements = judgements
         self._span = span
         self._levers = Levers(judge, span)
-        self._fired: dict[Labels, set[str]] = {}
-        for j in judgements:
-            if j.outcome == "fired":
-                self._fired.setdefault(j.entity, set()).add(j.rule.code)
+        self._true = _codes(j for j in judgements if j.outcome == "fired")
+        # What another rule says better explains nothing and is explained by nothing.
+        self._fired = _codes(j for j in judgements if j.outcome == "fired" and not self.superseded(j))
 
     def build(self, judgement: Judgement) -> Finding:
         """The finding of one judgement; levers and evidence only where it fired."""
@@ -96,8 +95,8 @@ class Findings:
 
     def superseded(self, judgement: Judgement) -> str:
         """The code of a fired rule that takes this one's place, or the empty string."""
-        fired = self._fired.get(judgement.entity, set())
-        return next((c for c in judgement.rule.excluded_by if c in fired), "")
+        true = self._true.get(judgement.entity, set())
+        return next((c for c in judgement.rule.excluded_by if c in true), "")
 
     def ruled_out(self, symptom: Judgement) -> list[RuledOut]:
         """The causes that could have explained a symptom and were found not to be so."""
@@ -212,6 +211,14 @@ class Findings:
     def _next_check(self, rule: Rule) -> str:
         first = rule.evidence[0]
         return f"after a change, watch {first.title.lower()} for a few minutes: {first.query.strip()}"
+
+
+def _codes(judgements: Iterable[Judgement]) -> dict[Labels, set[str]]:
+    """The codes of the judgements' rules, by entity."""
+    found: dict[Labels, set[str]] = {}
+    for judgement in judgements:
+        found.setdefault(judgement.entity, set()).add(judgement.rule.code)
+    return found
 
 
 def in_words(confidence: float) -> str:

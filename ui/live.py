@@ -96,6 +96,11 @@ async def agent_document(url: str) -> Triage | None:
         ):
             if response.status != 200 or "json" not in response.content_type:
                 return None
-            return msgspec.json.decode(await response.content.read(MAX_DOCUMENT_BYTES), type=Triage)
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > MAX_DOCUMENT_BYTES:
+                    return None
+            return msgspec.json.decode(body, type=Triage)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError):
         return None

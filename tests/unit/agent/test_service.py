@@ -99,3 +99,18 @@ async def test_facts_of_the_configuration_reach_the_window() -> None:
     slots = evaluate('kvitals_engine_fact{fact="slots"}', node.window, max(r.t for r in records) + 1)
     assert not isinstance(slots, float)
     assert [(labels["engine"], labels["source"], value) for labels, value in slots] == [("chat", "configuration", 7.0)]
+
+
+@pytest.mark.parametrize(
+    "targets",
+    ["x", [3], [{"name": "no url"}], [{"url": "no url"}], [{"url": DEAD, "labels": {"engine": "x"}}]],
+)
+def test_a_recording_with_a_strange_header_is_refused(targets: object) -> None:
+    with pytest.raises(ConfigError, match="the recording names"):
+        Node(Config()).expect({"targets": targets})
+
+
+def test_a_recording_can_not_have_a_file_read(tmp_path: Path) -> None:
+    node = Node(Config())
+    node.expect({"targets": [{"url": DEAD, "bearer_file": str(tmp_path / "missing")}]})
+    assert node.targets == [DEAD]

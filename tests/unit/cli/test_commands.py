@@ -7,9 +7,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from agent.config import Config
+from rules.finding import encode
 from rules.loader import load
 from ui.cli.compare import differences
 from ui.cli.main import main
@@ -17,6 +20,7 @@ from ui.cli.render import spark
 from ui.demo import DEMO, FOLDER, incidents
 from ui.live import Collector, agent_document
 from ui.pipeline import Setup
+from ui.recorded import judge_recording
 from ui.serve_recorded import read_pages, serve
 
 
@@ -132,3 +136,22 @@ def test_what_ships_is_small() -> None:
 def test_a_spark_line_begins_at_zero() -> None:
     assert spark([0.0, 1.0, 2.0, 4.0]) == "▁▃▅█"
     assert spark([1.0, 1.0]) == ""
+
+
+async def test_the_answer_of_an_agent_is_taken_whole() -> None:
+    """The document comes in several parts, as one of a busy node does."""
+    document = judge_recording(DEMO, Setup(load(), Config())).document
+    body = encode(document)
+
+    async def findings(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for start in range(0, len(body), 4096):
+            await response.write(body[start : start + 4096])
+            await asyncio.sleep(0.001)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/api/v1/findings", findings)
+    async with TestServer(app) as server:
+        assert await agent_document(str(server.make_url("/"))) == document
