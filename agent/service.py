@@ -17,7 +17,7 @@ import msgspec
 from agent import discovery
 from agent.config import Config, ConfigError, Slo, Target, normal_url, read_targets
 from agent.discovery import DiscoveryError, Finder
-from agent.families import VERSION
+from agent.families import CONFIGURATION, VERSION
 from agent.records import FactsRecord, ProbeRecord, Record, ScrapeRecord
 from agent.senses import scrape
 from agent.senses.probe import probe
@@ -27,7 +27,6 @@ from series.capture import Record as Captured
 from series.window import Window
 
 MAX_SERIES = 200_000
-CONFIGURATION = "configuration"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _encoder = msgspec.msgpack.Encoder()

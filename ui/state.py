@@ -10,6 +10,7 @@ import msgspec
 from diagnoser.judge import Memory
 
 MAX_BYTES = 16 << 20
+MAX_GAP_SECONDS = 300.0
 
 
 def state_file() -> Path:
@@ -21,14 +22,16 @@ def state_file() -> Path:
     return home / "kvitals" / "state.json"
 
 
-def load_state(path: Path) -> dict[str, Memory]:
-    """What was saved; nothing where there is no usable file, since the state can be seen anew."""
+def load_state(path: Path, now: float) -> dict[str, Memory]:
+    """What was saved of troubles that were seen within `MAX_GAP_SECONDS` before `now`: nobody knows whether an
+    older one went on. Nothing where there is no usable file, since the state can be seen anew."""
     try:
         if path.stat().st_size > MAX_BYTES:
             return {}
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Memory])
+        saved = msgspec.json.decode(path.read_bytes(), type=dict[str, Memory])
     except (OSError, msgspec.DecodeError):
         return {}
+    return {key: m for key, m in saved.items() if m.last_true is not None and 0 <= now - m.last_true < MAX_GAP_SECONDS}
 
 
 def save_state(path: Path, memory: dict[str, Memory]) -> None:

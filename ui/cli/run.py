@@ -79,7 +79,7 @@ async def _run(args: argparse.Namespace) -> None:
 async def _cycles(pipeline: Pipeline, stop: asyncio.Event, console: Console) -> None:
     """Scrape and judge at the configured interval; say when the verdict changes."""
     state = state_file()
-    pipeline.judge.memory.update(load_state(state))
+    pipeline.judge.memory.update(load_state(state, time.time()))
     before = ""
     interval = pipeline.setup.config.agent.interval
     refreshed = time.monotonic()

@@ -78,17 +78,25 @@ def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
     before = Engine().live(90, slow=True)
     save_state(tmp_path / "state.json", before.judge.memory)
     after = Engine()
-    after.judge.memory.update(load_state(tmp_path / "state.json"))
+    after.judge.memory.update(load_state(tmp_path / "state.json", before.at))
     after.at = before.at
     after.live(30, slow=True)
     assert after.outcome().outcome == "fired"
     assert after.outcome().since == before.outcome().since
 
 
+@pytest.mark.parametrize("later", [3600.0, -3600.0])
+def test_a_finding_that_nobody_saw_go_on_begins_anew(later: float, tmp_path: Path) -> None:
+    before = Engine().live(90, slow=True)
+    save_state(tmp_path / "state.json", before.judge.memory)
+    assert load_state(tmp_path / "state.json", before.at)
+    assert load_state(tmp_path / "state.json", before.at + later) == {}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"a": 3}', b"\xff"])
 def test_a_broken_state_file_is_started_anew(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "state.json").write_bytes(content)
-    assert load_state(tmp_path / "state.json") == {}
+    assert load_state(tmp_path / "state.json", 0.0) == {}
 
 
 def test_memory_survives_json() -> None:
