@@ -24,15 +24,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agent.senses.exposition import Indices, Layout, Page
+from agent.senses.reading import PAGE as WHOLE
 from agent.senses.reading import Meaning, Reading, read, recognise
 from agent.senses.status import Identity, Outcome, Status
 from rules.engine_map import EngineMap
-from series.types import Bools, Floats, Labels
+from series.types import METRIC_NAME, Bools, Floats, Labels
 from series.window import NOWHERE, Columns, Group, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"
 MODELS = "models endpoint"
+SERVER_INFO = "server info endpoint"
 CONFIGURATION = "configuration"
 
 MAX_ADAPTERS = 64
@@ -42,7 +44,6 @@ _NO_ENGINE = (
     "This is a metrics page, but not of an engine that kvitals knows ({known}). Check the URL. An engine that"
     " runs with its statistics off (vLLM: --disable-log-stats) looks like this too."
 )
-_MEANS_MAX = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
 
 
 @dataclass
@@ -70,6 +71,7 @@ class _Plan:
     shifted: bool = False
     histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
     folds: list[tuple[int, list[int], bool]] = field(default_factory=list)  # column, positions, largest
+    changes: dict[int, tuple[Labels, int]] = field(default_factory=dict)  # position -> counter of its changes, column
     refused: int = 0  # samples without a column, by the window's cap
     index: Indices | None = None  # the positions of the last page's values, and what is needed of them
     index_monotone: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -82,22 +84,32 @@ class _Plan:
     @property
     def used(self) -> set[int]:
         """The columns that it writes."""
-        return {*self.columns.tolist(), *(fold[0] for fold in self.folds)} - {NOWHERE}
+        counters = (column for _, column in self.changes.values())
+        return {*self.columns.tolist(), *(fold[0] for fold in self.folds), *counters} - {NOWHERE}
 
 
 class Translator:
     """Turns one target's pages into families. Pure: time comes with the page, nothing is read or sent."""
 
-    def __init__(self, window: Window, key: str, identity: Identity, maps: Sequence[EngineMap]) -> None:
+    def __init__(
+        self,
+        window: Window,
+        key: str,
+        identity: Identity,
+        maps: Sequence[EngineMap],
+        prefixes: Mapping[str, str] | None = None,
+    ) -> None:
         self._group: Group = window.group(key)
         self.identity = identity
         self._maps = maps
+        self._prefixes = dict(prefixes or {})
         self.status = Status(window, key, identity)
         self._plan: _Plan | None = None
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
         self._outdated = False  # the plan was made with other facts than are known now
         self._restarts: dict[str, int] = {}  # rank -> restarts seen
+        self._changes: dict[Labels, float] = {}  # counters of changes
         self._started: float | None = None  # the process's start time on the last good page
         self._lora_names: set[str] = set()  # LoRA adapters seen so far
         self._lora_columns: set[int] = set()
@@ -111,7 +123,7 @@ class Translator:
 
     def good(self, t: float, page: Page, duration: float, size: int) -> Outcome:
         """Take a page that could be parsed. It may still be no engine's, which the outcome says then."""
-        system = recognise(page.layout, self._maps) if page.fresh else None
+        system = recognise(page.layout, self._maps, self._prefixes) if page.fresh else None
         if page.fresh and system is None:
             self.forget()
         if page.fresh and system is not None:
@@ -152,11 +164,12 @@ class Translator:
         return outcome
 
     def _told_version(self) -> str:
-        return self._info.get(VERSION, {}).get("version", "")
+        told = (self._info.get(source, {}).get("version", "") for source in (VERSION, SERVER_INFO))
+        return next(filter(None, told), "")
 
     def _compile(self, layout: Layout, system: EngineMap) -> None:
         before, self._outdated = self._plan, False
-        reading = read(layout, system, self._told_version(), self.identity, self.reading)
+        reading = read(layout, system, self._told_version(), self.identity, self.reading, self._prefixes)
         plan = _empty_plan(layout, reading)
         if before is not None:
             _carry(before, plan)
@@ -166,6 +179,7 @@ class Translator:
                 sources.setdefault(meaning.labels, []).append(position)
         for labels, positions in sources.items():
             self._place(plan, labels, positions)
+        self._count_changes_of(plan)
         _group_histograms(plan)
         if before is not None:
             self._group.end(sorted(before.used - plan.used))
@@ -184,21 +198,35 @@ class Translator:
         elif len(positions) == 1:
             plan.columns[positions[0]] = column
         else:
-            plan.folds.append((column, positions, labels.name.endswith(_MEANS_MAX)))
+            meaning = plan.reading.meanings[positions[0]]
+            plan.folds.append((column, positions, meaning is not None and meaning.largest))
+
+    def _count_changes_of(self, plan: _Plan) -> None:
+        for position, meaning in enumerate(plan.reading.meanings):
+            if meaning is not None and meaning.changes is not None:
+                column = self._group.column(meaning.changes)
+                if column is not None:
+                    plan.changes[position] = (meaning.changes, column)
 
     def _write(self, plan: _Plan, t: float, page: Page) -> None:
         index, new = page.indices, page.values
+        gaps: list[int] = []
+        if plan.reading.system.blank is not None:
+            said = new < plan.reading.system.blank
+            gaps = [column for column in plan.columns[index[~said]].tolist() if column != NOWHERE]
+            plan.raw[index[~said]] = np.nan
+            index, new = index[said], new[said]
         if index is not plan.index:
             plan.look_at(index)
         old = plan.raw[index]
         fell = (new < old) & plan.index_monotone  # false where there was no value, which is NaN
+        before = {position: float(plan.raw[position]) for position in plan.changes}
         plan.raw[index] = new
-        gaps: list[int] = []
         if self._has_new_start_time(plan):
             self._restarted(plan, plan.reading.ranks)
         elif fell.any():
             was = dict(zip(index.tolist(), old.tolist(), strict=True))
-            gaps = self._mend(plan, index[fell].tolist(), was)
+            gaps += self._mend(plan, index[fell].tolist(), was)
         if plan.shifted:
             new = new + plan.shift[index]
         if plan.scaled:
@@ -207,11 +235,20 @@ class Translator:
         folded = _fold(plan) if plan.folds else {}
         if plan.reading.adapters:
             folded |= self._adapters_in_use(plan)
+        folded |= self._changed(plan, before)
         if folded:
             columns = np.concatenate((columns, np.fromiter(folded, np.intp)))
             new = np.concatenate((new, np.fromiter(folded.values(), np.float64)))
         if not self._group.append(t, columns, new, gaps):
             self.status.drop("clock", page.samples)
+
+    def _changed(self, plan: _Plan, before: Mapping[int, float]) -> dict[int, float]:
+        """Columns and values of counters of changes. What a series has when first seen is no change."""
+        for position, (counter, _) in plan.changes.items():
+            now, was = float(plan.raw[position]), before[position]
+            event = now != was and now != 0 and not np.isnan(was) and not np.isnan(now)
+            self._changes[counter] = self._changes.get(counter, 0.0) + event
+        return {column: self._changes[counter] for counter, column in plan.changes.values()}
 
     def _has_new_start_time(self, plan: _Plan) -> bool:
         before = self._started
@@ -272,7 +309,7 @@ class Translator:
         if using - self._lora_names:
             values["kvitals_lora_adapter_active", "other"] = 1.0
         ranks = plan.reading.ranks
-        engine = self.identity.engine(ranks[0] if len(ranks) == 1 else None, len(ranks))
+        engine = plan.reading.engine(ranks[0] if len(ranks) == 1 else None, self.identity)
         columns: dict[int, float] = {}
         for (family, name), value in values.items():
             column = self._group.column(self.identity.series(family, engine, adapter=name))
@@ -289,8 +326,7 @@ class Translator:
 
     def _understood(self, reading: Reading) -> None:
         """Say what a layout tells beside its values."""
-        n = len(reading.ranks)
-        engines = {rank: self.identity.engine(rank, n) for rank in reading.ranks}
+        engines = {rank: reading.engine(rank, self.identity) for rank in reading.entities}
         self.status.identify(list(engines.values()))
         for topic, pairs in (("missing", reading.missing), ("outdated", reading.outdated)):
             name = f"kvitals_family_{topic}"
@@ -303,13 +339,15 @@ class Translator:
         restarts = {engines[rank]: float(self._restarts.get(rank, 0)) for rank in engines}
         name = "kvitals_engine_restarts_total"
         self.status.say("restarts", {self.identity.series(name, e): count for e, count in restarts.items()})
+        users = (gpu.with_(**{METRIC_NAME: "kvitals_gpu_user", "user": user}) for gpu, user in reading.users)
+        self.status.say("users", dict.fromkeys(users, 1.0))
         self._say_facts()
 
     def _say_facts(self) -> None:
         reading = self.reading
         facts: dict[Labels, float] = {}
         infos: dict[Labels, float] = {}
-        for rank, engine in zip(reading.ranks if reading else [""], self.status.engines, strict=False):
+        for rank, engine in zip(reading.entities if reading else [WHOLE], self.status.engines, strict=False):
             own = reading.facts.get(rank, {}) if reading else {}
             for source, known in ({PAGE: own} | self._facts).items():
                 for fact, number in known.items():
@@ -326,11 +364,15 @@ class Translator:
         reading = self.reading
         if reading is not None:
             strings |= reading.info.get(rank, {})
-            strings |= {"system": reading.system.system, "model": reading.models.get(rank, "")}
+            strings |= {"system": reading.system.system, "kind": reading.kind(rank)}
+            strings |= {"model": reading.models.get(rank, ""), "role": reading.roles.get(rank, "")}
             strings |= {"version": reading.version, "version_source": reading.version_source}
             strings["untested"] = "true" if reading.system.untested(reading.version) else ""
         for source, info in self._info.items():
             strings |= {k: v for k, v in info.items() if not (source == VERSION and k == "version")}
+        if reading is not None and not strings.get("role"):
+            strings["role"] = reading.system.roles.get(strings.get("kv_role", ""), "")
+        strings["role"] = self.identity.labels.get("role") or strings.get("role", "")
         return {name: text for name, text in strings.items() if text}
 
 
@@ -395,6 +437,7 @@ def _shift_back(plan: _Plan, position: int, was: float) -> None:
 def _fold(plan: _Plan) -> dict[int, float]:
     """Columns and values of series that several raw ones make up."""
     values = (plan.raw + plan.shift) * plan.scales
-    return {
+    folded = {
         column: float((np.max if largest else np.sum)(values[positions])) for column, positions, largest in plan.folds
     }
+    return {column: value for column, value in folded.items() if not np.isnan(value)}

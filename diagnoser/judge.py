@@ -122,10 +122,14 @@ class Judge:
         return cache[expr]
 
     def _not_applicable(self, rule: Rule, entity: Labels, span: Span) -> str:
-        if rule.applies.systems:
-            system = self.info(entity, span.at).get("system", "")
-            if system and system not in rule.applies.systems:
-                return f"only for {', '.join(rule.applies.systems)}, this is {system}"
+        applies, info = rule.applies, self.info(entity, span.at) if rule.scope == "engine" else Labels()
+        system, kind, role = (info.get(name, "") for name in ("system", "kind", "role"))
+        if system and applies.systems and system not in applies.systems:
+            return f"only for {', '.join(applies.systems)}, this is {system}"
+        if kind and applies.kinds and kind not in applies.kinds:
+            return f"not for a {kind}"
+        if role in applies.not_roles:
+            return f"not for the {role} side"
         if rule.applies.traffic and self.signals.known[TRAFFIC].values.get(entity) == 0:
             return f"no traffic in the last {render(span.fast, 'seconds')}"
         return ""

@@ -7,19 +7,26 @@ brings which telemetry. The types below mirror the YAML; their comments are the 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import yaml
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from rules.versions import in_range, release
 
 ROOT = Path(__file__).parent / "engines"
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
+
+Program = Literal["engine", "scheduler", "frontend", "router", "gateway", "store", "exporter"]
+"""What a page is of. A scheduler is an engine's rank without the API server, which is then a frontend."""
+
+MAX_FACT = 1e18
+MAX_STRING = 200
 
 _SINCE = re.compile(r">=\s*([\d.]+)")
 _WORKING_TREE = re.compile(r"v?0\.[01]\.dev|dev")
@@ -42,6 +49,9 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     scale: float | str = 1.0  # ours = raw * scale; a fact's name means its value
     bare: bool = False  # the name has no engine prefix
     together: str = ""  # histograms that share a timestamp: where one's sum is broken, so are the others'
+    replicas: Literal["one", "sum", "max"] = "one"  # how series that differ in replica labels only become one
+    fold: Literal["", "sum", "max"] = ""  # how series that differ in other labels do; empty: by unit
+    changes: str = ""  # counter of the times that the value became another one than 0
     flag: str = ""  # what brings it where it is not there by default
     note: str = ""
 
@@ -122,9 +132,33 @@ class Recognise(Struct, frozen=True, forbid_unknown_fields=True):
     """How an engine is told from a page and from its other endpoints."""
 
     prefixes: tuple[str, ...]  # of its metric names
-    version_path: str
-    models_path: str
+    version_path: str = ""
+    models_path: str = ""
+    info_path: str = ""  # answers with the configuration as JSON
     not_prefixes: tuple[str, ...] = ()  # of names that look like its own and are another program's
+    names: tuple[str, ...] = ()  # where a page has one of these, it is this program's, whatever else it has
+
+
+class Endpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the JSON of `info_path` tells: our name -> path of keys with dots. Nothing else of it is kept."""
+
+    numbers: dict[str, str] = {}
+    strings: dict[str, str] = {}  # "version" is the engine's
+    given: dict[str, str] = {}  # 1 where there is any value at all
+    absent: dict[str, str] = {}  # 1 where the value is false or none, as of a flag that switches something off
+
+    def learn(self, answer: object) -> tuple[dict[str, float], dict[str, str]]:
+        """Facts and strings in a decoded answer. What it does not have stays unknown."""
+        facts: dict[str, float] = {}
+        for fact, path in self.numbers.items():
+            value = _at(answer, path)
+            if isinstance(value, bool | int | float) and abs(value) < MAX_FACT:
+                facts[fact] = float(value)
+        for yes, paths in ((True, self.given), (False, self.absent)):
+            found = {fact: _at(answer, path) for fact, path in paths.items()}
+            facts |= {fact: float(bool(value) is yes) for fact, value in found.items() if value is not UNSET}
+        strings = {name: _at(answer, path) for name, path in self.strings.items()}
+        return facts, {name: text[:MAX_STRING] for name, text in strings.items() if isinstance(text, str) and text}
 
 
 class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
@@ -135,15 +169,27 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     oldest: str  # the versions that the map was made from
     newest: str
     recognise: Recognise
-    rank_labels: tuple[str, ...]  # raw labels that tell the engines on one page apart
-    model_label: str
-    start_time: str  # raw name of the process's start time
     metrics: tuple[Metric, ...]
+    kind: Program = "engine"
+    guest: bool = False  # its names may stand on another program's page, and are read along there
+    full_names: bool = False  # names in this map have their prefix
+    rank_labels: tuple[str, ...] = ()  # raw labels that tell the engines on one page apart
+    replica_labels: tuple[str, ...] = ()  # raw labels that tell the copies of one engine's numbers apart
+    server: Program | None = None  # what series without a rank are of on a page of several; unset: of no entity
+    series_labels: dict[str, tuple[str, ...]] = {}  # ours -> raw labels that may hold it; "A/B": A and, if there, B
+    users: tuple[str, ...] = ()  # raw labels of who uses a GPU, joined by /
+    model_label: str = ""
+    role_label: str = ""  # raw label that tells the engine's part in disaggregation
+    roles: dict[str, str] = {}  # what its values mean, and those of the string kv_role: prefill, decode, unified
+    start_time: str = ""  # raw name of the process's start time
+    blank: float | None = None  # values from here on stand for no value
+    endpoint: Endpoint | None = None
     ignored: dict[str, str] = {}  # raw name -> why it is not mapped
     infos: tuple[InfoMetric, ...] = ()
     adapters: Adapters | None = None
     flags: dict[str, Flag] = {}
     telemetry: tuple[Telemetry, ...] = ()
+    companions: tuple[str, ...] = ()  # prefixes of the guests that this map was joined with
 
     @cached_property
     def by_raw(self) -> dict[str, list[Metric]]:
@@ -157,12 +203,33 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         """A raw name without the engine's prefix; None for a name that is not the engine's."""
         for prefix in self.recognise.prefixes:
             if name.startswith(prefix) and not name.startswith(self.recognise.not_prefixes):
-                return name[len(prefix) :]
+                return name if self.full_names else name[len(prefix) :]
         return None
 
+    def owns(self, name: str) -> bool:
+        """Whether a raw name is the engine's or a guest's by its prefix."""
+        return self.strip(name) is not None or name.startswith(self.companions)
+
+    def joined(self, guests: Sequence[EngineMap]) -> EngineMap:
+        """This map with what guests on its page tell. Their versions are not the engine's, so none are judged."""
+        metrics = [*self.metrics]
+        ignored = dict(self.ignored)
+        for guest in guests:
+            for prefix in ("",) if guest.full_names else guest.recognise.prefixes:
+                metrics += [_guest(metric, prefix) for metric in guest.metrics]
+                ignored |= {prefix + raw: why for raw, why in guest.ignored.items()}
+        return msgspec.structs.replace(
+            self,
+            metrics=tuple(metrics),
+            ignored=ignored,
+            replica_labels=tuple(dict.fromkeys(label for m in (self, *guests) for label in m.replica_labels)),
+            companions=tuple(prefix for guest in guests for prefix in guest.recognise.prefixes),
+        )
+
     def untested(self, version: str) -> bool:
-        """Whether the engine is of a newer minor release than the map was made from."""
-        return release(version)[:2] > release(self.newest)[:2]
+        """Whether the engine is newer than the map was made from, in as many parts as the map's version has."""
+        parts = self.newest.count(".") + 1
+        return release(version)[:parts] > release(self.newest)[:parts]
 
     def learn(self, flags: FlagReader, version: str) -> tuple[dict[str, float], dict[str, str]]:
         """Facts and strings from a command line. `version` decides on defaults; empty: none apply."""
@@ -210,6 +277,18 @@ def load_map(system: str) -> EngineMap:
 def systems() -> list[str]:
     """The engines that there are maps of."""
     return sorted(path.stem for path in ROOT.glob("*.yaml"))
+
+
+def _at(answer: object, path: str) -> object:
+    """What stands at a path of keys with dots between, UNSET where there is no such key."""
+    for key in path.split("."):
+        answer = answer.get(key, UNSET) if isinstance(answer, dict) else UNSET
+    return answer
+
+
+def _guest(metric: Metric, prefix: str) -> Metric:
+    raw = metric.raw if metric.bare else prefix + metric.raw
+    return msgspec.structs.replace(metric, raw=raw, bare=True, versions="", expected="")
 
 
 def _default(flag: Flag, version: str) -> float | str | None:

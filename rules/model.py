@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from rules.engine_map import Program
+
 Scope = Literal["engine", "node", "pool", "fleet"]
 Kind = Literal["symptom", "cause", "note", "telemetry"]
 Severity = Literal["page", "ticket", "info"]
@@ -70,6 +72,8 @@ class Param(Struct, frozen=True, forbid_unknown_fields=True):
 class Applies(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where a rule has something to judge; elsewhere its outcome is `not applicable`."""
 
+    kinds: tuple[Program, ...] = ("engine", "scheduler")  # of program; empty: any
+    not_roles: tuple[str, ...] = ()  # parts in disaggregation: prefill, decode
     systems: tuple[str, ...] = ()  # vllm, sglang, ...; empty: any
     traffic: bool = True  # only while something is asked of the engine
 

@@ -6,16 +6,20 @@ never come here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.senses.exposition import Layout, Series
 from agent.senses.status import Identity
 from rules.engine_map import EngineMap, InfoMetric, Metric, Telemetry, usable
 from rules.versions import in_range, release
-from series.types import Labels
+from series.types import METRIC_NAME, Labels
 
 PARTS = ("_bucket", "_sum", "_count")
+PAGE = ""
+"""The rank of an entity that is the page as a whole, where it has ranks."""
+
+_LARGEST = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """A family and the constant labels that tell its sources apart."""
@@ -32,6 +36,9 @@ class Meaning:
     rank: str | None  # None: of the page as a whole
     histogram: str = ""  # the same for all parts of one histogram
     together: str = ""  # the same for histograms that share a broken clock
+    largest: bool = False  # of several series that are this one the largest counts, else their sum
+    replica: tuple[str, ...] | None = None  # which copy of the same numbers; None: not one of several
+    changes: Labels | None = None  # the series that counts its changes
 
 
 @dataclass
@@ -52,24 +59,66 @@ class Reading:
     unknown: list[str] = field(default_factory=list)  # raw names
     unscaled: int = 0  # samples whose scale is a fact that is not known
     start: int | None = None  # position of the process's start time
+    users: set[tuple[Labels, str]] = field(default_factory=set)  # series of a GPU (without a name), who uses it
+    roles: dict[str, str] = field(default_factory=dict)  # rank -> prefill, decode or unified
     context: object = None  # what a meaning depends on beside its series
     memo: dict[Series, Meaning | None] = field(default_factory=dict)
 
+    @property
+    def entities(self) -> list[str]:
+        """The ranks that are entities, the page as a whole among them where it has a server of its own."""
+        return [*self.ranks, PAGE] if self.system.server and len(self.ranks) > 1 else self.ranks
 
-def recognise(layout: Layout, maps: Iterable[EngineMap]) -> EngineMap | None:
-    """The map of the engine that a page is of, or None."""
-    names = {series[0] for series in layout.series}
-    return next((m for m in maps if any(m.strip(name) is not None for name in names)), None)
+    def engine(self, rank: str | None, identity: Identity) -> str:
+        """The `engine` label of a rank; None is the page as a whole."""
+        own = rank if self.system.rank_labels and rank != PAGE else None
+        return identity.engine(own, len(self.ranks))
+
+    def kind(self, rank: str) -> str:
+        """What kind of program a rank is."""
+        if not self.system.server or len(self.ranks) == 1:
+            return self.system.kind
+        return self.system.server if rank == PAGE else "scheduler"
+
+
+def recognise(layout: Layout, maps: Sequence[EngineMap], prefixes: Mapping[str, str] | None = None) -> EngineMap | None:
+    """The map of the program that a page is of, joined with those of its guests; None for any other page.
+
+    `prefixes`: how this target's names begin -> how the maps have them.
+    """
+    names = {renamed(series[0], prefixes or {}) for series in layout.series}
+    found = [(sum(m.owns(name) for name in names), m) for m in maps]
+    present = [(n, m) for n, m in found if n]
+    if not present:
+        return None
+    named = [m for n, m in present if names.intersection(m.recognise.names)]
+    hosts = [(n, m) for n, m in present if not m.guest] or present
+    system = named[0] if named else max(hosts, key=lambda one: one[0])[1]
+    guests = [m for _, m in present if m.guest and m is not system]
+    return system.joined(guests) if guests else system
+
+
+def renamed(name: str, prefixes: Mapping[str, str]) -> str:
+    """A raw name as the maps have it, where a target's names begin otherwise."""
+    for theirs, ours in prefixes.items():
+        if name.startswith(theirs):
+            return ours + name[len(theirs) :]
+    return name
 
 
 def read(
-    layout: Layout, system: EngineMap, told_version: str, identity: Identity, before: Reading | None = None
+    layout: Layout,
+    system: EngineMap,
+    told_version: str,
+    identity: Identity,
+    before: Reading | None = None,
+    prefixes: Mapping[str, str] | None = None,
 ) -> Reading:
-    """Understand a layout. `told_version` is what the engine's version endpoint said, or empty.
+    """Understand a layout. `told_version` is what one of the engine's endpoints said, or empty.
 
     `before` is the target's last reading, whose meanings are taken over where they still hold.
     """
-    return _Reader(layout, system, told_version, identity, before).reading
+    return _Reader(layout, system, told_version, identity, before, prefixes or {}).reading
 
 
 class _Reader:
@@ -80,19 +129,22 @@ class _Reader:
         told_version: str,
         identity: Identity,
         before: Reading | None,
+        prefixes: Mapping[str, str],
     ) -> None:
         self._layout = layout
         self._map = system
         self._identity = identity
         names = {series[0] for series in layout.series}
-        self._own = {name for name in names if system.strip(name) is not None}
-        self._raws = {name: self._raw(name) for name in names}
+        self._names = {name: renamed(name, prefixes) for name in names}
+        self._own = {name for name in names if system.owns(self._names[name])}
+        self._raws = {name: self._raw(self._names[name]) for name in names}
         self._ranks = {series: self._rank_of(series) for series in layout.series if series[0] in self._own}
         self._on_page = {raw for raw, _ in self._raws.values()}
         ranks = sorted({rank for rank in self._ranks.values() if rank}, key=_natural) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
         source = "version endpoint" if usable(told_version) else "names on the page"
         self.reading = Reading(system, version, source, ranks, self._models(ranks))
+        self._read_roles()
         self._read_infos()
         self._read_telemetry()
         entries = self._accepted()
@@ -103,6 +155,8 @@ class _Reader:
         if before is not None and before.context == self.reading.context:
             self.reading.memo, self.reading.unscaled = before.memo, before.unscaled
         self._read_series(entries, winners)
+        if system.replica_labels:
+            self._leave_replicas_out()
         self._read_gaps(entries)
 
     def _raw(self, name: str) -> tuple[str, str]:
@@ -129,6 +183,15 @@ class _Reader:
                 for rank in [own] if own else ranks:
                     models.setdefault(rank, model)
         return models
+
+    def _read_roles(self) -> None:
+        if not self._map.role_label:
+            return
+        for series, own in self._ranks.items():
+            role = self._map.roles.get(dict(series[1]).get(self._map.role_label, ""))
+            for rank in [own] if own else self.reading.entities if role else ():
+                if role:
+                    self.reading.roles.setdefault(rank, role)
 
     def _oldest_possible(self) -> str:
         """The oldest version that has every name of the page."""
@@ -165,8 +228,9 @@ class _Reader:
             raw, part = self._raws[series[0]]
             if raw in accepted:
                 memo[series] = self._remember(series, part, accepted[raw], winners)
-                if series[0] == self._map.start_time:
+                if self._names[series[0]] == self._map.start_time:
                     reading.start = position
+                self._read_user(series, memo[series])
             elif adapters is not None and raw == adapters.raw:
                 names = _names(dict(series[1]), adapters.running, adapters.waiting)
                 reading.adapters.append((position, names))
@@ -187,6 +251,9 @@ class _Reader:
     def _meaning(self, entry: Metric, part: str, series: Series) -> Meaning | None:
         reading, raw_labels = self.reading, dict(series[1])
         rank = self._ranks.get(series) or (reading.ranks[0] if len(reading.ranks) == 1 else None)
+        own_labels = self._own_labels(raw_labels)
+        if self._map.kind == "exporter" and not own_labels:
+            return None  # nobody could tell whose it is
         scale = entry.scale
         if isinstance(scale, str):
             fact = reading.facts.get(rank or reading.ranks[0], {}).get(scale)
@@ -199,7 +266,8 @@ class _Reader:
             bound = raw_labels.get("le", "")
             labels["le"] = bound if scale == 1.0 or bound == "+Inf" else f"{(_fact(bound) or 0.0) * scale:.12g}"
         labels["model"] = raw_labels.get(self._map.model_label) or self._model(rank)
-        engine = self._identity.engine(rank, len(reading.ranks))
+        labels |= own_labels
+        engine = "" if self._map.kind == "exporter" else reading.engine(rank, self._identity)
         own = self._identity.series(entry.family + part, engine, **labels)
         return Meaning(
             own,
@@ -209,7 +277,42 @@ class _Reader:
             rank,
             histogram=f"{entry.raw} {own.drop('le', '__name__')}" if part else "",
             together=f"{entry.together} {rank}" if entry.together else "",
+            largest="max" in (entry.fold, entry.replicas) or (not entry.fold and own.name.endswith(_LARGEST)),
+            replica=self._replica(entry, raw_labels),
+            changes=own.with_(**{METRIC_NAME: entry.changes}) if entry.changes else None,
         )
+
+    def _own_labels(self, raw: Mapping[str, str]) -> dict[str, str]:
+        """Labels that tell what a series is of, where it is not of the target. The configuration's own hold."""
+        found: dict[str, str] = {}
+        for ours, alternatives in self._map.series_labels.items():
+            for first, *more in (alternative.split("/") for alternative in alternatives):
+                if raw.get(first) and ours not in self._identity.labels:
+                    found.setdefault(ours, "/".join(raw[label] for label in (first, *more) if raw.get(label)))
+        return found
+
+    def _replica(self, entry: Metric, raw: Mapping[str, str]) -> tuple[str, ...] | None:
+        if entry.replicas != "one" or not any(label in raw for label in self._map.replica_labels):
+            return None
+        return tuple(raw.get(label, "") for label in self._map.replica_labels)
+
+    def _leave_replicas_out(self) -> None:
+        """Of series that are copies of each other only those of the first replica are taken."""
+        first: dict[Labels, tuple[str, ...]] = {}
+        for meaning in self.reading.meanings:
+            if meaning is not None and meaning.replica is not None:
+                lowest = first.setdefault(meaning.labels, meaning.replica)
+                first[meaning.labels] = min(lowest, meaning.replica, key=_natural_all)
+        self.reading.meanings = [
+            None if m is not None and m.replica is not None and first[m.labels] != m.replica else m
+            for m in self.reading.meanings
+        ]
+
+    def _read_user(self, series: Series, meaning: Meaning | None) -> None:
+        labels = dict(series[1])
+        user = "/".join(labels[label] for label in self._map.users if labels.get(label))
+        if user and meaning is not None:
+            self.reading.users.add((meaning.labels.keep(("cluster", *self._map.series_labels)), user))
 
     def _model(self, rank: str | None) -> str:
         """The model of a series that does not name it: its rank's, or the page's if there is only one."""
@@ -299,3 +402,7 @@ def _names(labels: dict[str, str], *lists: str) -> frozenset[str]:
 def _natural(rank: str) -> tuple[int, str]:
     """10 after 9."""
     return len(rank), rank
+
+
+def _natural_all(ranks: tuple[str, ...]) -> list[tuple[int, str]]:
+    return [_natural(rank) for rank in ranks]

@@ -25,11 +25,11 @@ import msgspec
 import structlog
 from yarl import URL
 
-from agent.families import MODELS, VERSION, Translator
+from agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
 from agent.senses.status import Identity, Outcome
-from rules.engine_map import EngineMap, load_map, systems
+from rules.engine_map import Endpoint, EngineMap, load_map, systems
 from series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -76,6 +76,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     token: str = ""  # sent as a bearer token
     ca_file: str = ""  # CA certificates to trust instead of the system's
     insecure: bool = False  # do not check the server's certificate
+    prefixes: dict[str, str] = {}  # how names on its page begin -> how the engine maps have them
 
 
 class ScrapeSense:
@@ -118,7 +119,7 @@ class ScrapeSense:
         key = str(url.with_user(None))
         if key not in self._states:
             identity = Identity(_address(url), target.name, target.labels)
-            translator = Translator(self._window, key, identity, self._maps)
+            translator = Translator(self._window, key, identity, self._maps, target.prefixes)
             self._states[key] = _State(target, url, PageParser(self._limits), translator, _tls(target))
         return key
 
@@ -154,7 +155,7 @@ class ScrapeSense:
             return None
         if isinstance(record, FactsRecord):
             state.translator.learn(record.source, record.facts, record.info)
-            state.translator.wants_facts &= record.source != VERSION
+            state.translator.wants_facts &= record.source not in (VERSION, SERVER_INFO)
             return None
         if not record.ok:
             return state.translator.bad(record.t, record.reason, record.message, record.duration)
@@ -193,10 +194,14 @@ class ScrapeSense:
         records: list[ScrapeSenseRecord] = []
         root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
         paths = reading.system.recognise
-        for source, path in ((MODELS, paths.models_path), (VERSION, paths.version_path)):
+        # What ends the asking comes last.
+        asked = ((MODELS, paths.models_path), (SERVER_INFO, paths.info_path), (VERSION, paths.version_path))
+        for source, path in asked:
+            if not path:
+                continue
             answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
             if answer.status:
-                facts, info = _told(source, answer.body)
+                facts, info = _told(source, answer.body, reading.system.endpoint)
                 now = self._clock()
                 records.append(FactsRecord(t=now, target=key, source=source, facts=facts, info=info))
         return records
@@ -338,9 +343,11 @@ def _message(reason: str, detail: object) -> str:
     return MESSAGES[reason].format(detail=detail)
 
 
-def _told(source: str, body: bytes) -> tuple[dict[str, float], dict[str, str]]:
+def _told(source: str, body: bytes, endpoint: Endpoint | None) -> tuple[dict[str, float], dict[str, str]]:
     """Facts and strings in the answer of an endpoint; nothing where it is of another shape."""
     try:
+        if source == SERVER_INFO:
+            return endpoint.learn(msgspec.json.decode(body)) if endpoint else ({}, {})
         if source == VERSION:
             return {}, {"version": msgspec.json.decode(body, type=_Version).version[:80]}
         models = msgspec.json.decode(body, type=_Models).data
