@@ -181,6 +181,7 @@ class Load:
             await self._stream(ask, sample, answer)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             sample.status = type(error).__name__
+        if sample.status != "ok":
             await asyncio.sleep(AFTER_ERROR_S)
         if ask.tenant.turns > 1:
             question = ask.prompt[-ask.tenant.question :]
@@ -241,6 +242,8 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _body(ask: Ask) -> dict[str, Any]:
+    # Only conversations need the answer's tokens, and Dynamo refuses requests with parameters it does not know.
+    wanted = {"return_token_ids": True} if ask.tenant.turns > 1 else {}
     return {
         "model": "tiny",
         "prompt": ask.prompt,
@@ -250,7 +253,7 @@ def _body(ask: Ask) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_token_ids": ask.tenant.turns > 1,
+        **wanted,
     }
 
 
