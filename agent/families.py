@@ -343,6 +343,11 @@ class Translator:
         self.status.say("users", dict.fromkeys(users, 1.0))
         self._say_facts()
 
+    def strings(self) -> dict[str, dict[str, str]]:
+        """What is known of each engine of the page as strings: its model, role, version and so on, where known."""
+        ranks = self.reading.entities if self.reading else [WHOLE]
+        return {engine: self._strings(rank) for rank, engine in zip(ranks, self.status.engines, strict=False)}
+
     def _say_facts(self) -> None:
         reading = self.reading
         facts: dict[Labels, float] = {}

@@ -14,16 +14,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent import discovery
-from agent.config import Config, ConfigError, Slo, Target, normal_url, read_targets
+from agent import discovery, objectives
+from agent.config import Config, ConfigError, Target
 from agent.discovery import DiscoveryError, Finder
 from agent.families import CONFIGURATION, VERSION
 from agent.records import FactsRecord, ProbeRecord, Record, ScrapeRecord
 from agent.senses import scrape
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
+from agent.targets import Sources, scraped
 from rules.engine_map import load_map, systems
 from series.capture import Record as Captured
+from series.types import Labels
 from series.window import Window
 
 MAX_SERIES = 200_000
@@ -53,6 +55,7 @@ class _Recorded(msgspec.Struct):
     url: str
     name: str = ""
     labels: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
 
 
 class Node:
@@ -64,9 +67,11 @@ class Node:
         self._slo_sources = dict(slo_sources or {})
         self._sense = ScrapeSense(self.window)
         self._finder = Finder({system: load_map(system) for system in systems()})
+        self._sources = Sources(config, self._finder)
         self._targets: dict[str, Target] = {}  # by key
+        self._scraped: dict[str, scrape.Target] = {}
+        self._refused: dict[str, str] = {}  # URL of a target that can not be watched -> why
         self._pending: list[Record] = []  # facts to hand out with the next read
-        self._explicit = False  # the user named the targets, so none is looked for
 
     @property
     def targets(self) -> list[str]:
@@ -76,44 +81,69 @@ class Node:
     @property
     def meta(self) -> dict[str, Any]:
         """What a recording must know of the targets besides their records."""
-        return {"targets": [{"url": t.url, "name": t.name, "labels": t.labels} for t in self._targets.values()]}
+        told = [
+            {"url": t.url, "name": t.name, "labels": t.labels, "prefixes": self._scraped[key].prefixes}
+            for key, t in self._targets.items()
+        ]
+        return {"targets": told}
 
-    async def open(self, urls: Sequence[str] = ()) -> list[str]:
+    async def open(self, urls: Sequence[str] = (), *, patient: bool = False) -> list[str]:
         """Watch the URLs, else the configured targets, else the engines on this node. Returns what to tell the user.
 
-        Raises ConfigError where there is nothing to watch.
+        patient: targets may come later. Raises ConfigError where there is nothing to watch, unless it is patient and
+        a source is configured that may have targets later, and where a configured target can not be watched.
         """
-        said: list[str] = []
-        self._explicit = bool(urls)
-        for target in await self._chosen(urls, said):
-            self._add(target, self._own_labels(target))
-        if not self._targets:
+        self._sources = Sources(self.config, self._finder, urls)
+        patient = patient and self._sources.may_grow
+        for target in self.config.targets:
+            self._check(target)
+        said = await self.refresh(at_once=True, fresh=True)
+        if not self._targets and not patient:
             raise ConfigError(
                 "no engine found on this node. Name one: kvitals triage http://HOST:PORT, or [[target]] in kvitals.toml"
                 + "".join(f"\n{line}" for line in said)
             )
-        for key in self._targets:
-            said += await self._learn(key, "")
+        return said if self._targets else [*said, "no targets yet; they are watched when they come"]
+
+    async def refresh(self, *, at_once: bool = False, fresh: bool = False) -> list[str]:
+        """Look again for targets: those that appeared are watched from now on, those that their source no longer
+        names are not. An engine that was found among the processes and went away stays, as one that is down.
+
+        at_once: targets files that changed just now are read. fresh: there was nothing before, so what appears is
+        nothing to speak of. Returns what to tell the user.
+        """
+        look = await self._sources.look(at_once)
+        said = list(look.said)
+        wanted = {target.url: target for target in look.targets}
+        for key, target in list(self._targets.items()):
+            if target.url not in wanted:
+                self._forget(key)
+                said.append(f"{target.url}: no longer named, forgotten")
+        keys = {target.url: key for key, target in self._targets.items()}
+        for target in look.targets:
+            try:
+                said += await self._take(target, keys.get(target.url), fresh)
+                self._refused.pop(target.url, None)
+            except ConfigError as error:
+                if self._refused.get(target.url) != str(error):
+                    said.append(f"not watched: {error}")
+                self._refused[target.url] = str(error)
         return said
 
-    async def refresh(self) -> list[str]:
-        """Look again for targets: engines that appeared are watched from now on, those that a targets file no longer
-        names are not. An engine that went away stays, as one that is down. Returns what to tell the user."""
-        if self._explicit:
-            return []
-        said: list[str] = []
-        found = list(await self._chosen((), []))
-        known = {target.url for target in self._targets.values()}
-        for target in found:
-            if target.url not in known:
-                key = self._add(target, self._own_labels(target))
-                said += [f"{target.url}: new, watched from now on", *await self._learn(key, "")]
-        if self.config.agent.targets_file:
-            named = {target.url for target in found}
-            for key in [key for key, target in self._targets.items() if target.url not in named]:
-                said.append(f"{self._targets.pop(key).url}: no longer named, forgotten")
-                self._sense.remove(key)
-        return said
+    def files_changed(self) -> bool:
+        """Whether targets files name other targets than at the last look, so that it is time to refresh."""
+        return self._sources.files_changed()
+
+    def reconfigure(self, config: Config, slo_sources: Mapping[str, str] | None = None) -> None:
+        """Take another configuration; its targets are watched from the next refresh on. What was given to others when
+        this node was made (the window, the labels of the node) stays. Raises ConfigError, and then nothing changed."""
+        agent = msgspec.structs.replace(config.agent, window=self.config.agent.window)
+        config = msgspec.structs.replace(config, agent=agent, labels=self.config.labels)
+        for target in config.targets:
+            self._check(target, config)
+        self.config = config
+        self._slo_sources = dict(slo_sources or {})
+        self._sources.configure(config)
 
     async def close(self) -> None:
         await self._sense.close()
@@ -121,11 +151,11 @@ class Node:
     def expect(self, meta: Mapping[str, Any]) -> None:
         """Watch the targets of a recording, as its header names them. Raises ConfigError.
 
-        A recording comes from anywhere, so nothing but address, name and labels is taken from it: no token file.
+        A recording comes from anywhere, so only address, name, labels and prefixes are taken from it: no token file.
         """
         try:
             for found in msgspec.convert(meta.get("targets", []), list[_Recorded]):
-                self._add(Target(url=found.url, name=found.name, labels=found.labels), {})
+                self._add(Target(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes), {})
         except ValueError as error:
             raise ConfigError(f"the recording names a target that can not be one: {error}") from error
 
@@ -157,41 +187,52 @@ class Node:
         last = {t.url: self._sense.translator(key).status.last for key, t in self._targets.items()}
         return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
 
-    async def _chosen(self, urls: Sequence[str], said: list[str]) -> Sequence[Target]:
-        if urls:
-            configured = {t.url: t for t in self.config.targets}
-            try:
-                return [configured.get(u) or Target(url=u) for u in map(normal_url, urls)]
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
-        targets = list(self.config.targets)
-        if self.config.agent.targets_file:
-            targets += read_targets(self.config.agent.targets_file)
-        if targets or not self.config.agent.discover:
-            return targets
-        found = await asyncio.to_thread(self._finder.scan)
-        said += found.notes
-        return [Target(url=t.url) for t in found.targets]
-
     def _own_labels(self, target: Target) -> dict[str, str]:
         """The labels that everything of this node carries; an engine elsewhere is not of this node."""
         here = urlsplit(target.url).hostname in LOOPBACK
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node if here else ""}
         return {name: value for name, value in labels.items() if value}
 
-    def _add(self, target: Target, own: Mapping[str, str]) -> str:
-        """Watch a target; returns its key. Raises ConfigError."""
-        labels = {**own, **target.labels}
-        timeout = float(target.timeout or self.config.agent.timeout)
+    def _check(self, target: Target, config: Config | None = None) -> None:
+        """Raises ConfigError where a target can not be watched."""
+        made = scraped(target, {}, config or self.config)
         try:
-            token = target.bearer_file.read_text().strip() if target.bearer_file else ""
-            key = self._sense.add(
-                scrape.Target(url=target.url, name=target.name, labels=labels, timeout=timeout, token=token)
-            )
+            scrape.check(made)
         except (ValueError, OSError) as error:
             raise ConfigError(f"{target.url}: {error}") from error
-        self._targets[key] = target
+
+    async def _take(self, target: Target, key: str | None, fresh: bool) -> list[str]:
+        """Watch a target, which may be watched already under `key`, perhaps in another way. Raises ConfigError."""
+        known = self._targets.get(key or "")
+        if key is not None and known is not None:
+            made = scraped(target, self._own_labels(target), self.config)
+            before = self._scraped[key]
+            if known == target and before == made:
+                return []
+            if _is_same(before, made):
+                self._sense.renew(key, made)
+                self._targets[key], self._scraped[key] = target, made
+                if known.facts != target.facts:
+                    self._say_configured(key)
+                return []
+            self._forget(key)
+        key = self._add(target, self._own_labels(target))
+        told = f"{target.url}: {'changed' if known else 'new'}, watched from now on"
+        return [*([] if fresh else [told]), *await self._learn(key, "")]
+
+    def _add(self, target: Target, own: Mapping[str, str]) -> str:
+        """Watch a target; returns its key. Raises ConfigError."""
+        made = scraped(target, own, self.config)
+        try:
+            key = self._sense.add(made)
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"{target.url}: {error}") from error
+        self._targets[key], self._scraped[key] = target, made
         return key
+
+    def _forget(self, key: str) -> None:
+        self._sense.remove(key)
+        del self._targets[key], self._scraped[key]
 
     async def _read(self, key: str) -> list[Record]:
         records: list[Record] = [*await self._sense.read(key)]
@@ -205,31 +246,37 @@ class Node:
     async def _learn(self, key: str, version: str) -> list[str]:
         """Facts that neither page nor endpoints tell: from the configuration and the process's command line."""
         target = self._targets[key]
-        now = time.time()
         if target.facts:
-            self._pending.append(FactsRecord(t=now, target=key, source=CONFIGURATION, facts=target.facts))
+            self._say_configured(key)
         try:
             process = await asyncio.to_thread(self._finder.behind, target.url)
         except DiscoveryError as error:
             return [f"{target.url}: flags not read: {error}"]
         facts, info = process.learn(version)
-        self._pending.append(FactsRecord(t=now, target=key, source=discovery.SOURCE, facts=facts, info=info))
+        self._pending.append(FactsRecord(t=time.time(), target=key, source=discovery.SOURCE, facts=facts, info=info))
         return []
+
+    def _say_configured(self, key: str) -> None:
+        facts = self._targets[key].facts
+        self._pending.append(FactsRecord(t=time.time(), target=key, source=CONFIGURATION, facts=facts))
 
     def _model(self, key: str) -> str:
         reading = self._sense.translator(key).reading
         return next(iter(reading.models.values()), "") if reading else ""
 
     def _say_objectives(self, key: str) -> None:
-        """The objectives of a target's engines, as families beside theirs."""
-        status, identity = self._sense.translator(key).status, self._sense.translator(key).identity
-        slo = self._targets[key].slo or self.config.slo
-        series = {
-            identity.series("kvitals_slo_seconds", engine, slo=name, source=source): value
-            for engine in status.engines
-            for name, value, source in objectives(slo, self._slo_sources)
-        }
-        status.say("objectives", series)
+        """The objectives of a target's engines, as families beside theirs. Until its page was read nobody knows the
+        model, so what is said for a model counts from the second page on."""
+        translator, own = self._sense.translator(key), self._targets[key].slo
+        series: dict[Labels, float] = {}
+        for engine, strings in translator.strings().items():
+            if strings.get("kind") == "exporter":
+                continue
+            model, role = strings.get("model", ""), strings.get("role", "")
+            for said in objectives.of_engine(self.config, own, model, role, self._slo_sources):
+                labels = {"slo": said.name, "source": said.source} | ({"class": said.class_} if said.class_ else {})
+                series[translator.identity.series("kvitals_slo_seconds", engine, **labels)] = said.seconds
+        translator.status.say("objectives", series)
 
     def _say_probe(self, record: ProbeRecord) -> None:
         translator = self._sense.translator(record.target)
@@ -240,15 +287,9 @@ class Node:
         translator.status.say("probe", said)
 
 
-def objectives(slo: Slo, sources: Mapping[str, str]) -> list[tuple[str, float, str]]:
-    """Each objective as (name, seconds, where it was set)."""
-    default = Slo()
-    found = []
-    for name in ("ttft_p99", "itl_p99"):
-        value = getattr(slo, f"{name}_seconds")
-        known = "default" if value == getattr(default, f"{name}_seconds") else CONFIGURATION
-        found.append((name, value, sources.get(name, known)))
-    return found
+def _is_same(one: scrape.Target, other: scrape.Target) -> bool:
+    """Whether two ways to scrape an engine give the same series, so that they go on."""
+    return (one.url, one.name, one.labels) == (other.url, other.name, other.labels)
 
 
 def _root(key: str) -> str:

@@ -6,10 +6,11 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from agent import objectives
 from agent.config import Config
-from agent.service import Node, objectives
+from agent.service import Node
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
@@ -51,6 +52,23 @@ class Pipeline:
         self.node = Node(self.setup.config, self.setup.slo_sources)
         self.judge = Judge(knowledge, Signals(knowledge, self.node.window), self.setup.config.params)
 
+    def reconfigure(self, setup: Setup) -> None:
+        """Go on with another setup: same window, same memory of what was true since when, and the same course of the
+        signals unless these are others now.
+
+        Raises ConfigError where a target of it can not be watched, and then nothing changed.
+        """
+        self.node.reconfigure(setup.config, setup.slo_sources)
+        if setup.knowledge.signals != self.judge.knowledge.signals:
+            signals = Signals(setup.knowledge, self.node.window)
+        else:
+            signals = self.judge.signals
+        self.judge = replace(
+            self.judge, knowledge=setup.knowledge, signals=signals, params=setup.config.params, _conditions={}
+        )
+        self.setup = setup
+        self._document = None
+
     def feed(self, records: Iterable[Record]) -> None:
         """Take records in; nothing is judged."""
         for record in records:
@@ -88,7 +106,8 @@ class Pipeline:
         return triage(self.judge, self.judgements, span, self.source, self._slo(), self._mutes())
 
     def _slo(self) -> list[Slo]:
-        return [Slo(*found) for found in objectives(self.setup.config.slo, self.setup.slo_sources)]
+        said = objectives.general(self.setup.config, self.setup.slo_sources)
+        return [Slo(found.name, found.seconds, found.source) for found in said]
 
     def _mutes(self) -> list[Mute]:
         return [

@@ -17,7 +17,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import aiohttp
@@ -79,6 +79,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefixes: dict[str, str] = {}  # how names on its page begin -> how the engine maps have them
 
 
+def check(target: Target) -> None:
+    """Raises as `ScrapeSense.add` would for a target."""
+    _metrics_url(target.url)
+    _tls(target)
+
+
 class ScrapeSense:
     """Scrapes targets into a window. One HTTP session with kept-alive connections for all of them."""
 
@@ -122,6 +128,13 @@ class ScrapeSense:
             translator = Translator(self._window, key, identity, self._maps, target.prefixes)
             self._states[key] = _State(target, url, PageParser(self._limits), translator, _tls(target))
         return key
+
+    def renew(self, key: str, target: Target) -> None:
+        """Read a target with another timeout, token or TLS from now on; its series go on.
+
+        Raises OSError for a CA file that cannot be used.
+        """
+        self._states[key] = replace(self._states[key], target=target, tls=_tls(target))
 
     def remove(self, key: str) -> None:
         """Stop watching a target; its series are forgotten."""

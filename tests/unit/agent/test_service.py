@@ -6,7 +6,7 @@ import pytest
 
 from agent.config import Agent, Config, ConfigError, Slo, Target
 from agent.records import FactsRecord, ProbeRecord, ScrapeRecord
-from agent.service import Node, decode, encode, objectives
+from agent.service import Node, decode, encode
 from series.capture import Record
 from series.promql import evaluate
 
@@ -41,18 +41,19 @@ async def test_nothing_to_watch_says_what_to_do() -> None:
 async def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "targets"
     file.write_text(f"{DEAD}\n")
-    node = Node(Config(agent=Agent(targets_file=file, discover=False)))
+    node = Node(Config(agent=Agent(targets_file=(file,), discover=False)))
     await node.open()
     try:
         file.write_text(f"{DEAD_TOO}  # moved\n")
-        said = await node.refresh()
+        said = await node.refresh(at_once=True)
         assert node.targets == [DEAD_TOO]
         assert any("new, watched" in line for line in said)
         assert any("forgotten" in line for line in said)
         file.write_text("ht tp://nonsense\n")
-        with pytest.raises(ConfigError):
-            await node.refresh()
+        (line,) = await node.refresh(at_once=True)
+        assert "is no URL" in line and "stay as they were" in line
         assert node.targets == [DEAD_TOO]
+        assert await node.refresh(at_once=True) == []  # said once
     finally:
         await node.close()
 
@@ -83,10 +84,6 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
         ("itl_p99", "command line", 0.2),
     }
     assert "Nothing listens there" in node.complaints()[0]
-
-
-def test_an_objective_says_where_it_was_set() -> None:
-    assert objectives(Slo(), {}) == [("ttft_p99", 2.0, "default"), ("itl_p99", 0.2, "default")]
 
 
 async def test_facts_of_the_configuration_reach_the_window() -> None:

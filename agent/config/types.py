@@ -1,0 +1,319 @@
+"""The tables of `kvitals.toml` as types. A value that makes no sense is refused when a table is made."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import socket
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, field
+
+TARGET_LABELS = ("cluster", "node", "pool", "role", "hardware")
+ENTITY_LABELS = ("cluster", "node", "pool", "engine")
+ROLES = ("prefill", "decode", "unified", "frontend", "router")
+"""What an engine's part in a deployment can be. `unified` does prefill and decode."""
+
+MAX_OBJECTIVES = 200
+MAX_PREFIXES = 16
+
+_CODE = re.compile(r"[A-Z]{3}\d{2}")
+_HOST = re.compile(r"[\w.:%-]+")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_PREFIX = re.compile(r"[A-Za-z_:][\w:]{0,63}")
+_TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
+_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. One problem a line: file, key, what is wrong and what is allowed."""
+
+
+class Seconds(float):
+    """A duration, written as a number of seconds or as text with a unit."""
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """The agent itself."""
+
+    listen: str = "127.0.0.1:9477"
+    interval: Seconds = Seconds(5)
+    window: Seconds = Seconds(1800)
+    timeout: Seconds = Seconds(3)
+    discover: bool = True
+    targets_file: tuple[Path, ...] = ()  # the last part of each may be a pattern
+    prefixes: dict[str, str] = {}
+    rules: tuple[Path, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _address(self.listen)
+        _between("interval", self.interval, 0.2, 300)
+        _between("window", self.window, 60, 24 * 3600)
+        _between("timeout", self.timeout, 0.1, 60)
+        _check_prefixes(self.prefixes)
+        for path in self.targets_file:
+            if any(is_pattern(part) for part in path.parts[:-1]):
+                raise ValueError(f"targets_file {path}: only the last part of a path may be a pattern")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to bind to; the empty host is all interfaces."""
+        return _address(self.listen)
+
+
+class NodeLabels(Struct, frozen=True, kw_only=True):
+    """Labels that everything from this agent carries."""
+
+    cluster: str = ""
+    node: str = field(default_factory=socket.gethostname)
+
+    def __post_init__(self) -> None:
+        for name, value in (("cluster", self.cluster), ("node", self.node)):
+            if value and not _TEXT.fullmatch(value):
+                raise ValueError(f"{name} must be one line of at most 200 characters")
+
+
+class Slo(Struct, frozen=True, kw_only=True):
+    """What is fast enough, in seconds."""
+
+    ttft_p99_seconds: float = 2.0
+    itl_p99_seconds: float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_slo(self)
+
+
+class SomeSlo(Struct, frozen=True, kw_only=True):
+    """Some of the objectives, in seconds; None is for those that something more general says."""
+
+    ttft_p99_seconds: float | None = None
+    itl_p99_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_slo(self)
+
+
+class Objective(SomeSlo, frozen=True, kw_only=True):
+    """Objectives for some engines, by patterns on their model and role, or for one class of tenants on them."""
+
+    model: str = "*"
+    role: str = "*"
+    class_: str = field(name="class", default="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ttft_p99_seconds is None and self.itl_p99_seconds is None:
+            raise ValueError("say ttft_p99_seconds or itl_p99_seconds, or both")
+        for name, value in (("model", self.model), ("role", self.role)):
+            if not _TEXT.fullmatch(value):
+                raise ValueError(f"{name} must be one line of 1 to 200 characters")
+        if self.class_ and (not _TEXT.fullmatch(self.class_) or is_pattern(self.class_)):
+            raise ValueError("class must be the name of one class, not a pattern: it becomes the label `class`")
+
+    def covers(self, model: str, role: str) -> bool:
+        """Whether it is for an engine; what is not known of the engine is an empty text."""
+        return fnmatchcase(model, self.model) and fnmatchcase(role, self.role)
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """An engine to watch."""
+
+    url: str  # without a path, /metrics is meant
+    name: str = ""
+    labels: dict[str, str] = {}
+    facts: dict[str, float] = {}
+    slo: SomeSlo | None = None
+    bearer_file: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+    prefixes: dict[str, str] = {}
+    timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "url", normal_url(self.url))
+        if self.name and not _TEXT.fullmatch(self.name):
+            raise ValueError("name must be one line of at most 200 characters")
+        for label, text in self.labels.items():
+            one_of("labels", label, TARGET_LABELS)
+            if not _TEXT.fullmatch(text):
+                raise ValueError(f"labels.{label} must be one line of 1 to 200 characters")
+        if "role" in self.labels:
+            one_of("labels.role", self.labels["role"], ROLES)
+        for fact, value in self.facts.items():
+            if not _NAME.fullmatch(fact):
+                raise ValueError(f"facts.{fact}: names of facts have lower case letters, digits and _")
+            if not math.isfinite(value):
+                raise ValueError(f"facts.{fact} must be a number, not {value}")
+        if self.insecure and self.ca_file:
+            raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
+        _check_prefixes(self.prefixes)
+        if self.timeout is not None:
+            _between("timeout", self.timeout, 0.1, 60)
+
+
+class Kubernetes(Struct, frozen=True, kw_only=True):
+    """The pods of one node, as targets."""
+
+    node: str = ""  # the node's name in the cluster; from the environment where it is not said
+    namespaces: tuple[str, ...] = ()  # none: all of them
+    selector: str = ""  # labels of pods, as kubectl writes them
+    annotated: bool = False  # only pods with the annotation PREFIX/scrape: "true"
+    annotation: str = "prometheus.io"  # the prefix
+    ports: tuple[str | int, ...] = ("metrics", "http")
+    pool: tuple[str, ...] = (
+        "llm-d.ai/model",
+        "nvidia.com/dynamo-graph-deployment-name",
+        "rbg.workloads.x-k8s.io/group-name",
+        "rolebasedgroup.workloads.x-k8s.io/name",
+        "app.kubernetes.io/instance",
+        "app.kubernetes.io/name",
+        "app",
+    )
+    role: tuple[str, ...] = (
+        "llm-d.ai/role",
+        "nvidia.com/dynamo-sub-component-type",
+        "nvidia.com/dynamo-component-type",
+        "rbg.workloads.x-k8s.io/role-name",
+        "rolebasedgroup.workloads.x-k8s.io/role",
+        "app.kubernetes.io/component",
+    )
+    hardware: tuple[str, ...] = ()
+    bearer_file: Path | None = None  # these three as of a target, for every pod
+    ca_file: Path | None = None
+    insecure: bool = False
+    server: str = ""  # of the API; the cluster's own where it is not said
+    token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+    server_ca_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+    timeout: Seconds = Seconds(10)  # of one listing as a whole
+
+    def __post_init__(self) -> None:
+        if self.node and not _HOST.fullmatch(self.node):
+            raise ValueError("node must be the name of the node in the cluster, as in `kubectl get nodes`")
+        if self.selector and not _SELECTOR.fullmatch(self.selector):
+            raise ValueError("selector must be as for kubectl, such as app=vllm,tier!=test")
+        for namespace in self.namespaces:
+            if not re.fullmatch(r"[a-z0-9-]{1,63}", namespace):
+                raise ValueError(f"namespaces: {namespace!r} is no name of a namespace")
+        if not _LABEL_KEY.fullmatch(f"{self.annotation}/scrape"):
+            raise ValueError("annotation must be the part before the slash, such as prometheus.io")
+        for port in self.ports:
+            if port == "" or (isinstance(port, int) and not 0 < port < 65536):
+                raise ValueError("ports must be names of ports or numbers from 1 to 65535")
+        for key in (*self.pool, *self.role, *self.hardware):
+            if not _LABEL_KEY.fullmatch(key):
+                raise ValueError(f"{key!r} is no name of a pod's label")
+        if self.server and not normal_url(self.server).startswith("https://"):
+            raise ValueError("server must be an https URL: a token is sent there")
+        if self.insecure and self.ca_file:
+            raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
+        _between("timeout", self.timeout, 0.1, 60)
+
+
+class Mute(Struct, frozen=True, kw_only=True):
+    """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
+
+    rule: str
+    reason: str
+    entity: dict[str, str] = {}
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not _CODE.fullmatch(self.rule):
+            raise ValueError(f"rule {self.rule!r} must be a code such as KVC05")
+        if not self.reason.strip():
+            raise ValueError("reason must say why, for those who find the mute later")
+        if self.until is not None and self.until.tzinfo is None:
+            raise ValueError("until needs a time zone, such as 2026-12-01T00:00:00Z")
+        for label in self.entity:
+            one_of("entity", label, ENTITY_LABELS)
+
+    def covers(self, rule: str, entity: Mapping[str, str], t: float) -> bool:
+        """Whether it mutes a rule for an entity's labels at `t`, seconds since the epoch."""
+        if rule != self.rule or (self.until is not None and t >= self.until.timestamp()):
+            return False
+        return all(entity.get(label, "") == value for label, value in self.entity.items())
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """A configuration as a whole."""
+
+    agent: Agent = field(default_factory=Agent)
+    labels: NodeLabels = field(default_factory=NodeLabels)
+    slo: Slo = field(default_factory=Slo)
+    objectives: tuple[Objective, ...] = ()  # later ones come before earlier ones
+    targets: tuple[Target, ...] = ()
+    kubernetes: Kubernetes | None = None
+    mutes: tuple[Mute, ...] = ()
+    params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
+    file: Path | None = None  # where it was read from
+
+
+def normal_url(text: str) -> str:
+    """`text` with a scheme and without a trailing slash. Raises ValueError, saying what is wrong."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no URL: {error}") from None
+    host_is_good = _HOST.fullmatch(parts.hostname or "")
+    if parts.scheme not in ("http", "https") or not host_is_good or port == 0 or re.search(r"\s", url):
+        raise ValueError(f"{text!r} is no URL of an engine, such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"the URL of {parts.hostname} holds a password: use bearer_file")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{text!r} must end with the path, without ? and #")
+    return url.rstrip("/")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text stands for several, as in `engines-*.json`."""
+    return any(character in text for character in "*?[")
+
+
+def one_of(name: str, value: str, allowed: Collection[str]) -> None:
+    """Raises ValueError for what is not allowed, with what is meant perhaps."""
+    if value not in allowed:
+        raise ValueError(f"{name} may have {', '.join(allowed)}, not {value!r}{nearest(value, allowed)}")
+
+
+def nearest(word: str, allowed: Collection[str]) -> str:
+    """A hint at the word that was meant perhaps, or nothing."""
+    close = difflib.get_close_matches(word, list(allowed), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _check_slo(slo: Slo | SomeSlo) -> None:
+    for name, least, most in (("ttft_p99_seconds", 0.001, 3600.0), ("itl_p99_seconds", 0.0001, 60.0)):
+        value = getattr(slo, name)
+        if value is not None:
+            _between(name, value, least, most)
+
+
+def _check_prefixes(prefixes: Mapping[str, str]) -> None:
+    if len(prefixes) > MAX_PREFIXES:
+        raise ValueError(f"prefixes may have {MAX_PREFIXES} entries at most")
+    for old, new in prefixes.items():
+        if not _PREFIX.fullmatch(old) or not _PREFIX.fullmatch(new):
+            raise ValueError(f"prefixes: {old!r} and {new!r} must be how names of metrics begin, such as 'vllm:'")
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or (":" in bare and bare == host):
+        raise ValueError(f"listen must be HOST:PORT, such as 127.0.0.1:9477, not {listen!r}")
+    return bare, int(port)
+
+
+def _between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be from {least:g} to {most:g} seconds, not {value:g}")

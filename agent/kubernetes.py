@@ -1,0 +1,302 @@
+"""The pods of one node as targets, from the Kubernetes API.
+
+    found = await Pods(config.kubernetes).list()    # raises KubernetesError, which says what to do
+
+The pods are listed anew each time and not watched. A watch is a connection to keep, resume and repair, for a list of
+a few dozen pods that an engine takes minutes to join: it would be most of this file and gain a few seconds. A listing
+of one node's pods is answered from an index, and the selector leaves the engines of it.
+
+The token and the CA's certificate are read for every listing, since both are replaced while they are mounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from agent.config import ROLES, Kubernetes, Target
+
+MAX_PAGE_BYTES = 8 << 20
+MAX_PODS = 1000
+MAX_PAGES = 50
+MAX_NOTES = 10
+PODS_A_PAGE = 100
+MAX_TOKEN_BYTES = 64 * 1024
+_CHUNK = 1 << 16
+
+_GIVE = "give its service account a Role or ClusterRole with the verb list on pods (apiGroups [''])"
+_ROLE_WORDS = {"both": "unified", "prefill-decode": "unified", "scheduler": "router"}
+"""Roles in the words of others: llm-d's for both phases in one engine, and the router of SGLang's role-based groups."""
+
+
+class KubernetesError(Exception):
+    """The pods can not be listed. The message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Targets, and in words which pods can not be targets and why."""
+
+    targets: tuple[Target, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Meta(Struct):
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Port(Struct, rename="camel"):
+    container_port: int
+    name: str = ""
+
+
+class _Container(Struct, rename="camel"):
+    ports: list[_Port] | None = None
+    restart_policy: str = ""
+
+
+class _Spec(Struct, rename="camel"):
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
+
+    @property
+    def ports(self) -> list[_Port]:
+        """Ports of all containers that stay: a container of the start that always restarts is a sidecar."""
+        sidecars = [c for c in self.init_containers or [] if c.restart_policy == "Always"]
+        return [port for container in (*self.containers, *sidecars) for port in container.ports or []]
+
+
+class _Status(Struct):
+    phase: str = ""
+    ip: str = msgspec.field(name="podIP", default="")
+
+
+class _Pod(Struct):
+    metadata: _Meta
+    spec: _Spec
+    status: _Status
+
+
+class _ListMeta(Struct, rename={"next": "continue"}):
+    next: str = ""
+
+
+class _PodList(Struct):
+    items: list[_Pod] | None = None
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+class _PassedError(Exception):
+    """The place in the listing is no longer known."""
+
+
+_decoder = msgspec.json.Decoder(_PodList)
+
+
+class Pods:
+    """Lists the pods that [kubernetes] asks for."""
+
+    def __init__(self, config: Kubernetes, env: Mapping[str, str] = os.environ) -> None:
+        self._config = config
+        self._env = env
+
+    async def list(self) -> Found:
+        """The running pods, as targets. Raises KubernetesError."""
+        config = self._config
+        server, headers, tls = self._server(), {"Authorization": f"Bearer {self._token()}"}, self._tls()
+        try:
+            async with asyncio.timeout(config.timeout), aiohttp.ClientSession(auto_decompress=False) as session:
+                pods: list[_Pod] = []
+                for namespace in config.namespaces or ("",):
+                    where = f"{server}/api/v1/namespaces/{namespace}/pods" if namespace else f"{server}/api/v1/pods"
+                    listing = _Listing(session, where, headers, tls, config)
+                    pods += await listing.all()
+        except TimeoutError:
+            raise KubernetesError(f"{server} did not answer within {config.timeout:g} s; will ask again") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise KubernetesError(
+                f"{server}: its certificate is not one of {config.server_ca_file} ({error.certificate_error});"
+                " check server_ca_file"
+            ) from error
+        except aiohttp.ClientError as error:
+            raise KubernetesError(f"{server} can not be reached ({str(error)[:200]}); check server") from error
+        return _found(pods, config)
+
+    def _server(self) -> str:
+        if self._config.server:
+            return self._config.server.rstrip("/")
+        host, port = self._env.get("KUBERNETES_SERVICE_HOST"), self._env.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise KubernetesError(
+                "this is no pod ($KUBERNETES_SERVICE_HOST is not set); outside of the cluster write server ="
+                " and token_file = in [kubernetes]"
+            )
+        return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+    def _token(self) -> str:
+        file = self._config.token_file
+        try:
+            with file.open("rb") as stream:
+                token = stream.read(MAX_TOKEN_BYTES).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise KubernetesError(
+                f"no token in {file} ({error}); is automountServiceAccountToken off in the pod's template?"
+            ) from error
+        if not token or not token.isprintable():
+            raise KubernetesError(f"no token in {file}; it must hold one line, the token")
+        return token
+
+    def _tls(self) -> ssl.SSLContext:
+        file = self._config.server_ca_file
+        try:
+            return ssl.create_default_context(cafile=str(file))
+        except OSError as error:
+            raise KubernetesError(f"no certificates in server_ca_file {file} ({error})") from error
+
+
+@dataclass
+class _Listing:
+    """One listing of pods, page by page."""
+
+    session: aiohttp.ClientSession
+    where: str
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext
+    config: Kubernetes
+
+    async def all(self) -> list[_Pod]:
+        """All pages; from the beginning once more where the API forgot the place."""
+        try:
+            return await self._pages()
+        except _PassedError:
+            pass
+        try:
+            return await self._pages()
+        except _PassedError:
+            raise KubernetesError(f"{self.where} changes faster than it can be listed; will ask again") from None
+
+    async def _pages(self) -> list[_Pod]:
+        pods: list[_Pod] = []
+        place = ""
+        for _ in range(MAX_PAGES):
+            page = await self._page(place)
+            pods += page.items or []
+            place = page.metadata.next
+            if len(pods) > MAX_PODS:
+                break
+            if not place:
+                return pods
+        raise KubernetesError(f"more than {MAX_PODS} pods; narrow them down with selector or namespaces")
+
+    async def _page(self, place: str) -> _PodList:
+        fields = f"spec.nodeName={self.config.node},status.phase=Running"
+        query = {"fieldSelector": fields, "limit": str(PODS_A_PAGE)}
+        query |= {"labelSelector": self.config.selector} if self.config.selector else {}
+        query |= {"continue": place} if place else {}
+        headers = {**self.headers, "Accept": "application/json", "Accept-Encoding": "identity"}
+        async with self.session.get(
+            self.where, params=query, headers=headers, ssl=self.tls, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                response.close()
+                raise self._refusal(response.status)
+            body = bytearray()
+            async for part in response.content.iter_chunked(_CHUNK):
+                body += part
+                if len(body) > MAX_PAGE_BYTES:
+                    response.close()
+                    raise KubernetesError(f"{self.where} answered with more than {MAX_PAGE_BYTES} bytes; not read")
+        try:
+            return _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise KubernetesError(f"{self.where} answered with no list of pods ({error}); check server") from error
+
+    def _refusal(self, status: int) -> Exception:
+        if status == 410:
+            return _PassedError()
+        means = {
+            400: f"HTTP 400: it does not understand the selector {self.config.selector!r}",
+            401: f"HTTP 401: the token in {self.config.token_file} has expired or is not of this cluster",
+            403: f"HTTP 403: kvitals may not list pods; {_GIVE}",
+            404: "HTTP 404: this is no Kubernetes API; check server",
+            429: "HTTP 429: the API is overloaded; will ask again",
+        }
+        return KubernetesError(f"{self.where}: {means.get(status, f'HTTP {status}; will ask again')}")
+
+
+def _found(pods: Sequence[_Pod], config: Kubernetes) -> Found:
+    targets: list[Target] = []
+    notes: list[str] = []
+    for pod in pods:
+        if not _is_wanted(pod, config):
+            continue
+        try:
+            targets.append(_target(pod, config))
+        except ValueError as error:
+            notes.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: {error}")
+    if len(notes) > MAX_NOTES:
+        notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} pods more that can not be targets"]
+    return Found(tuple(targets), tuple(notes))
+
+
+def _is_wanted(pod: _Pod, config: Kubernetes) -> bool:
+    """Whether it runs and is meant to be scraped. Without a selector only what is annotated is meant."""
+    if pod.status.phase != "Running" or not pod.status.ip:
+        return False
+    scrape = (pod.metadata.annotations or {}).get(f"{config.annotation}/scrape", "").lower()
+    return scrape == "true" or (scrape != "false" and bool(config.selector) and not config.annotated)
+
+
+def _target(pod: _Pod, config: Kubernetes) -> Target:
+    """Raises ValueError, which says what is wrong with the pod."""
+    said = {
+        name: (pod.metadata.annotations or {}).get(f"{config.annotation}/{name}", "")
+        for name in ("port", "path", "scheme")
+    }
+    ip = ip_address(pod.status.ip)
+    host = f"[{ip}]" if ip.version == 6 else str(ip)
+    path = f"/{said['path'].lstrip('/')}" if said["path"] else ""
+    return Target(
+        url=f"{said['scheme'] or 'http'}://{host}:{_port(pod, said['port'], config)}{path}",
+        name=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        labels=_labels(pod.metadata.labels or {}, config),
+        bearer_file=config.bearer_file,
+        ca_file=config.ca_file,
+        insecure=config.insecure,
+    )
+
+
+def _port(pod: _Pod, annotated: str, config: Kubernetes) -> int:
+    if annotated:
+        if annotated.isascii() and annotated.isdecimal() and len(annotated) < 6:
+            return int(annotated)
+        raise ValueError(f"the annotation {config.annotation}/port must be a number, not {annotated[:50]!r}")
+    by_name = {port.name: port.container_port for port in reversed(pod.spec.ports)}
+    for wanted in config.ports:
+        if isinstance(wanted, int) or wanted in by_name:
+            return wanted if isinstance(wanted, int) else by_name[wanted]
+    names = ", ".join(map(str, config.ports))
+    raise ValueError(f"it has no port named {names}: annotate it with {config.annotation}/port or set ports")
+
+
+def _labels(pod: Mapping[str, str], config: Kubernetes) -> dict[str, str]:
+    """Our labels, each from the first of the pod's that has a value; a role only where it is one that we know."""
+    roles = [_ROLE_WORDS.get(word, word) for key in config.role if (word := pod.get(key, "").lower())]
+    found = {
+        "node": config.node,
+        "pool": next((pod[key] for key in config.pool if pod.get(key)), ""),
+        "hardware": next((pod[key] for key in config.hardware if pod.get(key)), ""),
+        "role": next((role for role in roles if role in ROLES), ""),
+    }
+    return {name: value for name, value in found.items() if value}

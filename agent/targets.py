@@ -1,0 +1,221 @@
+"""Where targets come from: the configuration, targets files, the pods of this node, the processes of this node.
+
+    sources = Sources(config, Finder(maps))
+    look = await sources.look()      # look.targets are to be watched, and no others; look.said is for the user
+
+A source that fails keeps the targets that it had, and says so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.changes import Stamp, stamp
+from agent.config import Config, ConfigError, Target, normal_url, read_targets
+from agent.config.types import is_pattern
+from agent.discovery import Finder
+from agent.kubernetes import KubernetesError, Pods
+from agent.senses import scrape
+
+MAX_FILES = 100
+MAX_TARGETS = 1000
+MAX_TOKEN_BYTES = 64 * 1024
+_NEVER: Stamp = (-1, -1, -1)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The targets there are now, and what to tell the user."""
+
+    targets: tuple[Target, ...]
+    said: tuple[str, ...] = ()
+
+
+class Sources:
+    """All sources of targets. `urls`: those that the user named, instead of all others."""
+
+    def __init__(self, config: Config, finder: Finder, urls: Sequence[str] = ()) -> None:
+        self._config = config
+        self._finder = finder
+        self._urls = tuple(urls)
+        self._files = TargetFiles(config.agent.targets_file)
+        self._pods = Pods(config.kubernetes) if config.kubernetes else None
+        self._known_pods: tuple[Target, ...] = ()
+        self._found: dict[str, Target] = {}  # URL -> engine that was found among the processes
+        self._told: dict[str, tuple[str, ...]] = {}  # source -> what was last said of it
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether targets may come later by themselves, so that none for now is no mistake."""
+        return not self._urls and bool(self._config.agent.targets_file or self._config.kubernetes)
+
+    def configure(self, config: Config) -> None:
+        """Take another configuration. What is known from sources that stay is kept."""
+        self._files.name(config.agent.targets_file)
+        if config.kubernetes != self._config.kubernetes:
+            self._pods = Pods(config.kubernetes) if config.kubernetes else None
+        if config.kubernetes is None:
+            self._known_pods = ()
+        self._config = config
+
+    def files_changed(self) -> bool:
+        """Whether targets files name other targets than at the last look. Quick: unchanged files are not read."""
+        return not self._urls and self._files.look()
+
+    async def look(self, at_once: bool = False) -> Look:
+        """Ask every source. at_once: a file that changed just now is read, though someone may be writing it.
+
+        Raises ConfigError where the user named what is no URL.
+        """
+        if self._urls:
+            return Look(_unique(self._named()))
+        said: list[str] = []
+        await asyncio.to_thread(self._files.look, at_once)
+        self._say("files", self._files.problems, said)
+        targets = [*self._config.targets, *self._files.targets, *await self._of_pods(said)]
+        named = self._config.targets or self._config.agent.targets_file or self._config.kubernetes
+        if not named and self._config.agent.discover:
+            targets += await self._of_processes(said)
+        else:
+            self._found.clear()
+        unique = _unique(targets)
+        if len(unique) > MAX_TARGETS:
+            self._say("cap", [f"{len(unique)} targets, the first {MAX_TARGETS} are watched: split them up"], said)
+        return Look(unique[:MAX_TARGETS], tuple(said))
+
+    def _named(self) -> Iterable[Target]:
+        configured = {target.url: target for target in self._config.targets}
+        try:
+            return [configured.get(url) or Target(url=url) for url in map(normal_url, self._urls)]
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    async def _of_pods(self, said: list[str]) -> tuple[Target, ...]:
+        if self._pods is None:
+            return ()
+        try:
+            found = await self._pods.list()
+        except KubernetesError as error:
+            kept = f"; the {len(self._known_pods)} pods known so far stay" if self._known_pods else ""
+            self._say("pods", [f"pods not listed: {error}{kept}"], said)
+        else:
+            self._known_pods = found.targets
+            self._say("pods", found.notes, said)
+        return self._known_pods
+
+    async def _of_processes(self, said: list[str]) -> Iterable[Target]:
+        """Engines that were found once stay: one that went away is down, and that is worth a finding."""
+        found = await asyncio.to_thread(self._finder.scan)
+        self._say("processes", found.notes, said)
+        for target in found.targets:
+            self._found.setdefault(normal_url(target.url), Target(url=target.url))
+        return self._found.values()
+
+    def _say(self, source: str, lines: Iterable[str], said: list[str]) -> None:
+        """Say what was not said before of a source."""
+        now = tuple(lines)
+        said += [line for line in now if line not in self._told.get(source, ())]
+        self._told[source] = now
+
+
+@dataclass
+class _File:
+    read: Stamp | None = _NEVER  # as it was when it was read
+    seen: Stamp | None = _NEVER  # as it was at the last look
+    targets: tuple[Target, ...] = ()
+    problem: str = ""
+
+
+@dataclass
+class TargetFiles:
+    """Targets files, read again when they change and are at rest. `patterns`: paths whose last part may be one."""
+
+    patterns: tuple[Path, ...]
+    _files: dict[Path, _File] = field(default_factory=dict)
+    _too_many: str = ""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of all files, as they were last good."""
+        return tuple(target for file in self._files.values() for target in file.targets)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each file that can not be used now."""
+        found = tuple(file.problem for file in self._files.values() if file.problem)
+        return (*found, self._too_many) if self._too_many else found
+
+    def name(self, patterns: tuple[Path, ...]) -> None:
+        """Watch other files from the next look on."""
+        self.patterns = patterns
+
+    def look(self, at_once: bool = False) -> bool:
+        """Read what changed. A file is read when two looks in a row found it the same, or `at_once`. Whether the
+        targets or the problems are others than before."""
+        before = self.targets, self.problems
+        paths = self._paths()
+        self._files = {path: self._files.get(path) or _File() for path in paths}
+        for path, file in self._files.items():
+            now = stamp(path)
+            at_rest, file.seen = at_once or now == file.seen, now
+            if at_rest and now != file.read:
+                file.read = now
+                _read(path, file)
+        return (self.targets, self.problems) != before
+
+    def _paths(self) -> list[Path]:
+        found: dict[Path, None] = {}
+        for pattern in self.patterns:
+            matching = sorted(pattern.parent.glob(pattern.name)) if is_pattern(pattern.name) else [pattern]
+            found |= dict.fromkeys(matching)
+        self._too_many = f"{len(found)} targets files, the first {MAX_FILES} are read" if len(found) > MAX_FILES else ""
+        return list(found)[:MAX_FILES]
+
+
+def scraped(target: Target, own: Mapping[str, str], config: Config) -> scrape.Target:
+    """What is scraped for a target, with its token read. own: labels of this node. Raises ConfigError."""
+    return scrape.Target(
+        url=target.url,
+        name=target.name,
+        labels={**own, **target.labels},
+        timeout=float(target.timeout or config.agent.timeout),
+        token=_token(target),
+        ca_file=str(target.ca_file or ""),
+        insecure=target.insecure,
+        prefixes={**config.agent.prefixes, **target.prefixes},
+    )
+
+
+def _token(target: Target) -> str:
+    if target.bearer_file is None:
+        return ""
+    try:
+        with target.bearer_file.open("rb") as file:
+            token = file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
+    except OSError as error:
+        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file} holds no token") from error
+    if not token.isprintable():
+        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file} must hold one line, the token")
+    return token
+
+
+def _read(path: Path, file: _File) -> None:
+    """Take a file's targets over; those that it had stay where it can not be read."""
+    try:
+        file.targets, file.problem = read_targets(path), ""
+    except ConfigError as error:
+        kept = f"; its {len(file.targets)} targets stay as they were" if file.targets else ""
+        file.problem = f"{error}{kept}"
+
+
+def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """One target for each URL, the first."""
+    found: dict[str, Target] = {}
+    for target in targets:
+        found.setdefault(target.url, target)
+    return tuple(found.values())
