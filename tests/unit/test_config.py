@@ -8,9 +8,30 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import fields
 
-import agent.config as config_module
-from agent.config import Config, ConfigError, build, check_codes, load, normal_url, read_targets
+from agent.config import (
+    FROM_ENVIRONMENT,
+    MAX_OBJECTIVES,
+    Agent,
+    Config,
+    ConfigError,
+    Kubernetes,
+    Mute,
+    NodeLabels,
+    Objective,
+    Slo,
+    Target,
+    build,
+    check_codes,
+    load,
+    normal_url,
+    read_targets,
+)
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+EXAMPLE = DOCUMENT.partition("```toml\n")[2].partition("```")[0]
 
 
 def made(text: str) -> Config:
@@ -40,27 +61,46 @@ def test_defaults(folder: Path) -> None:
     assert config.file is None
 
 
-def test_the_example_of_the_docstring_is_valid() -> None:
-    example = (config_module.__doc__ or "").partition("\n\n")[2].partition("\nThe file is")[0]
-    config = made(re.sub(r"^    ", "", example, flags=re.MULTILINE))
+def test_the_example_of_the_document_is_valid() -> None:
+    config = made(EXAMPLE)
     assert config.agent.rules == (Path("/etc/kvitals/rules.d"),)
-    assert config.agent.targets_file == Path("/etc/kvitals/engines.txt")
-    (target,) = config.targets
+    assert config.agent.targets_file == (Path("/etc/kvitals/engines.txt"), Path("/etc/kvitals/sd/engines-*.json"))
+    target, remote, insecure = config.targets
     assert target.labels == {"pool": "chat", "role": "decode", "hardware": "H200"}
     assert target.slo is not None and target.slo.ttft_p99_seconds == 0.5
-    assert target.bearer_file == Path("/run/secrets/token")
+    assert remote.bearer_file == Path("/run/secrets/token")
+    assert remote.ca_file == Path("/etc/ssl/our-ca.pem")
+    assert insecure.insecure
+    assert [o.class_ for o in config.objectives] == ["", "", "gold"]
+    assert config.kubernetes is not None and config.kubernetes.role == ("llm-d.ai/role",)
     (mute,) = config.mutes
     assert mute.until == datetime(2026, 12, 1, tzinfo=UTC)
     assert config.params == {"KVC05": {"refault_share": 0.3}}
-    documented = set(re.findall(r"^    (\w+) = ", config_module.__doc__ or "", re.MULTILINE))
-    for kind in (config_module.Agent, config_module.NodeLabels, config_module.Slo, config_module.Mute):
-        assert set(kind.__struct_fields__) <= documented
-    assert set(config_module.Target.__struct_fields__) <= documented
 
 
-def test_the_environment_of_the_docstring_is_all_there_is() -> None:
-    documented = set(re.findall(r"KVITALS_[A-Z]+", config_module.__doc__ or ""))
-    assert documented == {*config_module._FROM_ENVIRONMENT, "KVITALS_CONFIG", "KVITALS_TARGETS"}
+@pytest.mark.parametrize("kind", [Agent, NodeLabels, Slo, Objective, Target, Kubernetes, Mute])
+def test_every_key_is_in_the_example_and_explained(kind: type[Struct]) -> None:
+    keys = {item.encode_name for item in fields(kind)}
+    in_example = set(re.findall(r"^(\w+) = ", EXAMPLE, re.MULTILINE))
+    explained = set(re.findall(r"`(\w+)`", DOCUMENT.replace(EXAMPLE, "")))
+    assert keys <= explained
+    assert keys - {"ca_file"} <= in_example  # two tables have it, and it excludes `insecure`
+    assert in_example <= explained | {"refault_share"}
+
+
+def test_every_variable_is_explained() -> None:
+    explained = set(re.findall(r"KVITALS_[A-Z]+", DOCUMENT))
+    assert explained == {*FROM_ENVIRONMENT, "KVITALS_CONFIG", "KVITALS_TARGETS"}
+
+
+@pytest.mark.parametrize(("table", "kind"), [("agent", Agent), ("kubernetes", Kubernetes)])
+def test_the_defaults_in_the_document_are_the_defaults(table: str, kind: type[Struct]) -> None:
+    section = DOCUMENT.partition(f"# `[{table}]`\n")[2].partition("\n#")[0]
+    told = [row for row in re.findall(r"^\| `(\w+)` \| `(.+?)` \|", section, re.MULTILINE) if "$" not in row[1]]
+    assert len(told) > 3
+    for key, written in told:
+        config = made(f"[{table}]\n{key} = {written}")
+        assert getattr(getattr(config, table), key) == getattr(kind(), key), key
 
 
 @pytest.mark.parametrize(
@@ -100,7 +140,23 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ('[agent]\nlisten = "a:99999"', "listen must be HOST:PORT"),
         ("[agent]\nlisten = 9477", "[agent].listen: expected text, got a whole number"),
         ("[agent]\nrules = [1]", "[agent].rules[0]: must be the path of a file"),
-        ('[agent]\ntargets_file = ""', "[agent].targets_file: must be the path of a file"),
+        ('[agent]\ntargets_file = ""', "[agent].targets_file[0]: must be the path of a file"),
+        ('[agent]\ntargets_file = "*/a.json"', "only the last part of a path may be a pattern"),
+        ('[agent]\nprefixes = {"a b" = "vllm:"}', "must be how names of metrics begin"),
+        ("[[objective]]\nmodel = 'x'", "[[objective]] 1: say ttft_p99_seconds or itl_p99_seconds"),
+        ("[[objective]]\nclass = 'gold*'\nttft_p99_seconds = 1", "the name of one class, not a pattern"),
+        ("[[objective]]\nttft_p99_seconds = 0", "ttft_p99_seconds must be from 0.001"),
+        ("[[objective]]\nmodell = 'x'", "[[objective]] 1 unknown key 'modell'; did you mean 'model'?"),
+        ("[[objective]]\nttft_p99_seconds = 1\n" * (MAX_OBJECTIVES + 1), "200 entries are allowed, these are 201"),
+        ('[[target]]\nurl = "http://a"\nlabels = {role = "decoder"}', "did you mean 'decode'?"),
+        ('[[target]]\nurl = "http://a"\ninsecure = true\nca_file = "x"', "leave one away"),
+        ("[kubernetes]\nselector = 'a;b'", "selector must be as for kubectl"),
+        ("[kubernetes]\nnamespaces = ['../x']", "is no name of a namespace"),
+        ("[kubernetes]\nports = [0]", "ports must be names of ports or numbers"),
+        ("[kubernetes]\npool = ['a b']", "'a b' is no name of a pod's label"),
+        ("[kubernetes]\nserver = 'http://10.0.0.1'", "server must be an https URL: a token is sent there"),
+        ("[kubernetes]\nnode = 'a,b=c'", "node must be the name of the node"),
+        ("[kubernetes]\nannotation = 'a b'", "annotation must be the part before the slash"),
         ('[labels]\nnode = "a\\nb"', "node must be one line"),
         ("[slo]\nttft_p99_seconds = -1", "ttft_p99_seconds must be from 0.001"),
         ('[slo]\nttft_p99_seconds = "2s"', "[slo].ttft_p99_seconds: expected a number, got text"),
@@ -137,22 +193,6 @@ def test_every_problem_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         made("[agent]\na = 1\nb = 2\n[slo]\nttft_p99_seconds = 0\n[[target]]\n")
     assert len(str(error.value).splitlines()) == 4
-
-
-def test_a_targets_slo_begins_with_that_of_the_file() -> None:
-    config = made("""
-        [slo]
-        ttft_p99_seconds = 9
-        [[target]]
-        url = "http://a"
-        slo = {itl_p99_seconds = 0.1}
-        [[target]]
-        url = "http://b"
-    """)
-    first, second = config.targets
-    assert first.slo is not None
-    assert (first.slo.ttft_p99_seconds, first.slo.itl_p99_seconds) == (9, 0.1)
-    assert second.slo is None
 
 
 @pytest.mark.parametrize(
@@ -253,7 +293,7 @@ class TestWhere:
         path = write(folder / "etc/k.toml", '[agent]\nrules = ["mine", "/abs"]\ntargets_file = "t.txt"\n')
         agent = load(path, env={}).agent
         assert agent.rules == (folder / "etc/mine", Path("/abs"))
-        assert agent.targets_file == folder / "etc/t.txt"
+        assert agent.targets_file == (folder / "etc/t.txt",)
 
 
 class TestEnvironment:
@@ -286,6 +326,19 @@ class TestEnvironment:
         with pytest.raises(ConfigError, match=f"^{says}"):
             load(env={variable: value})
 
+    def test_the_node_of_a_daemonset(self, folder: Path) -> None:
+        """In a pod the host's name is the pod's, so the node's name is the label `node` as well."""
+        write(folder / "kvitals.toml", "[kubernetes]\n")
+        config = load(env={"NODE_NAME": "gpu-7"})
+        assert config.kubernetes is not None
+        assert (config.kubernetes.node, config.labels.node) == ("gpu-7", "gpu-7")
+        write(folder / "kvitals.toml", '[kubernetes]\n[labels]\nnode = "seven"\n')
+        config = load(env={"NODE_NAME": "gpu-8", "KVITALS_NODE": ""})
+        assert config.kubernetes is not None
+        assert (config.kubernetes.node, config.labels.node) == ("gpu-8", "seven")
+        with pytest.raises(ConfigError, match=r"set the variable NODE_NAME from spec\.nodeName"):
+            load(env={})
+
     def test_does_not_hide_a_broken_file(self, folder: Path) -> None:
         write(folder / "kvitals.toml", "agent = 3")
         with pytest.raises(ConfigError, match="must be a table"):
@@ -301,12 +354,14 @@ class TestTargetsFile:
         path = write(
             folder / "t.json",
             """[{"targets": ["a:8000", "b:8000"], "labels": {"pool": "chat", "job": "vllm"}},
+                {"targets": ["d"], "labels": {"role": "gpu-node"}},
+                {"targets": ["e"], "labels": {"role": "router"}},
                 {"targets": ["c"], "labels": {"__scheme__": "https", "__metrics_path__": "/m"}},
                 {"targets": []}]""",
         )
         targets = read_targets(path)
-        assert [t.url for t in targets] == ["http://a:8000", "http://b:8000", "https://c/m"]
-        assert [t.labels for t in targets] == [{"pool": "chat"}, {"pool": "chat"}, {}]
+        assert [t.url for t in targets] == ["http://a:8000", "http://b:8000", "http://d", "http://e", "https://c/m"]
+        assert [t.labels for t in targets] == [{"pool": "chat"}, {"pool": "chat"}, {}, {"role": "router"}, {}]
 
     @pytest.mark.parametrize(
         "text",
@@ -335,12 +390,14 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=5,
 )
-_keys = st.sampled_from(["listen", "interval", "url", "labels", "slo", "rule", "until", "KVC05", "name"])
+_keys = st.sampled_from(
+    ["listen", "interval", "url", "labels", "slo", "rule", "until", "KVC05", "name", "ports", "class"]
+)
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["agent", "labels", "slo", "target", "mute", "params"]),
+        st.sampled_from(["agent", "labels", "slo", "objective", "target", "kubernetes", "mute", "params"]),
         _values | st.dictionaries(_keys, _values) | st.lists(st.dictionaries(_keys, _values), max_size=2),
     )
 )
