@@ -130,7 +130,9 @@ class Judge:
             return f"not for a {kind}"
         if role in applies.not_roles:
             return f"not for the {role} side"
-        if rule.applies.traffic and self.signals.known[TRAFFIC].values.get(entity) == 0:
+        if applies.having and not self.signals.exists(applies.having, entity, span):
+            return f"the engine has no {applies.having}"
+        if applies.traffic and self.signals.known[TRAFFIC].values.get(entity) == 0:
             return f"no traffic in the last {render(span.fast, 'seconds')}"
         return ""
 

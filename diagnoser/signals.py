@@ -94,7 +94,7 @@ class Signals:
                 "a longer window, or more traffic",
             )
         for family in self._families(name, span):
-            if not self._exists(family, entity, span):
+            if not self.exists(family, entity, span):
                 return f"no {family} from this engine", _remedy(family, self.knowledge)
         if name in _readers(self.knowledge):
             return "no history before this window", "the running agent keeps a baseline"
@@ -134,7 +134,8 @@ class Signals:
         found = [s.name for e in (expr, samples) if e is not None for s in selectors(e)]
         return [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
 
-    def _exists(self, metric: str, entity: Labels, span: Span) -> bool:
+    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+        """Whether an entity had any series of a metric in the fast window."""
         matchers = [Matcher(METRIC_NAME, MatchOp.EQ, metric)]
         matchers += [Matcher(k, MatchOp.EQ, v) for k, v in entity.items()]
         return bool(self.source.select(matchers, span.at - span.fast, span.at))

@@ -75,6 +75,7 @@ class Applies(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kinds: tuple[Program, ...] = ("engine", "scheduler")  # of program; empty: any
     not_roles: tuple[str, ...] = ()  # parts in disaggregation: prefill, decode
     systems: tuple[str, ...] = ()  # vllm, sglang, ...; empty: any
+    having: str = ""  # a metric without which there is nothing of the kind, such as a transfer counter
     traffic: bool = True  # only while something is asked of the engine
 
 
