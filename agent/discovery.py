@@ -26,6 +26,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+from agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
+from agent.senses import procfs
 from rules.engine_map import EngineMap
 
 SOURCE = "command line"
@@ -62,6 +64,14 @@ class Processes(Protocol):
 
     def addresses(self) -> frozenset[str]:
         """The IP addresses of this node."""
+        ...
+
+    def home(self, pid: int) -> frozenset[str]:
+        """The IP addresses of a process's network namespace."""
+        ...
+
+    def started(self, pid: int) -> int:
+        """When a process started, in clock ticks since boot; 0 where that is not known."""
         ...
 
     def file(self, pid: int, path: str) -> bytes | None:
@@ -145,6 +155,42 @@ class Finder:
                 f"the process on port {port} belongs to another user: run kvitals as that user or as root"
             )
         raise DiscoveryError(f"the process on port {port} (pid {owners[0]}) is no engine that kvitals knows")
+
+    def family(self, url: str) -> tuple[ProcessRef, ...]:
+        """The processes of the engine behind a URL, its API server first; empty where none is to be seen.
+
+        An engine with a network of its own, as in a pod, is found by its address. Walks all processes, so it is for
+        new targets, restarts, and at most once a minute.
+        """
+        table = {process.pid: process for process in self._processes.all()}
+        root = self._root(url, table)
+        if root is None:
+            return ()
+        told = {
+            pid: part_and_rank(table[pid].arguments) or (OTHER, "") for pid in table if root in _ancestors(pid, table)
+        }
+        has_own = any(part == API_SERVER for part, _ in told.values())
+        told = {root: part_and_rank(table[root].arguments) or (OTHER if has_own else API_SERVER, ""), **told}
+        return tuple(ProcessRef(pid, self._processes.started(pid), *which) for pid, which in told.items())
+
+    def _root(self, url: str, table: Mapping[int, Process]) -> int | None:
+        """The process that the engine behind a URL descends from."""
+        host, port = urlsplit(url).hostname or "", _port(url)
+        if port is None:
+            return None
+        servers = dict(self._servers(table))
+        if _is_loopback(host) or host in self._processes.addresses():
+            owners = [pid for pid in self._processes.listeners(port) if pid is not None and pid in table]
+        else:
+            owners = [pid for pid in servers if port in servers[pid].ports() and host in self._processes.home(pid)]
+        for owner in owners:
+            part = part_and_rank(table[owner].arguments)
+            if part and part[1]:  # a rank's own server: what is above it has the other ranks too
+                return owner
+            for pid in (*reversed(_ancestors(owner, table)), owner):
+                if pid in servers:
+                    return pid
+        return None
 
     def _servers(self, table: Mapping[int, Process]) -> Iterator[tuple[int, _Server]]:
         for pid, process in table.items():
@@ -248,6 +294,14 @@ class System:
             return frozenset(a.address for card in psutil.net_if_addrs().values() for a in card)
         return frozenset()
 
+    def home(self, pid: int) -> frozenset[str]:
+        net = _proc(pid) / "net"
+        return procfs.addresses(_start_of(net / "fib_trie"), _start_of(net / "if_inet6"))
+
+    def started(self, pid: int) -> int:
+        found = procfs.stat(_start_of(_proc(pid) / "stat"))
+        return found.started if found else 0
+
     def file(self, pid: int, path: str) -> bytes | None:
         anchor = _proc(pid) / ("root" if path.startswith("/") else "cwd")
         try:
@@ -273,6 +327,15 @@ def _arguments(process: psutil.Process) -> tuple[str, ...]:
 
 def _proc(pid: int) -> Path:
     return Path(getattr(psutil, "PROCFS_PATH", "/proc"), str(pid))
+
+
+def _start_of(path: Path) -> bytes:
+    """The start of a file of the kernel's; empty where it can not be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_COMMAND_LINE_BYTES)
+    except OSError:
+        return b""
 
 
 def _ancestors(pid: int, table: Mapping[int, Process]) -> list[int]:

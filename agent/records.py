@@ -47,5 +47,117 @@ class ProbeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     seconds: float
 
 
+class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of an engine at an instant. None is unknown."""
+
+    target: str
+    pid: int
+    start_time: int  # clock ticks since boot
+    part: str  # one of agent.process_titles.PARTS
+    rank: str = ""
+    state: str = OK  # ok, gone, replaced (another process has the pid), hidden (we may not read it)
+    user: float = 0.0  # CPU seconds
+    system: float = 0.0
+    threads: int = 0
+    resident: float = 0.0  # bytes, shared ones included
+    swapped: float | None = None  # bytes
+    fds: int | None = None
+    main_running: float | None = None  # seconds of its main thread on a CPU
+    main_waiting: float | None = None  # seconds of its main thread ready to run, without a CPU
+    voluntary: int | None = None  # context switches of its main thread
+    involuntary: int | None = None
+    cpus_allowed: int | None = None
+    cgroups: tuple[str, ...] = ()  # keys of its cgroups: one of version 2, one per hierarchy of version 1
+
+
+class CgroupSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One cgroup at an instant. None is unknown; infinity is no limit."""
+
+    key: str  # its path, after "cpu:" and the like where the hierarchy is one of version 1
+    parent: str = ""  # key of the cgroup above it; empty at the top of what we may see
+    cores: float | None = None  # CPU quota over period
+    cpu_seconds: float | None = None
+    periods: float | None = None  # of the quota
+    throttled_periods: float | None = None
+    throttled_seconds: float | None = None
+    memory: float | None = None  # bytes, page cache included
+    memory_max: float | None = None
+    memory_high: float | None = None
+    memory_events: dict[str, int] = {}  # high, max, oom, oom_kill
+    tasks: float | None = None
+    tasks_max: float | None = None
+    pressure: dict[str, float] = {}  # "cpu some" -> seconds; only of a cgroup that has an engine's process
+
+
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A node at an instant. What could not be read is left out."""
+
+    cpus: int = 0  # online; 0 is unknown
+    cpu: dict[str, float] = {}  # mode -> seconds
+    load: dict[str, float] = {}  # 1m, 5m, 15m
+    memory: dict[str, float] = {}  # total, available, swap_total, swap_free, hugepages_total, hugepages_free: bytes
+    paging: dict[str, float] = {}  # swapped_in, swapped_out: bytes; oom_kills
+    pressure: dict[str, float] = {}  # "memory full" -> seconds
+    filesystems: dict[str, list[float]] = {}  # path -> bytes in all, bytes that are free for others than root
+    disks: dict[str, list[float]] = {}  # device -> bytes read, bytes written, seconds busy
+    interfaces: dict[str, list[float]] = {}  # name -> bytes, drops, errors received; the same sent
+    tcp: dict[str, float] = {}  # sent, retransmitted: segments; listen_overflows: connections
+
+
+class HostRecord(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
+    """One look at the node and at the processes of its engines."""
+
+    t: float
+    target: str = ""
+    clock: float = 0.0  # seconds of a clock that nobody sets
+    duration: float = 0.0  # seconds that the look took
+    state: str = OK  # ok, partial, not_applicable, failed
+    reason: str = ""  # why it is not ok: a key of agent.senses.host.REASONS
+    node: NodeSample = NodeSample()
+    processes: tuple[ProcessSample, ...] = ()
+    cgroups: tuple[CgroupSample, ...] = ()
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that computes on a GPU."""
+
+    pid: int  # as NVML gave it: of the host, or of the agent's own PID namespace with newer drivers
+    memory: float | None = None  # bytes; None where the driver does not tell
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU or MIG instance said."""
+
+    gpu: str  # UUID, of a MIG instance UUID/GI
+    index: int  # of the whole GPU
+    hardware: str = ""
+    mig_profile: str = ""
+    share: float = 1.0  # of the whole GPU that this is
+    up: bool = True  # it answered; else it is lost or needs a reset
+    values: dict[str, float] = {}  # by the names of agent.senses.nvml.VALUES, in base units
+    processes: list[GpuProcess] | None = None  # None: not told
+
+
+class GpuXid(msgspec.Struct, frozen=True, kw_only=True):
+    """An XID error that the driver reported."""
+
+    gpu: str  # UUID of the whole GPU
+    xid: int
+
+
+class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
+    """One look at the GPUs of this node."""
+
+    t: float
+    target: str = ""  # it is of the node and of no target
+    state: str = OK  # ok, not_applicable, unknown or failed
+    reason: str = OK  # a key of agent.senses.gpu.REASONS
+    message: str = ""  # the same for a person, with what to do; empty when ok
+    driver: str = ""  # its version
+    gpus: list[GpuReading] = []
+    xids: list[GpuXid] = []  # since the look before
+    duration: float = 0.0  # seconds
+
+
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
-Record = ScrapeSenseRecord | ProbeRecord
+Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord
