@@ -26,8 +26,8 @@ MAX_DEVICES = 32
 _PRESSURE = re.compile(rb"^(some|full) .*total=(\d{1,20})$", re.MULTILINE)
 _DISK = re.compile(r"(?:sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|mmcblk\d+")
 _VIRTUAL = re.compile(
-    r"lo|veth.*|docker\d*|br-.*|cni.*|cali.*|flannel.*|vxlan.*|cilium.*|lxc.*|lxdbr.*|virbr.*|vnet.*|tap.*|tun.*|tunl.*"
-    r"|ifb\d*|dummy.*|kube-.*|nodelocaldns|ovs-.*|gre.*|erspan.*|sit\d*|ip6tnl.*|ip_vti.*|bonding_masters|podman.*|weave|gw[a-z]*\d*"
+    r"lo|veth.*|docker.*|br-.*|cni.*|cali.*|flannel.*|vxlan.*|cilium.*|lxc.*|lxdbr.*|virbr.*|vnet.*|tap.*|tun.*"
+    r"|ifb\d*|dummy.*|kube-.*|nodelocaldns|ovs-.*|gre.*|erspan.*|sit\d*|ip6tnl.*|ip_vti.*|podman.*|weave|gw[a-z]*\d*"
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _UNLIMITED_V1 = 1 << 62
