@@ -5,8 +5,9 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from agent import objectives
 from agent.config import Config
@@ -18,6 +19,7 @@ from diagnoser.triage import triage
 from rules.finding import Slo, Source, Triage
 from rules.loader import Knowledge
 from series.capture import Record
+from series.types import Frame, Matcher
 
 STEP_SECONDS = 5.0
 FAST_SECONDS = 60.0
@@ -28,11 +30,13 @@ COLD_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What a pipeline works with. `slo_sources`: objective -> where it was set, for those not from the file."""
+    """What a pipeline works with. `slo_sources`: objective -> where it was set, for those not from the file.
+    `directories`: where the user's own rules are."""
 
     knowledge: Knowledge
     config: Config
     slo_sources: Mapping[str, str] = field(default_factory=dict)
+    directories: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -68,6 +72,10 @@ class Pipeline:
         )
         self.setup = setup
         self._document = None
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        """Families and signals, as a source of series that stays the same through every `reconfigure`."""
+        return self.judge.signals.source.select(matchers, start, end)
 
     def feed(self, records: Iterable[Record]) -> None:
         """Take records in; nothing is judged."""

@@ -79,6 +79,7 @@ def build_app(
     findings: Callable[[], bytes | None],
     ready: Callable[[], bool],
     rules: Callable[[], list[dict[str, Any]]] = list,
+    runtime: Callable[[], dict[str, Any]] = dict,
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
@@ -87,7 +88,8 @@ def build_app(
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
-    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. version: of kvitals.
+    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. runtime: what
+    Prometheus tells of itself as it runs. version: of kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
     under which it is served; None is all (see
     `allowed_hosts`).
@@ -109,6 +111,7 @@ def build_app(
             app.router.add_post(f"/api/v1/{path}", _answered(answer))
     for path, data in (
         ("status/buildinfo", lambda: _build_info(version)),
+        ("status/runtimeinfo", runtime),
         ("rules", lambda: {"groups": rules()}),
         ("alerts", lambda: {"alerts": [alert for g in rules() for r in g["rules"] for alert in r["alerts"]]}),
     ):

@@ -122,10 +122,11 @@ def knowledge(directories: Sequence[Path]) -> Knowledge:
 def setup(args: argparse.Namespace) -> Setup:
     """What the commands that come to a verdict work with. What is wrong with it but usable is told."""
     config = configuration(args)
-    known = knowledge([*args.rules, *config.agent.rules])
+    directories = (*args.rules, *config.agent.rules)
+    known = knowledge(directories)
     for line in check_codes(config, {code: rule.params for code, rule in known.rules.items()}):
         status_console().print(line, style="yellow")
-    return Setup(known, config, dict.fromkeys(parse_slo(args.slo), "command line"))
+    return Setup(known, config, dict.fromkeys(parse_slo(args.slo), "command line"), directories)
 
 
 def status_console() -> Console:

@@ -7,9 +7,11 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,14 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
-from agent.config import ConfigError
 from agent.exports.api import allowed_hosts, build_app
 from rules.finding import Source, encode
 from ui.alerting import groups
-from ui.cli.common import UsageError, add_judging_options, setup
+from ui.cli.common import UsageError, add_judging_options, setup, status_console
+from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
 from ui.demo import DEMO
-from ui.pipeline import Pipeline
+from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
 from ui.state import load_state, save_state, state_file
 from ui.web import serve as web_page
@@ -61,64 +63,98 @@ async def _run(args: argparse.Namespace) -> None:
         at = judged.document.window.end
         async with _served(judged.pipeline, lambda: at, args, console):
             show(judged.document, console)
-            _where(args, console)
+            _where(args, judged.pipeline, console)
             await stop.wait()
         return
     name = ", ".join(args.source) or "this node"
     pipeline = Pipeline(setup(args), Source("agent", name))
-    for line in await pipeline.node.open(args.source):
-        console.print(line, style="dim")
+    reload = Reload(pipeline, partial(_setup_of, args), status_console())
+    for line in await pipeline.node.open(args.source, patient=True):
+        console.print(line, style="dim", markup=False)
     try:
-        async with _served(pipeline, time.time, args, console):
-            _where(args, console)
-            await _cycles(pipeline, stop, console)
+        async with _served(pipeline, time.time, args, console, lambda: reload.status):
+            _where(args, pipeline, console)
+            await _cycles(pipeline, reload, stop, console)
     finally:
         await pipeline.node.close()
 
 
-async def _cycles(pipeline: Pipeline, stop: asyncio.Event, console: Console) -> None:
+def _setup_of(args: argparse.Namespace, file: Path | None) -> Setup:
+    return setup(argparse.Namespace(**{**vars(args), "config": file}))
+
+
+async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console) -> None:
     """Scrape and judge at the configured interval; say when the verdict changes."""
     state = state_file()
     pipeline.judge.memory.update(load_state(state, time.time()))
+    hangup = _hangups(stop)
     before = ""
-    interval = pipeline.setup.config.agent.interval
     refreshed = time.monotonic()
     while not stop.is_set():
         begun = time.monotonic()
         if begun - refreshed > REFRESH_SECONDS:
             refreshed = begun
-            await _refresh(pipeline, console)
+            for line in await pipeline.node.refresh():
+                console.print(line, style="dim", markup=False)
         pipeline.feed(await pipeline.node.read())
-        pipeline.observe(time.time())
+        now = time.time()
+        reload.say(now)
+        pipeline.observe(now)
         document = pipeline.triage()
         if document.verdict != before:
             console.print(f"{time.strftime('%H:%M:%S')}  {document.verdict}")
             before = document.verdict
         with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
             save_state(state, pipeline.judge.memory)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), max(0.0, interval - (time.monotonic() - begun)))
+        await _pause(begun + pipeline.setup.config.agent.interval, reload, stop, hangup)
 
 
-async def _refresh(pipeline: Pipeline, console: Console) -> None:
-    """Look for targets again. A targets file that became unreadable is told, and the old targets are kept."""
-    try:
-        for line in await pipeline.node.refresh():
-            console.print(line, style="dim")
-    except ConfigError as error:
-        console.print(f"targets kept as they were: {error}", style="yellow")
+def _hangups(stop: asyncio.Event) -> asyncio.Event:
+    """Set by SIGHUP, which asks to load the configuration. Where the terminal went away it means to stop."""
+    hangup = asyncio.Event()
+    had_terminal = sys.stdin is not None and sys.stdin.isatty()
+
+    def hang_up() -> None:
+        if had_terminal and not sys.stdin.isatty():
+            stop.set()
+        hangup.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    return hangup
+
+
+async def _pause(until: float, reload: Reload, stop: asyncio.Event, hangup: asyncio.Event) -> None:
+    """Wait for the next cycle, with an eye on the configuration."""
+    while not stop.is_set():
+        asked = hangup.is_set()
+        hangup.clear()
+        await reload.look(at_once=asked)
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        waiting = [asyncio.ensure_future(event.wait()) for event in (stop, hangup)]
+        await asyncio.wait(waiting, timeout=min(left, LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
 
 
 @contextlib.asynccontextmanager
-async def _served(pipeline: Pipeline, clock: Any, args: argparse.Namespace, console: Console) -> AsyncIterator[None]:
+async def _served(
+    pipeline: Pipeline,
+    clock: Callable[[], float],
+    args: argparse.Namespace,
+    console: Console,
+    runtime: Callable[[], dict[str, Any]] = dict,
+) -> AsyncIterator[None]:
     """The API, and the web page beside it as a process of its own; both end with this context."""
     host, port = _address(args, pipeline)
     app = build_app(
-        pipeline.judge.signals.source,
+        pipeline,
         pipeline.setup.knowledge.families,
         findings=lambda: encode(pipeline.triage()) if pipeline.span else None,
         ready=lambda: pipeline.span is not None,
         rules=lambda: groups(pipeline),
+        runtime=runtime,
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
@@ -179,11 +215,10 @@ async def _watch_page(page: asyncio.subprocess.Process, console: Console) -> Non
         console.print(f"  {text}", style="dim", markup=False)
 
 
-def _where(args: argparse.Namespace, console: Console) -> None:
+def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> None:
+    host, port = _address(args, pipeline)
     console.print()
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
-    console.print(
-        f"API       http://{args.listen or '127.0.0.1:9477'}  (Grafana data source; /metrics, /api/v1/findings)"
-    )
+    console.print(f"API       http://{host or '127.0.0.1'}:{port}  (Grafana data source; /metrics, /api/v1/findings)")
     console.print("Ctrl-C stops.", style="dim")

@@ -1,0 +1,115 @@
+"""A running agent takes over a changed configuration, or refuses it, says why, and goes on with the old one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agent.changes import Changes
+from agent.config import ConfigError, find
+from rules.loader import KnowledgeError
+from series.types import METRIC_NAME, Labels
+from ui.cli.common import UsageError
+from ui.pipeline import Pipeline, Setup
+
+LOOK_SECONDS = 2.0
+MAX_RULE_FILES = 1000
+
+_AFTER_RESTART = {"agent": ("listen", "hosts", "window"), "labels": ("cluster", "node")}
+
+
+class Reload:
+    """Watches the configuration of a pipeline. `load` makes a setup of a file; None is the one in the usual places."""
+
+    def __init__(self, pipeline: Pipeline, load: Callable[[Path | None], Setup], console: Console) -> None:
+        self._pipeline = pipeline
+        self._load = load
+        self._console = console
+        self._at_start = pipeline.setup.config
+        self._changes = Changes(self._paths())
+        self._looked = time.monotonic()
+        self._success = True
+        self._loaded = time.time()
+        self._group = pipeline.node.window.group("configuration")
+
+    async def look(self, at_once: bool = False) -> None:
+        """Take changes over, if it is time to look again. at_once: load the configuration in any case."""
+        now = time.monotonic()
+        if not at_once and now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if at_once:
+            self._changes.take(self._paths())
+        if at_once or self._changes.look(self._paths()):
+            await self._take_over()
+        elif await asyncio.to_thread(self._pipeline.node.files_changed):
+            self._tell(await self._pipeline.node.refresh())
+
+    def say(self, t: float) -> None:
+        """How the last change went, as families at `t`, seconds since the epoch."""
+        own = {"cluster": self._at_start.labels.cluster, "node": self._at_start.labels.node}
+        said = {
+            "kvitals_config_reload_success": float(self._success),
+            "kvitals_config_loaded_timestamp_seconds": self._loaded,
+        }
+        placed = {self._group.column(Labels({METRIC_NAME: name, **own})): value for name, value in said.items()}
+        kept = {column: value for column, value in placed.items() if column is not None}
+        self._group.append(t, list(kept), list(kept.values()))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The same for people, in the words of Prometheus' runtimeinfo."""
+        loaded = datetime.fromtimestamp(self._loaded, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {"reloadConfigSuccess": self._success, "lastConfigTime": loaded}
+
+    async def _take_over(self) -> None:
+        try:
+            setup = await asyncio.to_thread(self._load, self._pipeline.setup.config.file)
+            self._refuse_broken_rules(setup)
+            self._pipeline.reconfigure(setup)
+        except (UsageError, ConfigError, KnowledgeError) as error:
+            self._success = False
+            self._console.print("configuration refused, the old one stays in force:", style="yellow")
+            self._console.print(str(error), style="yellow", markup=False, soft_wrap=True)
+            return
+        self._success, self._loaded = True, time.time()
+        self._changes.take(self._paths())  # it may name other rules than before
+        self._tell([f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()])
+        self._tell(await self._pipeline.node.refresh(at_once=True))
+
+    def _refuse_broken_rules(self, setup: Setup) -> None:
+        """Raises UsageError where a file of rules is broken that was good, or new. What was broken stays left out."""
+        before = {problem.file for problem in self._pipeline.setup.knowledge.problems}
+        broken = [str(p) for p in setup.knowledge.problems if p.file not in before]
+        if broken:
+            raise UsageError("\n".join(broken))
+
+    def _for_restart(self) -> list[str]:
+        now = self._pipeline.setup.config
+        changed = [
+            f"[{table}] {key}"
+            for table, keys in _AFTER_RESTART.items()
+            for key in keys
+            if getattr(getattr(now, table), key) != getattr(getattr(self._at_start, table), key)
+        ]
+        return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []
+
+    def _paths(self) -> list[Path]:
+        """The configuration file, or the one that there might be, and the files of the user's own rules."""
+        file = self._pipeline.setup.config.file or find()
+        return [*([file] if file else []), *self._rule_files()]
+
+    def _rule_files(self) -> Iterator[Path]:
+        files = (path for directory in self._pipeline.setup.directories for path in directory.glob("*/*.yaml"))
+        for _, path in zip(range(MAX_RULE_FILES), files, strict=False):
+            yield path
+
+    def _tell(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(line, style="dim", markup=False, soft_wrap=True)
