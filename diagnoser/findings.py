@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement, missing_signals
 from diagnoser.levers import Levers
 from diagnoser.signals import Span, expansion
@@ -23,7 +24,7 @@ from rules.finding import (
 )
 from rules.loader import PLACEHOLDER, parameters
 from rules.model import SCOPES, EvidenceQuery, Rule
-from series.promql import evaluate, evaluate_range, expand, parse
+from series.promql import Series, evaluate_range, expand
 from series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
@@ -55,6 +56,7 @@ class Findings:
         self._judgements = judgements
         self._span = span
         self._levers = Levers(judge, span)
+        self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
         self._fired = _codes(j for j in judgements if j.outcome == "fired" and not self.superseded(j))
@@ -140,7 +142,7 @@ class Findings:
         rule = judgement.rule
         in_text = [n for n in PLACEHOLDER.findall(rule.conclusion) if not n.startswith("$")]
         measures = []
-        for name in dict.fromkeys([*knowledge.needs(rule), *in_text, *rule.uses]):
+        for name in dict.fromkeys([*self._judge.needs(rule), *in_text, *rule.uses]):
             signal = knowledge.signals[name]
             value = self._judge.signals.known[name].values.get(judgement.entity)
             text = render(value, signal.unit)
@@ -154,18 +156,16 @@ class Findings:
         rule, span = judgement.rule, self._span
         values = parameters(rule, self._judge.params.get(rule.code))
         text = expand(query.query, {**values, **expansion(span, "fast", SCOPES[rule.scope])})
-        source, entity = self._judge.signals.source, judgement.entity
-        expr = parse(text)
-        now = evaluate(expr, source, span.at)
+        entity = judgement.entity
+        now = self._judge.signals.now.evaluate(expression(text))
         number = None
         if isinstance(now, float):
             number = now
         else:
             mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
             number = float(mine[0]) if mine else None
-        step = max(1, round(span.fast * 2000 / EVIDENCE_POINTS)) / 1000  # whole milliseconds, so that it ends at `at`
         lines: list[EvidenceLine] = []
-        for series in evaluate_range(expr, source, span.at - EVIDENCE_POINTS * step, span.at, step):
+        for series in self._course(text):
             if series.labels.keep(list(entity)) == entity and len(lines) < MAX_EVIDENCE_LINES:
                 rest = dict(series.labels.drop(*entity, METRIC_NAME))
                 points = [
@@ -176,6 +176,14 @@ class Findings:
                 if points:
                     lines.append(EvidenceLine(rest, points))
         return Evidence(query.title, text, query.unit, render(number, query.unit), lines)
+
+    def _course(self, query: str) -> list[Series]:
+        if query not in self._courses:
+            span, source = self._span, self._judge.signals.source
+            step = max(1, round(span.fast * 2000 / EVIDENCE_POINTS)) / 1000  # whole milliseconds: it ends at `at`
+            start = span.at - EVIDENCE_POINTS * step
+            self._courses[query] = evaluate_range(expression(query), source, start, span.at, step)
+        return self._courses[query]
 
     def _confidence(self, judgement: Judgement) -> tuple[float, list[str]]:
         rule = judgement.rule

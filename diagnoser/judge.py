@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from diagnoser.condition import Decided, Values, Verdict, decide
+from diagnoser.expressions import expression
 from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
 from rules.condition import Comparison, Condition, parse_condition
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from rules.model import SCOPES, Rule
-from series.promql import Expr, Selector, evaluate, expand, parse
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from series.promql import Expr, Selector, evaluate, expand
+from series.types import Labels
 
 ENTITIES = "kvitals_target_up"
 INFO = "kvitals_engine_info"
@@ -54,6 +55,28 @@ class Judgement:
 
 
 @dataclass
+class _Entities:
+    """Who is there at one moment."""
+
+    at: float
+    up: Sequence[Labels] = ()
+    infos: Sequence[Labels] = ()
+    _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
+    _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
+
+    def of(self, scope: str) -> list[Labels]:
+        if scope not in self._of:
+            self._of[scope] = sorted({labels.keep(SCOPES[scope]) for labels in self.up}, key=str)
+        return self._of[scope]
+
+    def info(self, entity: Labels) -> Labels:
+        names = tuple(entity)
+        if names not in self._info:
+            self._info[names] = {labels.keep(names): labels for labels in self.infos}
+        return self._info[names].get(entity, Labels())
+
+
+@dataclass
 class Judge:
     """Judges all rules at successive moments. `params`: rule code -> parameter -> value."""
 
@@ -63,6 +86,8 @@ class Judge:
     memory: dict[str, Memory] = field(default_factory=dict)
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
+    _needs: dict[str, list[str]] = field(default_factory=dict)
+    _entities: _Entities = field(default_factory=lambda: _Entities(0.0))
     _looked: bool = False
 
     def judge(self, span: Span) -> list[Judgement]:
@@ -81,25 +106,40 @@ class Judge:
 
     def entities(self, scope: str, at: float) -> list[Labels]:
         """The entities of a scope: whatever has `kvitals_target_up` at this moment."""
-        found = evaluate(parse(ENTITIES), self.signals.source, at)
-        return sorted(by_entity(found, SCOPES[scope]), key=str)
+        return self._at(at).of(scope)
 
     def info(self, entity: Labels, at: float) -> Labels:
         """The strings that are known of an engine: model, system, version."""
-        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, INFO)]
-        matchers += [Matcher(k, MatchOp.EQ, v) for k, v in entity.items()]
-        frames = self.signals.source.select(matchers, at - 300, at)
-        return frames[-1].labels[-1] if frames and frames[-1].labels else Labels()
+        return self._at(at).info(entity)
+
+    def needs(self, rule: Rule) -> list[str]:
+        """The signals that decide a rule's outcome."""
+        if rule.code not in self._needs:
+            self._needs[rule.code] = self.knowledge.needs(rule)
+        return self._needs[rule.code]
+
+    def _at(self, at: float) -> _Entities:
+        if self._entities.at != at:
+            up, infos = (evaluate(expression(family), self.signals.source, at) for family in (ENTITIES, INFO))
+            assert not isinstance(up, float) and not isinstance(infos, float)
+            self._entities = _Entities(at, up.labels, infos.labels)
+        return self._entities
 
     def _judge_rule(self, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Iterable[Judgement]:
         when, clear = self._condition(rule)
 
+        sides: dict[int, tuple[Values, Values]] = {}  # by comparison
+
         def side(comparison: Comparison) -> tuple[Values, Values]:
-            return self._side(comparison.left, rule, span, cache), self._side(comparison.right, rule, span, cache)
+            known = sides.get(id(comparison))
+            if known is None:
+                both = (self._side(expr, rule, cache) for expr in (comparison.left, comparison.right))
+                known = sides[id(comparison)] = (next(both), next(both))
+            return known
 
         for entity in self.entities(rule.scope, span.at):
             memory = self.memory.setdefault(f"{rule.code}{entity}", Memory())
-            reason = self._not_applicable(rule, entity, span)
+            reason = self.not_applicable(rule, entity, span)
             if reason:
                 self.memory[f"{rule.code}{entity}"] = Memory()
                 yield Judgement(rule, entity, "n/a", reason, None)
@@ -115,13 +155,14 @@ class Judge:
             self._conditions[rule.code] = (when, clear)
         return self._conditions[rule.code]
 
-    def _side(self, expr: Expr, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Values:
+    def _side(self, expr: Expr, rule: Rule, cache: dict[Expr, Values]) -> Values:
         if expr not in cache:
-            result = evaluate(expr, self.signals.source, span.at)
+            result = self.signals.now.evaluate(expr)
             cache[expr] = result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope])
         return cache[expr]
 
-    def _not_applicable(self, rule: Rule, entity: Labels, span: Span) -> str:
+    def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
+        """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
         applies, info = rule.applies, self.info(entity, span.at) if rule.scope == "engine" else Labels()
         system, kind, role = (info.get(name, "") for name in ("system", "kind", "role"))
         if system and applies.systems and system not in applies.systems:
@@ -132,7 +173,7 @@ class Judge:
             return f"not for the {role} side"
         if applies.having and not self.signals.exists(applies.having, entity, span):
             return f"the engine has no {applies.having}"
-        if applies.traffic and self.signals.known[TRAFFIC].values.get(entity) == 0:
+        if applies.traffic and not idle and self.signals.known[TRAFFIC].values.get(entity) == 0:
             return f"no traffic in the last {render(span.fast, 'seconds')}"
         return ""
 

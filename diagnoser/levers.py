@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Span, by_entity, expansion
 from diagnoser.text import fill
@@ -11,7 +12,7 @@ from rules.finding import LeverAdvice, LeverSetting
 from rules.loader import parameters
 from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
 from rules.versions import in_range
-from series.promql import evaluate, expand, parse
+from series.promql import expand
 from series.types import Labels
 
 
@@ -45,8 +46,8 @@ class Levers:
     def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
         """The value of an expression for this entity; a comparison that does not hold has none."""
         values = parameters(rule, self._judge.params.get(rule.code))
-        expr = parse(expand(text, {**values, **expansion(self._span, "fast", SCOPES[rule.scope])}))
-        result = evaluate(expr, self._judge.signals.source, self._span.at)
+        expr = expression(expand(text, {**values, **expansion(self._span, "fast", SCOPES[rule.scope])}))
+        result = self._judge.signals.now.evaluate(expr)
         return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope]).get(entity)
 
     def _advice(self, judgement: Judgement, use: LeverUse, lever: Lever, value: Callable[[str], str]) -> LeverAdvice:

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
-from series.promql import Expr, Vector, evaluate, expand, parse, selectors
+from series.promql import Expr, Moment, Vector, expand, selectors
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource
 from series.window import Group, Window
 
@@ -69,18 +70,25 @@ class Signals:
         self.store = Window(retention=retention, max_series=200_000)
         self.source = Union(families, self.store)
         self.known: dict[str, Known] = {}
+        self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}
         self._compiled: dict[tuple[float, float], dict[str, tuple[Expr, Expr | None]]] = {}
-        self._stages = [(self.store.group(g), names) for g, names in _stages(knowledge).items()]
+        self._readers = _readers(knowledge)
+        self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
+        self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
+        self._asked: Span | None = None  # the moment of `_seen`
+        self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
     def observe(self, span: Span) -> dict[str, Known]:
         """Evaluate every signal at `span.at` and keep the values. Returns them by signal name."""
         compiled = self._compile(span)
         self.known = {}
         for group, names in self._stages:
+            self.now = Moment(self.source, span.at)
             for name in names:
-                self.known[name] = self._evaluate(name, compiled[name], span)
+                self.known[name] = self._evaluate(name, compiled[name])
             self._remember(group, names, span.at)
+        self.now = Moment(self.source, span.at)
         return self.known
 
     def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
@@ -96,7 +104,7 @@ class Signals:
         for family in self._families(name, span):
             if not self.exists(family, entity, span):
                 return f"no {family} from this engine", _remedy(family, self.knowledge)
-        if name in _readers(self.knowledge):
+        if name in self._readers:
             return "no history before this window", "the running agent keeps a baseline"
         return "no value in the window", ""
 
@@ -106,13 +114,13 @@ class Signals:
             self._compiled = {key: {n: _compile(s, span) for n, s in self.knowledge.signals.items()}}
         return self._compiled[key]
 
-    def _evaluate(self, name: str, compiled: tuple[Expr, Expr | None], span: Span) -> Known:
+    def _evaluate(self, name: str, compiled: tuple[Expr, Expr | None]) -> Known:
         expr, samples = compiled
         signal = self.knowledge.signals[name]
-        values = by_entity(evaluate(expr, self.source, span.at), SCOPES[signal.scope])
+        values = by_entity(self.now.evaluate(expr), SCOPES[signal.scope])
         if samples is None or signal.samples is None:
             return Known(values)
-        counts = by_entity(evaluate(samples, self.source, span.at), SCOPES[signal.scope])
+        counts = by_entity(self.now.evaluate(samples), SCOPES[signal.scope])
         # Extrapolation makes fractions of whole counts, hence the half.
         few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
         return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
@@ -130,15 +138,21 @@ class Signals:
         group.append(at, list(row), list(row.values()), gaps=list(seen - row.keys()))
 
     def _families(self, name: str, span: Span) -> list[str]:
-        expr, samples = self._compile(span)[name]
-        found = [s.name for e in (expr, samples) if e is not None for s in selectors(e)]
-        return [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
+        if name not in self._reads:
+            expr, samples = self._compile(span)[name]
+            found = [s.name for e in (expr, samples) if e is not None for s in selectors(e)]
+            self._reads[name] = [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
+        return self._reads[name]
 
     def exists(self, metric: str, entity: Labels, span: Span) -> bool:
         """Whether an entity had any series of a metric in the fast window."""
-        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, metric)]
-        matchers += [Matcher(k, MatchOp.EQ, v) for k, v in entity.items()]
-        return bool(self.source.select(matchers, span.at - span.fast, span.at))
+        if span != self._asked:
+            self._asked, self._seen = span, {}
+        key = (metric, *entity)
+        if key not in self._seen:
+            frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, metric)], span.start, span.at)
+            self._seen[key] = {labels.keep(key[1:]) for frame in frames for labels in frame.labels}
+        return entity in self._seen[key]
 
 
 def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, float]:
@@ -161,19 +175,18 @@ def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
 
 def _compile(signal: Signal, span: Span) -> tuple[Expr, Expr | None]:
     values = expansion(span, signal.window, SCOPES[signal.scope])
-    samples = parse(expand(signal.samples.expr, values)) if signal.samples else None
-    return parse(expand(signal.expr, values)), samples
+    samples = expression(expand(signal.samples.expr, values)) if signal.samples else None
+    return expression(expand(signal.expr, values)), samples
 
 
 def _readers(knowledge: Knowledge) -> set[str]:
     """Signals that are made from other signals' history."""
     dummy = {"window": "1m", "baseline": "1h", "scope": "engine"}
-    return {n for n, s in knowledge.signals.items() if signal_names(parse(expand(s.expr, dummy)))}
+    return {n for n, s in knowledge.signals.items() if signal_names(expression(expand(s.expr, dummy)))}
 
 
-def _stages(knowledge: Knowledge) -> dict[str, list[str]]:
+def _stages(knowledge: Knowledge, readers: set[str]) -> dict[str, list[str]]:
     """Signals over families first, then those over signals, which read what the first stage remembered."""
-    readers = _readers(knowledge)
     first = [n for n in knowledge.signals if n not in readers]
     return {"signals": first, "baselines": sorted(readers)}
 

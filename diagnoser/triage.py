@@ -24,7 +24,8 @@ def triage(
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
-    built = [findings.build(j) for j in judgements if not findings.superseded(j) or j.outcome != "fired"]
+    shown = (j for j in judgements if j.outcome == "unknown" or (j.outcome == "fired" and not findings.superseded(j)))
+    built = [findings.build(j) for j in shown]
     muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
     open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
     causes = rank([f for f in open_ if f.kind == "cause"], open_)

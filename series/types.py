@@ -80,15 +80,25 @@ class Labels(Mapping[str, str]):
 
     def keep(self, names: Sequence[str]) -> Labels:
         """Only the labels in `names`."""
-        return Labels({k: v for k, v in self._items if k in names})
+        kept = [item for item in self._items if item[0] in names]
+        return self if len(kept) == len(self._items) else _ordered(kept)
 
     def drop(self, *names: str) -> Labels:
         """All labels but `names`."""
-        return Labels({k: v for k, v in self._items if k not in names})
+        kept = [item for item in self._items if item[0] not in names]
+        return self if len(kept) == len(self._items) else _ordered(kept)
 
     def with_(self, **labels: str) -> Labels:
         """A copy with `labels` set; an empty value removes one."""
         return Labels({**self._map, **labels})
+
+
+def _ordered(items: list[tuple[str, str]]) -> Labels:
+    """Of items that are in order of name and have no empty value, as those of other labels are."""
+    labels = Labels.__new__(Labels)
+    labels._map, labels._items = dict(items), tuple(items)
+    labels._hash = hash(labels._items)
+    return labels
 
 
 def escape(value: str) -> str:

@@ -87,8 +87,9 @@ class Window:
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         """One frame per group that has a matching series with a sample in start <= t <= end."""
-        key = tuple(matchers)
-        frames = (group.select(key, start, end) for group in self._groups.values())
+        key, name = tuple(matchers), _name(matchers)
+        groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
+        frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
 
     def _take(self) -> bool:
@@ -124,7 +125,7 @@ class Group:
         self._names: dict[str, list[int]] = {}
         self._ended: dict[int, float] = {}  # column -> time of its end
         self._free: list[int] = []
-        self._selections: dict[tuple[Matcher, ...], tuple[Columns, list[Labels]]] = {}
+        self._selections: dict[tuple[Matcher, ...], _Selection] = {}
         self.refused_rows = 0
         self.restarts = 0
 
@@ -192,6 +193,10 @@ class Group:
             self._now[number] = STALE
             self._ended[number] = at
 
+    def has(self, name: str) -> bool:
+        """Whether it has a series of that name, if only an ended one."""
+        return name in self._names
+
     def append(
         self,
         t: float,
@@ -244,11 +249,10 @@ class Group:
         if not labels:
             return None
         live = self._times[self._first : self._last]
-        low, high = np.searchsorted(live, start, "left"), np.searchsorted(live, end, "right")
+        low, high = live.searchsorted(start, "left"), live.searchsorted(end, "right")
         if low >= high:
             return None
-        rows = self._values[self._first + low : self._first + high]
-        values = _take_columns(rows, columns)
+        values: Floats = self._values[self._first + low : self._first + high][:, columns]
         kept = _sampled(values)
         if not kept.all():
             if not kept.any():
@@ -273,11 +277,11 @@ class Group:
             del self._names[labels.name]
         self._selections.clear()
 
-    def _selected(self, matchers: tuple[Matcher, ...]) -> tuple[Columns, list[Labels]]:
+    def _selected(self, matchers: tuple[Matcher, ...]) -> _Selection:
         found = self._selections.get(matchers)
         if found is None:
             numbers = [n for n in self._named(matchers) if all(m.matches(self.labels(n)) for m in matchers)]
-            found = np.array(numbers, dtype=np.intp), [self.labels(n) for n in numbers]
+            found = _run(numbers), [self.labels(n) for n in numbers]
             if len(self._selections) >= _SELECTIONS:
                 self._selections.clear()
             self._selections[matchers] = found
@@ -285,9 +289,9 @@ class Group:
 
     def _named(self, matchers: tuple[Matcher, ...]) -> list[int]:
         """The columns that a matcher on the name leaves; with none, every column."""
-        for matcher in matchers:
-            if matcher.name == METRIC_NAME and matcher.op is MatchOp.EQ:
-                return self._names.get(matcher.value, [])
+        name = _name(matchers)
+        if name is not None:
+            return self._names.get(name, [])
         return [number for numbers in self._names.values() for number in numbers]
 
     def _next_row(self, t: float) -> Floats | None:
@@ -342,12 +346,19 @@ class Group:
         self._now, self._values = now, values
 
 
-def _take_columns(rows: Floats, columns: Columns) -> Floats:
-    """rows[:, columns], as a view where the columns are neighbours."""
-    if bool((np.diff(columns) == 1).all()):
-        return rows[:, int(columns[0]) : int(columns[0]) + columns.size]
-    taken: Floats = rows[:, columns]
-    return taken
+_Selection = tuple[Columns | slice, list[Labels]]
+
+
+def _run(numbers: list[int]) -> Columns | slice:
+    """The columns to index with: a slice, which gives a view, where they are neighbours."""
+    if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return slice(numbers[0], numbers[0] + len(numbers))
+    return np.array(numbers, dtype=np.intp)
+
+
+def _name(matchers: Sequence[Matcher]) -> str | None:
+    """The name that a matcher asks for."""
+    return next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
 
 
 def _sampled(values: Floats) -> npt.NDArray[np.bool_]:

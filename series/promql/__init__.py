@@ -6,7 +6,7 @@ expression is canonical PromQL. Everything raises `PromQLError`, whose message i
 """
 
 from series.promql.errors import PromQLError
-from series.promql.evaluate import Limits, Series, Vector, evaluate, evaluate_range
+from series.promql.evaluate import Limits, Moment, Series, Vector, evaluate, evaluate_range
 from series.promql.nodes import (
     Aggregate,
     Binary,
@@ -30,6 +30,7 @@ __all__ = [
     "Expr",
     "Limits",
     "Matching",
+    "Moment",
     "Number",
     "PromQLError",
     "Range",

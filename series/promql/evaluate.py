@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -95,15 +95,42 @@ def evaluate(
     back for the newest sample. subquery_step: seconds, for subqueries that give no step.
     Raises PromQLError where Prometheus would (ambiguous matching, equal labels), and at the limits.
     """
-    steps = np.array([round(at * 1000)], dtype=np.int64)
-    result = _run(expr, source, steps, int(steps[0]), lookback, limits, subquery_step)
-    if isinstance(result, Grid):
-        here = result.present[0]
-        labels = list(result.labels)
-        if not here.all():
-            labels = [x for x, is_here in zip(labels, here.tolist(), strict=True) if is_here]
-        return Vector(labels, result.values[0, here])
-    return float(result[0])
+    return Moment(source, at, lookback, limits=limits, subquery_step=subquery_step).evaluate(expr)
+
+
+class Moment:
+    """Evaluates expressions at one time, each as `evaluate` does, over a source whose past does not change.
+
+    What several expressions have in common (a selection, a rate of it, its sum by a label) is computed once.
+    """
+
+    def __init__(
+        self,
+        source: SeriesSource,
+        at: float,
+        lookback: float = LOOKBACK,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        subquery_step: float = 60.0,
+    ) -> None:
+        self._source = source
+        self._steps = np.array([round(at * 1000)], dtype=np.int64)
+        self._lookback = lookback
+        self._limits = limits
+        self._subquery_step = subquery_step
+        self._shared: Shared = {}
+
+    def evaluate(self, expr: Expr | str) -> Vector | float:
+        """The value of `expr`. Raises PromQLError as `evaluate` does; the limits are those of each expression."""
+        steps, end = self._steps, int(self._steps[0])
+        result = _run(expr, self._source, steps, end, self._lookback, self._limits, self._subquery_step, self._shared)
+        if isinstance(result, Grid):
+            here = result.present[0]
+            labels = list(result.labels)
+            if not here.all():
+                labels = [x for x, is_here in zip(labels, here.tolist(), strict=True) if is_here]
+            return Vector(labels, result.values[0, here])
+        return float(result[0])
 
 
 def evaluate_range(
@@ -128,7 +155,7 @@ def evaluate_range(
     if (last - first) // width >= MAX_STEPS:
         raise PromQLError(f"the range query has more than {MAX_STEPS} steps: use a longer step")
     steps = np.arange(first, last + 1, width, dtype=np.int64)
-    result = _run(expr, source, steps, last, lookback, limits, subquery_step)
+    result = _run(expr, source, steps, last, lookback, limits, subquery_step, {})
     times = steps / 1000.0
     if not isinstance(result, Grid):
         return [Series(Labels(), times, result)]
@@ -148,10 +175,11 @@ def _run(
     lookback: float,
     limits: Limits,
     subquery_step: float,
+    shared: Shared,
 ) -> Grid | Floats:
     expr = _checked(expr)
     budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
-    evaluation = Evaluation(source, steps, end, round(lookback * 1000), round(subquery_step * 1000), budget)
+    evaluation = Evaluation(source, steps, end, round(lookback * 1000), round(subquery_step * 1000), budget, shared)
     with np.errstate(all="ignore"):
         return evaluation.of(expr)
 
@@ -168,6 +196,19 @@ def _checked(expr: Expr | str) -> Expr:
 _checked_type = lru_cache(maxsize=1024)(check)
 
 
+Shared = dict[Expr, Grid | selection.Selected]
+"""What was computed at the same steps over the same source, by expression."""
+
+
+def _can_be_shared(expr: Expr) -> bool:
+    """Whether it is made of selectors alone: with numbers in them, expressions may be equal that are not (0 == -0)."""
+    if isinstance(expr, Aggregate):
+        return expr.param is None and _can_be_shared(expr.expr)
+    if isinstance(expr, Call):
+        return len(expr.args) == 1 and isinstance(expr.args[0], Range)
+    return isinstance(expr, Selector)
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """One query under way; all times are in milliseconds.
@@ -182,6 +223,7 @@ class Evaluation:
     lookback: int
     subquery_step: int
     budget: Budget
+    shared: Shared = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Grid | Floats:
         """A Grid for an instant vector, float64[N] for a scalar."""
@@ -203,6 +245,15 @@ class Evaluation:
 
     def vector(self, expr: Expr) -> Grid:
         """The Grid of an instant-vector expression."""
+        if not _can_be_shared(expr):
+            return self._vector(expr)
+        known = self.shared.get(expr)
+        if known is None:
+            known = self.shared[expr] = self._vector(expr)
+        assert isinstance(known, Grid)
+        return known
+
+    def _vector(self, expr: Expr) -> Grid:
         if isinstance(expr, Selector):
             return self._instant(expr)[0]
         if isinstance(expr, Unary):
@@ -259,6 +310,13 @@ class Evaluation:
         if isinstance(expr, Subquery):
             return self._subquery(expr)
         assert isinstance(expr, Range)
+        known = self.shared.get(expr)
+        if known is None:
+            known = self.shared[expr] = self._selected(expr)
+        assert isinstance(known, selection.Selected)
+        return known
+
+    def _selected(self, expr: Range) -> selection.Selected:
         length = round(expr.range * 1000)
         ends = self.steps - round(expr.selector.offset * 1000)
         matchers = expr.selector.all_matchers()
@@ -277,5 +335,5 @@ class Evaluation:
         steps = np.arange(first, last + 1, step, dtype=np.int64)
         if not len(steps):
             return selection.Selected((), [])
-        grid = replace(self, steps=steps, end=last).vector(expr.expr)
+        grid = replace(self, steps=steps, end=last, shared={}).vector(expr.expr)
         return selection.recorded(steps, grid, ends, length, self.budget)

@@ -45,7 +45,7 @@ def select(source: SeriesSource, matchers: Sequence[Matcher], start: int, end: i
 
 def _block(frame: Frame, start: int, end: int) -> Block:
     times = milliseconds(frame.times)
-    low, high = np.searchsorted(times, start, "left"), np.searchsorted(times, end, "right")
+    low, high = times.searchsorted(start, "left"), times.searchsorted(end, "right")
     return Block(times[low:high], frame.values[low:high], tuple(frame.labels))
 
 
@@ -95,7 +95,7 @@ def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid,
     present: list[Bools] = []
     times: list[Ints] = []
     for block in blocks:
-        rows = np.searchsorted(block.times, references, "right") - 1
+        rows = block.times.searchsorted(references, "right") - 1
         picked = block.values[rows]  # row -1 is the last row; masked out just below
         at = block.times[rows]
         fresh = (rows >= 0) & (at >= references - lookback)
@@ -144,8 +144,8 @@ def ranges(blocks: list[Block], ends: Ints, length: int, budget: Budget) -> Sele
         return Selected(labels, [Windows(times, values, stacked, low, high, ends, length, budget)])
     windows = []
     for block in blocks:
-        low = np.searchsorted(block.times, ends - length, "left")
-        high = np.searchsorted(block.times, ends, "right")
+        low = block.times.searchsorted(ends - length, "left")
+        high = block.times.searchsorted(ends, "right")
         present = _samples(block.values)
         windows.append(Windows(block.times[:, None], block.values, present, low, high, ends, length, budget))
     return Selected(labels, windows)
