@@ -7,7 +7,7 @@ brings which telemetry. The types below mirror the YAML; their comments are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
@@ -45,6 +45,7 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     expected: str | None = None  # where by default; empty: nowhere; unset: `versions` if no `flag`
     labels: dict[str, str] = {}  # raw label -> ours; other labels than rank and model are summed over
     where: dict[str, str] = {}  # only series with these raw labels
+    unless: dict[str, str] = {}  # and without any of these
     constant: dict[str, str] = {}  # labels to add
     scale: float | str = 1.0  # ours = raw * scale; a fact's name means its value
     bare: bool = False  # the name has no engine prefix
@@ -64,6 +65,10 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.expected is not None:
             return bool(self.expected) and in_range(version, self.expected)
         return not self.flag and self.known_in(version)
+
+    def takes(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series with these raw labels is meant."""
+        return self.where.items() <= labels.items() and self.unless.items().isdisjoint(labels.items())
 
     @property
     def since(self) -> str:
@@ -171,6 +176,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     recognise: Recognise
     metrics: tuple[Metric, ...]
     kind: Program = "engine"
+    lazy: bool = False  # a name is on the page from its first use on, so that none can be missed
     guest: bool = False  # its names may stand on another program's page, and are read along there
     full_names: bool = False  # names in this map have their prefix
     rank_labels: tuple[str, ...] = ()  # raw labels that tell the engines on one page apart
@@ -209,6 +215,10 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     def owns(self, name: str) -> bool:
         """Whether a raw name is the engine's or a guest's by its prefix."""
         return self.strip(name) is not None or name.startswith(self.companions)
+
+    def tells(self, family: str) -> bool:
+        """Whether the program is known to tell it without being asked to."""
+        return any(metric.family == family and not metric.flag for metric in self.metrics)
 
     def joined(self, guests: Sequence[EngineMap]) -> EngineMap:
         """This map with what guests on its page tell. Their versions are not the engine's, so none are judged."""

@@ -176,13 +176,15 @@ class _Reader:
         return "/".join(labels[label] for label in self._map.rank_labels if label in labels) or None
 
     def _models(self, ranks: Sequence[str]) -> dict[str, str]:
-        models: dict[str, str] = {}
+        """The model of each rank. A router's page that names several is of none of them."""
+        models: dict[str, dict[str, None]] = {}
         for series, own in self._ranks.items():
             model = dict(series[1]).get(self._map.model_label)
             if model is not None:
                 for rank in [own] if own else ranks:
-                    models.setdefault(rank, model)
-        return models
+                    models.setdefault(rank, {})[model] = None
+        several = self._map.kind in ("router", "gateway")
+        return {rank: next(iter(found)) for rank, found in models.items() if len(found) == 1 or not several}
 
     def _read_roles(self) -> None:
         if not self._map.role_label:
@@ -243,8 +245,10 @@ class _Reader:
         if series in self.reading.memo:
             return self.reading.memo[series]
         labels = dict(series[1])
-        entry = next((e for e in entries if e.where.items() <= labels.items()), None)
+        entry = next((e for e in entries if e.takes(labels)), None)
         if entry is None or winners[_key(entry)] is not entry:
+            return None
+        if "quantile" in labels:  # of a summary only its sum and count can be used
             return None
         return self._meaning(entry, part, series)
 
@@ -273,7 +277,7 @@ class _Reader:
             own,
             1.0 if part in ("_bucket", "_count") else scale,  # these count, whatever the unit
             part,
-            bool(part) or entry.raw.endswith("_total"),
+            bool(part) or entry.family.endswith("_total"),
             rank,
             histogram=f"{entry.raw} {own.drop('le', '__name__')}" if part else "",
             together=f"{entry.together} {rank}" if entry.together else "",
@@ -364,6 +368,8 @@ class _Reader:
 
     def _read_gaps(self, accepted: dict[str, list[Metric]]) -> None:
         fed = {entry.family for entries in accepted.values() for entry in entries}
+        if self._map.lazy:
+            return
         for entry in self._map.metrics:
             if entry.family not in fed and entry.expected_in(self.reading.version):
                 fed.add(entry.family)
