@@ -176,13 +176,14 @@ def protocols(text: bytes) -> dict[str, int]:
     found: dict[str, int] = {}
     lines = text.split(b"\n")
     for names, values in zip(lines[::2], lines[1::2], strict=False):
-        head, *columns = names.split()
-        if not head or values.split()[:1] != [head]:
+        columns, numbers = names.split(), values.split()
+        if not columns or numbers[:1] != columns[:1]:
             continue
-        for column, value in zip(columns, values.split()[1:], strict=False):
+        protocol = _name(columns[0].rstrip(b":"))
+        for column, value in zip(columns[1:], numbers[1:], strict=False):
             count = number(value)
             if count is not None:
-                found[f"{_name(head.rstrip(b':'))}.{_name(column)}"] = count
+                found[f"{protocol}.{_name(column)}"] = count
     return found
 
 
