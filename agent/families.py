@@ -40,6 +40,9 @@ CONFIGURATION = "configuration"
 MAX_ADAPTERS = 64
 """LoRA adapters with a series of their own; more are "other"."""
 
+MAX_UNKNOWN = 50
+"""Unknown names that are said one by one."""
+
 _NO_ENGINE = (
     "This is a metrics page, but not of an engine that kvitals knows ({known}). Check the URL. An engine that"
     " runs with its statistics off (vLLM: --disable-log-stats) looks like this too."
@@ -336,6 +339,11 @@ class Translator:
                 for family, raw in pairs
             }
             self.status.say(topic, said)
+        name = "kvitals_name_unknown"
+        unknown = [
+            self.identity.series(name, e, raw=raw) for e in engines.values() for raw in reading.unknown[:MAX_UNKNOWN]
+        ]
+        self.status.say("unknown", dict.fromkeys(unknown, 1.0))
         restarts = {engines[rank]: float(self._restarts.get(rank, 0)) for rank in engines}
         name = "kvitals_engine_restarts_total"
         self.status.say("restarts", {self.identity.series(name, e): count for e, count in restarts.items()})

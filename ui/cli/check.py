@@ -1,105 +1,203 @@
-"""`kvitals check`: what telemetry an engine lacks, and which flag brings it."""
+"""`kvitals check`: what each target is, what its telemetry is enough for, and the flag that brings what is missing.
+
+It renders `rules.inspection.Inspection` and computes nothing. Exit code: 0 no defect, 1 some target has one, 2 bad
+use, 3 no target could be read.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from rules.engine_map import EngineMap, Telemetry, load_map, systems
-from rules.versions import in_range
-from series.promql import evaluate, parse
-from series.types import Labels
-from ui.cli.common import add_judging_options, setup, status_console
+from diagnoser.inspect import inspect
+from rules.inspection import Inspected, Inspection, Score, schema
+from ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
+    add_judging_options,
+    parse_duration,
+    setup,
+    status_console,
+)
 from ui.live import Collector
-from ui.pipeline import Pipeline
 
-LOOK_SECONDS = 2.0
-WANTED_FACTS = {"slots": "the slot limit (max_num_seqs)", "block_tokens": "tokens per KV block"}
-_MARK = {True: ("on", "green"), False: ("off", "yellow"), None: ("unknown", "dim")}
-
-
-@dataclass(frozen=True)
-class Blind:
-    """One piece of telemetry on one engine: True on, False off, None not known."""
-
-    telemetry: Telemetry
-    state: bool | None
+_STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
+_STATE_WORDS = {
+    "live": "live",
+    "zero": "at zero since the start",
+    "stale": "stale",
+    "missing": "missing",
+    "off": "off (a flag brings them)",
+    "newer": "in a newer version",
+}
+_BAR = 20
+MAX_LACKS = 4
+_EXIT = {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("check", help="which telemetry is missing, and the flag that brings it")
+    parser = commands.add_parser(
+        "check", help="what telemetry there is, what is wrong with it, and what would bring more"
+    )
     parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: discover the engines on this node")
+    parser.add_argument("--for", dest="look", default="3s", metavar="TIME", help="how long to look (default: 3s)")
+    parser.add_argument("--json", action="store_true", help="the inspection as JSON")
+    parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only what is amiss")
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
 
 def do(args: argparse.Namespace) -> int:
+    if args.schema:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(schema())).decode() + "\n")
+        return EXIT_HEALTHY
     return asyncio.run(_check(args))
 
 
 async def _check(args: argparse.Namespace) -> int:
-    console = Console(highlight=False)
+    seconds = parse_duration(args.look, "--for")
     async with Collector(setup(args), args.source) as collector:
         for line in collector.said:
             status_console().print(line, style="dim")
-        async for _ in collector.collect(LOOK_SECONDS):
+        async for _ in collector.collect(seconds):
             pass
-        document = collector.document()
+        collector.document()
         pipeline = collector.pipeline
-    for finding in document.telemetry:
-        console.print(f"{finding.code} {finding.title} · {finding.entity.title}", style="bold red")
-        console.print(f"  {finding.conclusion}")
-        for evidence in finding.evidence:
-            for shown in evidence.lines:
-                console.print(f"  {evidence.title}: {' '.join(shown.labels.values()) or evidence.text}")
-    lacking = False
-    for engine in pipeline.judge.entities("engine", document.window.end):
-        lacking |= _report(engine, pipeline, document.window.end, console)
-    return 1 if lacking or document.telemetry else 0
+        assert pipeline.span is not None
+        inspection = inspect(pipeline.judge, pipeline.span, pipeline.source)
+        complaints = collector.complaints()
+    if args.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(inspection)) + b"\n")
+        return _EXIT[inspection.ok]
+    show(inspection, Console(highlight=False), verbose=args.verbose)
+    for complaint in complaints:
+        status_console().print(complaint, style="red")
+    return _EXIT[inspection.ok]
 
 
-def _report(engine: Labels, pipeline: Pipeline, at: float, console: Console) -> bool:
-    """Print one engine's telemetry; whether something is off or unknown."""
-    info = pipeline.judge.info(engine, at)
-    system = info.get("system", "")
-    console.print()
-    console.print(f"{engine['engine']}  {system or 'engine not recognised'} {info.get('version', '')}", style="bold")
-    if info.get("untested"):
-        console.print("  newer than the versions that the map was made from: read with the newest map")
-    facts = dict(_facts(engine, pipeline, at))
-    blind = list(blind_spots(load_map(system), facts, info.get("version", ""))) if system in systems() else []
-    for item in sorted(blind, key=lambda item: item.state is True):
-        word, style = _MARK[item.state]
-        console.print(f"  [{style}]{word:7}[/{style}] {item.telemetry.flag}", soft_wrap=True)
-        if not item.state:
-            console.print(Padding(item.telemetry.brings.strip(), (0, 0, 0, 10)))
-            console.print(Padding(f"cost: {item.telemetry.cost.strip()}", (0, 0, 0, 10)), style="dim")
-    for fact, words in WANTED_FACTS.items():
-        if fact not in facts:
-            console.print(
-                f"  {words} is not known: give it as `facts = {{{fact} = N}}` under [[target]] in kvitals.toml"
-            )
-    return any(not item.state for item in blind)
+def show(inspection: Inspection, console: Console, *, verbose: bool = False) -> None:
+    """Print an inspection. `verbose` lists every family and fact."""
+    for target in inspection.targets:
+        _head(target, console)
+        if target.system:
+            _scores(target.scores, console, verbose)
+            _families(target, console, verbose)
+            _switches(target, console)
+            _resolutions(target, console)
+            _facts(target, console, verbose)
+        _problems(target, console)
+        console.print()
+    for sense in inspection.senses:
+        style = {"ok": "green", "failed": "red"}.get(sense.state, "dim")
+        reason = f": {sense.reason}" if sense.reason else ""
+        console.print(
+            Text.assemble(("this node's ", "dim"), sense.sense, " ", (sense.state.replace("_", " "), style), reason)
+        )
+    console.print(_verdict(inspection))
 
 
-def _facts(engine: Labels, pipeline: Pipeline, at: float) -> Iterator[tuple[str, float]]:
-    found = evaluate(parse("kvitals_engine_fact"), pipeline.node.window, at)
-    if not isinstance(found, float):
-        for labels, value in zip(found.labels, found.values, strict=True):
-            if labels.get("engine") == engine.get("engine"):
-                yield labels.get("fact", ""), float(value)
+def _head(target: Inspected, console: Console) -> None:
+    what = " ".join(part for part in (target.system, target.version) if part) or "not recognised"
+    about = [what if not target.untested else f"{what} (untested)", target.kind if target.kind != "engine" else ""]
+    about += [target.role, f"model {target.model}" if target.model else ""]
+    console.print(Text.assemble((target.engine, "bold"), "  ", ", ".join(part for part in about if part)))
+    if target.version_source == "names on the page":
+        console.print("  the version is the oldest that has every name on the page", style="dim")
 
 
-def blind_spots(map_: EngineMap, facts: dict[str, float], version: str) -> Iterator[Blind]:
-    """Which of the map's telemetry is on, off or not known on an engine with these facts."""
-    for telemetry in map_.telemetry:
-        if telemetry.versions and version and not in_range(version, telemetry.versions):
-            continue
-        value = facts.get(telemetry.fact)
-        yield Blind(telemetry, None if value is None else value > 0)
+def _scores(scores: Sequence[Score], console: Console, verbose: bool) -> None:
+    for score in scores:
+        filled = round(_BAR * score.have / score.of)
+        style = "green" if score.have == score.of else "yellow" if score.have else "red"
+        bar = [("█" * filled, style), ("░" * (_BAR - filled), "dim")]
+        console.print(
+            Text.assemble(f"  {score.journey:8} ", *bar, f" {score.have} of {score.of}  ", (score.title, "dim"))
+        )
+        shown = score.lacks if verbose else score.lacks[:MAX_LACKS]
+        for lack in shown:
+            line = Text.assemble("lacks ", (lack.what, "yellow"), f" ({lack.remedy})")
+            console.print(Padding(line, (0, 0, 0, 11)))
+        if len(shown) < len(score.lacks):
+            console.print(f"           and {len(score.lacks) - len(shown)} more: --verbose", style="dim")
+
+
+def _families(target: Inspected, console: Console, verbose: bool) -> None:
+    counts: Counter[str] = Counter(family.state for family in target.families)
+    parts = [f"{counts[state]} {words}" for state, words in _STATE_WORDS.items() if counts[state]]
+    console.print(f"  families: {', '.join(parts)}")
+    shown = [f for f in target.families if verbose or f.state in ("stale", "missing")]
+    table = Table.grid(padding=(0, 2))
+    for family in shown:
+        table.add_row(
+            "   ", Text(family.state, _STATE_STYLE[family.state]), family.family, Text(family.raw, "dim"), family.why
+        )
+    if shown:
+        console.print(table)
+
+
+def _switches(target: Inspected, console: Console) -> None:
+    for switch in sorted(target.switches, key=lambda s: s.on is True):
+        word, style = {True: ("on", "green"), False: ("off", "yellow"), None: ("unknown", "dim")}[switch.on]
+        console.print(Text.assemble("  ", (f"{word:8}", style), switch.flag), soft_wrap=True)
+        if not switch.on:
+            console.print(Padding(switch.brings, (0, 0, 0, 10)))
+            console.print(Padding(f"cost: {switch.cost}", (0, 0, 0, 10)), style="dim")
+
+
+def _resolutions(target: Inspected, console: Console) -> None:
+    for resolution in target.resolutions:
+        style = "" if resolution.on_edge else "yellow"
+        console.print(
+            Text.assemble(f"  objective {resolution.objective} {resolution.seconds:g} s: ", (resolution.text, style))
+        )
+
+
+def _facts(target: Inspected, console: Console, verbose: bool) -> None:
+    known = {fact.fact for fact in target.facts}
+    wanted = [
+        name for name in ("slots", "block_tokens") if name not in known and target.kind in ("engine", "scheduler")
+    ]
+    if wanted:
+        given = escape(f"`facts = {{{', '.join(f'{name} = N' for name in wanted)}}}` under [[target]] in kvitals.toml")
+        console.print(f"  not known: {', '.join(wanted)}; give them as {given}")
+    if not verbose:
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value, source in _told(target):
+        table.add_row("   ", name, value, Text(source, "dim"))
+    console.print(table)
+
+
+def _told(target: Inspected) -> Iterator[tuple[str, str, str]]:
+    for fact in target.facts:
+        yield fact.fact, f"{fact.value:g}", fact.source
+    for name, text in target.strings.items():
+        yield name, text, ""
+
+
+def _problems(target: Inspected, console: Console) -> None:
+    for problem in sorted(target.problems, key=lambda p: not p.defect):
+        style = "red" if problem.defect else "yellow"
+        console.print(Padding(Text.assemble((problem.what, style), f"  {problem.remedy}"), (0, 0, 0, 2)))
+
+
+def _verdict(inspection: Inspection) -> Text:
+    if inspection.ok is None:
+        return Text("No target could be read.", "bold red")
+    if inspection.ok:
+        return Text("Nothing is wrong with the telemetry that is on.", "bold green")
+    bad = [target.engine for target in inspection.targets if any(problem.defect for problem in target.problems)]
+    return Text(f"Something is wrong with the telemetry of {', '.join(bad)}.", "bold red")

@@ -1,0 +1,312 @@
+"""Inspects telemetry: for each target what it is, which families it feeds, what is off or wrong, what it is enough for.
+
+It reads series alone, so a live look, a recording and a Prometheus that holds the families are inspected alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diagnoser.judge import Judge
+from diagnoser.reach import Reach
+from diagnoser.signals import Span, by_entity
+from diagnoser.text import render
+from diagnoser.units import oddities
+from rules.engine_map import EngineMap, Metric, load_map, systems
+from rules.finding import Source
+from rules.inspection import (
+    Fact,
+    FamilyState,
+    Inspected,
+    Inspection,
+    Lack,
+    Problem,
+    Resolution,
+    Score,
+    Sense,
+    State,
+    Switch,
+)
+from rules.journeys import Journey, journeys
+from rules.loader import family_of, parameters
+from rules.model import SCOPES
+from rules.versions import in_range, release
+from series.promql import evaluate, expand, parse
+from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, is_stale
+
+FRESH_SECONDS = 15.0
+"""Samples older than this, when targets are looked at every few seconds, are stale."""
+
+OBJECTIVES = {"ttft_p99": "kvitals_ttft_seconds", "itl_p99": "kvitals_itl_seconds"}
+MAX_NAMES = 10  # listed in a problem
+
+_DROPS = {
+    "duplicate": ("series that are on the page twice; the first counts", "two collectors register the same metric"),
+    "falling_sum": (
+        "histogram sums that fell while the count rose; those intervals are left out",
+        "an engine's defect",
+    ),
+    "series_cap": ("samples beyond the limit of series in memory", "drop labels with many values at the engine"),
+    "scale": ("samples in a unit that needs a fact that is not known", "give the fact in kvitals.toml"),
+    "clock": ("pages that came out of order", "look at the clock of the node that kvitals runs on"),
+}
+
+
+def inspect(judge: Judge, span: Span, source: Source) -> Inspection:
+    """The inspection of everything that a judge's source has at a moment."""
+    look = _Look(judge, span)
+    targets = [look.target(entity) for entity in judge.entities("engine", span.at)]
+    known = [target for target in targets if target.up]
+    defects = any(problem.defect for target in targets for problem in target.problems)
+    return Inspection(
+        source=source,
+        at=span.at,
+        targets=targets,
+        senses=look.senses(),
+        ok=False if defects else True if known else None,
+    )
+
+
+class _Look:
+    def __init__(self, judge: Judge, span: Span) -> None:
+        self._judge = judge
+        self._span = span
+        self._source: SeriesSource = judge.signals.source
+        self._reach = Reach(judge.knowledge, self._source, span)
+
+    def target(self, entity: Labels) -> Inspected:
+        """One target or rank, inspected."""
+        info = self._judge.info(entity, self._span.at)
+        system = load_map(info["system"]) if info.get("system") in systems() else None
+        facts = list(self._facts(entity))
+        version = info.get("version", "")
+        state = next((labels["reason"] for labels in self._labels("kvitals_target_state", entity)), "unknown")
+        up = self._values("kvitals_target_up").get(entity, 0.0) == 1.0
+        families = list(self._families(system, version, entity)) if system else []
+        known = {fact.fact: fact.value for fact in facts}
+        return Inspected(
+            engine=entity.get("engine", ""),
+            up=up,
+            state=state,
+            system=info.get("system", ""),
+            kind=info.get("kind", ""),
+            version=version,
+            version_source=info.get("version_source", ""),
+            untested=bool(info.get("untested")),
+            model=info.get("model", ""),
+            role=info.get("role", ""),
+            strings={name: text for name, text in info.items() if name not in _OWN},
+            facts=facts,
+            families=families,
+            switches=list(_switches(system, known, version)) if system else [],
+            resolutions=list(self._resolutions(entity)),
+            problems=[*self._problems(entity, system, info, up, state), *self._units(entity)],
+            scores=[s for journey in journeys() if (s := self._score(journey, entity, info.get("kind", ""))).of],
+        )
+
+    def senses(self) -> list[Sense]:
+        """The node's own senses and how they fare."""
+        found = self._labels("kvitals_sense_state", Labels())
+        return sorted((Sense(x["sense"], x["state"], x.get("reason", "")) for x in found), key=lambda s: s.sense)
+
+    def _values(self, query: str) -> dict[Labels, float]:
+        return by_entity(evaluate(parse(query), self._source, self._span.at), SCOPES["engine"])
+
+    def _labels(self, name: str, entity: Labels) -> list[Labels]:
+        """The label sets of an entity's series that have a value now."""
+        found = evaluate(parse(name), self._source, self._span.at)
+        if isinstance(found, float):
+            return []
+        return [labels for labels in found.labels if entity.items() <= labels.items()]
+
+    def _facts(self, entity: Labels) -> Iterator[Fact]:
+        found = evaluate(parse("kvitals_engine_fact"), self._source, self._span.at)
+        if not isinstance(found, float):
+            pairs = zip(found.labels, found.values, strict=True)
+            mine = [(x, float(v)) for x, v in pairs if entity.items() <= x.items()]
+            yield from sorted(
+                (Fact(x["fact"], v, x.get("source", "")) for x, v in mine), key=lambda f: (f.fact, f.source)
+            )
+
+    def _families(self, system: EngineMap, version: str, entity: Labels) -> Iterator[FamilyState]:
+        entries: dict[str, list[Metric]] = {}
+        for metric in system.metrics:
+            entries.setdefault(metric.family, []).append(metric)
+        missing = {x["family"]: x for x in self._labels("kvitals_family_missing", entity)}
+        for family, metrics in entries.items():
+            state, why = self._seen(family, entity)
+            if state:
+                yield FamilyState(family, state, metrics[0].raw, why)
+            elif family in missing:
+                raw = missing[family].get("raw", metrics[0].raw)
+                yield FamilyState(family, "missing", raw, "this version shows it by default")
+            elif found := _absent(metrics, version):
+                yield found
+
+    def _seen(self, family: str, entity: Labels) -> tuple[State | None, str]:
+        """How a family's samples look, None where there are none."""
+        kind = self._judge.knowledge.families[family].type
+        name = f"{family}_count" if kind == "histogram" else family
+        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, name), *_of(entity)]
+        latest, moving = 0.0, False
+        for frame in self._source.select(matchers, self._span.at - self._span.slow, self._span.at):
+            rows = np.flatnonzero((~is_stale(frame.values)).any(axis=1))
+            if rows.size:
+                latest = max(latest, float(frame.times[rows[-1]]))
+                moving |= bool(np.nan_to_num(frame.values).any())
+        if not latest:
+            return None, ""
+        if self._span.at - latest > FRESH_SECONDS:
+            return "stale", f"last seen {render(self._span.at - latest, 'seconds')} ago"
+        return ("live", "") if moving else ("zero", "0 since it was first seen")
+
+    def _resolutions(self, entity: Labels) -> Iterator[Resolution]:
+        objectives = {x["slo"]: float(v) for x, v in self._pairs("kvitals_slo_seconds", entity) if "class" not in x}
+        for name, seconds in objectives.items():
+            bounds = {x["le"] for x in self._labels(f"{OBJECTIVES[name]}_bucket", entity)} if name in OBJECTIVES else ()
+            edges = sorted(float(bound) for bound in bounds if bound != "+Inf")
+            if edges:
+                yield _resolution(name, seconds, edges)
+
+    def _pairs(self, name: str, entity: Labels) -> list[tuple[Labels, float]]:
+        found = evaluate(parse(name), self._source, self._span.at)
+        if isinstance(found, float):
+            return []
+        pairs = zip(found.labels, found.values, strict=True)
+        return [(labels, float(value)) for labels, value in pairs if entity.items() <= labels.items()]
+
+    def _problems(
+        self, entity: Labels, system: EngineMap | None, info: Labels, up: bool, state: str
+    ) -> Iterator[Problem]:
+        if not up:
+            yield Problem(f"not readable: {state}", "kvitals triage on its URL says what to do", True)
+        if info.get("untested") and system:
+            what = f"newer than the versions that kvitals was tested with (to {system.newest})"
+            yield Problem(f"{what}: read with the newest map", "look at unknown and missing names below", False)
+        outdated = sorted(x["raw"] for x in self._labels("kvitals_family_outdated", entity))
+        if outdated:
+            what = f"names of another version than {info.get('version', '?')}: {_listed(outdated)}"
+            yield Problem(what, "the values are taken; boards and alerts that use these names go dead", True)
+        missing = sorted(x["raw"] for x in self._labels("kvitals_family_missing", entity))
+        if missing:
+            what = f"missing although this version shows them: {_listed(missing)}"
+            yield Problem(what, "statistics switched off, a filter between, or a wrong version", True)
+        unknown = sorted(x["raw"] for x in self._labels("kvitals_name_unknown", entity))
+        if unknown:
+            yield Problem(
+                f"names that kvitals does not know: {_listed(unknown)}", "they are left out; report them", False
+            )
+        for labels, count in self._pairs("kvitals_scrape_dropped_total", entity):
+            if count and labels["reason"] in _DROPS:
+                what, remedy = _DROPS[labels["reason"]]
+                yield Problem(f"{count:.0f} {what}", remedy, labels["reason"] != "falling_sum")
+        yield from self._ranks(entity)
+
+    def _ranks(self, entity: Labels) -> Iterator[Problem]:
+        """Whether a page shows as many ranks as were configured."""
+        told = self._values('max by (cluster, node, engine) (kvitals_engine_fact{fact="data_parallel"})').get(entity)
+        address, _, rank = entity.get("engine", "").rpartition("/")
+        if told is None or told < 2 or rank not in ("0", ""):
+            return
+        seen = sum(e.get("engine", "").startswith(f"{address}/") for e in self._judge.entities("engine", self._span.at))
+        if seen < told:
+            what = f"{told:.0f} data-parallel ranks are configured, this page shows {max(seen, 1)}"
+            yield Problem(what, "the other ranks' API servers are targets of their own", False)
+
+    def _units(self, entity: Labels) -> Iterator[Problem]:
+        for oddity, remedy in oddities(self._source, _of(entity), self._span, self._judge.knowledge.families):
+            yield Problem(oddity, remedy, True)
+
+    def _score(self, journey: Journey, entity: Labels, kind: str) -> Score:
+        if kind and journey.kinds and kind not in journey.kinds:
+            return Score(journey.name, journey.title, 0, 0, [])
+        scope = {"scope": ", ".join(SCOPES["engine"]), "window": f"{max(1, round(self._span.fast))}s"}
+        lacks = [
+            Lack(need.what, need.remedy)
+            for need in journey.needs
+            if not self._values(expand(need.expr, scope)).get(entity, 0.0) > 0
+        ]
+        asked = len(journey.needs)
+        if journey.rules:
+            undecided = list(self._undecided(entity))
+            asked += len(undecided)
+            lacks += [Lack(f"{code} {title}", remedy) for code, title, remedy in undecided if remedy]
+        return Score(journey.name, journey.title, asked - len(lacks), asked, lacks)
+
+    def _undecided(self, entity: Labels) -> Iterator[tuple[str, str, str]]:
+        """Each rule that applies to an entity: code, title, and what it lacks to be decided (may be empty)."""
+        for rule in self._judge.knowledge.rules.values():
+            if rule.scope == "engine" and not self._judge.not_applicable(rule, entity, self._span, idle=True):
+                values = parameters(rule, self._judge.params.get(rule.code))
+                lacking = self._reach.lacking(parse(expand(rule.when, values)), entity)
+                yield rule.code, rule.title, self._remedy(lacking)
+
+    def _remedy(self, lacking: Sequence[str]) -> str:
+        families = self._judge.knowledge.families
+        caveats = [families[name].caveat for name in map(self._family, lacking) if name and families[name].caveat]
+        return f"no {', '.join(lacking[:3])}" + (f": {caveats[0]}" if caveats else "") if lacking else ""
+
+    def _family(self, metric: str) -> str | None:
+        return family_of(metric, self._judge.knowledge.families)
+
+
+_OWN = (
+    METRIC_NAME,
+    "engine",
+    "cluster",
+    "node",
+    "system",
+    "kind",
+    "version",
+    "version_source",
+    "untested",
+    "model",
+    "role",
+)
+
+
+def _of(entity: Labels) -> list[Matcher]:
+    return [Matcher(name, MatchOp.EQ, value) for name, value in entity.items()]
+
+
+def _absent(metrics: Sequence[Metric], version: str) -> FamilyState | None:
+    """Why a family is not there, where that is a flag or the version; None where the engine just has no use for it."""
+    first = metrics[0]
+    known = [metric for metric in metrics if not version or metric.known_in(version)]
+    flag = next((metric.flag for metric in known if metric.flag), "")
+    if flag:
+        return FamilyState(first.family, "off", first.raw, flag)
+    since = [metric.since for metric in metrics if metric.since and release(metric.since) > release(version)]
+    if version and not known and since:
+        return FamilyState(first.family, "newer", first.raw, f"since {min(since, key=release)}")
+    return None
+
+
+def _switches(system: EngineMap, facts: dict[str, float], version: str) -> Iterator[Switch]:
+    for telemetry in system.telemetry:
+        if version and not in_range(version, telemetry.versions):
+            continue
+        value = facts.get(telemetry.fact)
+        on = None if value is None else value > 0
+        yield Switch(telemetry.flag, on, telemetry.brings.strip(), telemetry.cost.strip())
+
+
+def _resolution(name: str, seconds: float, edges: Sequence[float]) -> Resolution:
+    lower = max((edge for edge in edges if edge <= seconds * (1 + 1e-9)), default=0.0)
+    upper = next((edge for edge in edges if edge > seconds * (1 + 1e-9)), None)
+    on_edge = abs(lower - seconds) <= 1e-9 * seconds
+    if on_edge:
+        text = "on a bucket's bound: the share of requests within it is exact"
+    elif upper is None:
+        text = f"above the last bucket ({render(lower, 'seconds')}): it can not be told whether it is met"
+    else:
+        bucket = f"{render(lower, 'seconds')} to {render(upper, 'seconds')}"
+        text = f"inside the bucket {bucket}: the share within is interpolated"
+    return Resolution(name, seconds, on_edge, lower, upper, text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more

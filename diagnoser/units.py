@@ -1,0 +1,55 @@
+"""Numbers that cannot be: ratios beyond 1, counts and sums below 0, latencies of days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diagnoser.signals import Span
+from rules.loader import family_of
+from rules.model import Family
+from series.types import METRIC_NAME, Frame, Labels, Matcher, SeriesSource, is_stale
+
+MAX_RATIO = 1.05
+"""Gauges that are read while they change may be a little above 1."""
+
+MAX_MEAN_SECONDS = 86_400.0
+
+WRONG_UNIT = "a unit that changed with the version, or a page that is not the engine's own"
+WRONG_SUM = (
+    "a time that was never set went into it, as vLLM does when a KV transfer fails; means over its whole life are wrong"
+    " until a restart, rates over intervals without such a failure are right"
+)
+
+
+def oddities(
+    source: SeriesSource, of: Sequence[Matcher], span: Span, families: dict[str, Family]
+) -> Iterator[tuple[str, str]]:
+    """What can not be among the newest values of an entity's series, in words, and what it may come from."""
+    latest = dict(_latest(source.select(list(of), span.at - span.fast, span.at)))
+    for labels, value in latest.items():
+        name = labels[METRIC_NAME]
+        family = families.get(family_of(name, families) or "")
+        if family is None:
+            continue
+        if name.endswith("_ratio") and family.type == "gauge" and value > MAX_RATIO:
+            yield f"{name} is {value:g}, and a ratio is at most 1", WRONG_UNIT
+        if value < 0 and family.type in ("counter", "histogram"):
+            yield f"{name} is {value:g}, and what only adds up is not below 0", WRONG_SUM
+        if name.endswith("_seconds_sum"):
+            count = latest.get(labels.with_(**{METRIC_NAME: name.removesuffix("_sum") + "_count"}), 0.0)
+            if count > 0 and value / count > MAX_MEAN_SECONDS:
+                yield (
+                    f"{name.removesuffix('_sum')} is {value / count:,.0f} s on average, which is more than a day",
+                    WRONG_UNIT,
+                )
+
+
+def _latest(frames: Sequence[Frame]) -> Iterator[tuple[Labels, float]]:
+    for frame in frames:
+        there = ~(is_stale(frame.values) | np.isnan(frame.values))
+        for column, labels in enumerate(frame.labels):
+            rows = np.flatnonzero(there[:, column])
+            if rows.size:
+                yield labels, float(frame.values[rows[-1], column])

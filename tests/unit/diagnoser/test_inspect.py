@@ -1,0 +1,199 @@
+"""The inspection of pages of real servers, and of pages with one thing wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.config import build
+from agent.records import FactsRecord, Record, ScrapeRecord
+from agent.service import encode
+from diagnoser.inspect import inspect
+from rules.finding import Source
+from rules.inspection import Inspected, Inspection
+from rules.journeys import journeys
+from rules.loader import load
+from series.promql import expand, parse
+from ui.pipeline import Pipeline, Setup
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
+URL = "http://127.0.0.1:8000/metrics"
+
+
+def look(*pages: str, facts: dict[str, float] | None = None, version: str = "", **config: object) -> Inspection:
+    """What is said of a target whose pages come a second apart."""
+    pipeline = Pipeline(Setup(load(), build(config)), Source("live", "test"))
+    pipeline.node.expect({"targets": [{"url": URL}]})
+    records: list[Record] = []
+    for i, page in enumerate(pages):
+        ok = bool(page)
+        records.append(
+            ScrapeRecord(t=1000.0 + i, target=URL, reason="ok" if ok else "refused", body=page.encode(), duration=0.01)
+        )
+        if i == 0 and facts is not None:
+            records.append(FactsRecord(t=1000.5, target=URL, source="command line", facts=facts))
+        if i == 0 and version:
+            info = {"version": version}
+            records.append(FactsRecord(t=1000.5, target=URL, source="version endpoint", info=info))
+    pipeline.feed(encode(record) for record in records)
+    pipeline.observe(1000.0 + len(pages), fast=5.0, cold=True)
+    assert pipeline.span is not None
+    return inspect(pipeline.judge, pipeline.span, pipeline.source)
+
+
+def page(name: str) -> str:
+    return (FIXTURES / f"{name}.prom").read_text()
+
+
+def states(target: Inspected) -> dict[str, str]:
+    return {family.family: family.state for family in target.families}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Inspected:
+    text = page("vllm-0.32-loaded")
+    (target,) = look(text, text, facts={"kv_events": 0.0, "tracing": 1.0, "slots": 16.0}, version="0.32.0").targets
+    return target
+
+
+def test_a_target_is_told(loaded: Inspected) -> None:
+    assert (loaded.engine, loaded.system, loaded.kind, loaded.version) == (
+        "127.0.0.1:8000/0",
+        "vllm",
+        "engine",
+        "0.32.0",
+    )
+    assert loaded.up and loaded.state == "ok" and not loaded.untested and loaded.problems == []
+
+
+def test_families_are_live_at_zero_off_or_newer(loaded: Inspected) -> None:
+    found = states(loaded)
+    assert found["kvitals_ttft_seconds"] == "live"
+    assert found["kvitals_requests_corrupted_total"] == "off"
+    assert found["kvitals_transfer_seconds"] == "off"
+    zero = [name for name, state in found.items() if state == "zero"]
+    assert "kvitals_engine_sleep" not in zero and zero
+    assert "missing" not in found.values() and "stale" not in found.values()
+
+
+def test_an_old_version_lacks_what_came_later() -> None:
+    text = page("vllm-0.32-loaded")
+    text = re.sub(r"(?m)^.*prompt_tokens_by_source.*\n", "", text)
+    (target,) = look(text, text, version="0.15.0").targets
+    newer = {family.family: family.why for family in target.families if family.state == "newer"}
+    assert newer["kvitals_prompt_tokens_by_source_total"] == "since 0.16"
+
+
+def test_facts_say_where_they_were_learned(loaded: Inspected) -> None:
+    assert ("slots", 16.0, "command line") in {(f.fact, f.value, f.source) for f in loaded.facts}
+    assert ("block_tokens", "metrics page") in {(f.fact, f.source) for f in loaded.facts}
+
+
+def test_flags_are_on_off_or_unknown(loaded: Inspected) -> None:
+    switches = {switch.flag.split()[0]: switch.on for switch in loaded.switches}
+    assert switches["--otlp-traces-endpoint"] is True
+    assert switches["--kv-events-config"] is False
+    assert switches["--enable-prompt-tokens-details"] is None
+
+
+def test_objectives_are_held_against_bucket_bounds(loaded: Inspected) -> None:
+    found = {r.objective: r for r in loaded.resolutions}
+    assert (found["ttft_p99"].on_edge, found["ttft_p99"].lower, found["ttft_p99"].upper) == (False, 1.0, 2.5)
+    assert found["itl_p99"].on_edge
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2.5, "exact"), (3000.0, "above the last bucket")])
+def test_an_objective_elsewhere(seconds: float, text: str) -> None:
+    (target,) = look(page("vllm-0.32-loaded"), slo={"ttft_p99_seconds": seconds}).targets
+    assert text in next(r.text for r in target.resolutions if r.objective == "ttft_p99")
+
+
+def test_journeys_are_scored_by_what_they_need(loaded: Inspected) -> None:
+    scores = {score.journey: score for score in loaded.scores}
+    assert list(scores) == [journey.name for journey in journeys()]
+    traces = scores["traces"]
+    assert (traces.have, traces.of) == (3, 3)
+    cascade = scores["cascade"]
+    assert [lack.what for lack in cascade.lacks] == ["what is computed again, block by block"]
+    assert scores["triage"].have < scores["triage"].of
+
+
+def test_what_a_page_lacks_lowers_the_score_of_triage() -> None:
+    text = page("vllm-0.32-loaded")
+    without = re.sub(r"(?m)^.*vllm:kv_cache_usage_perc.*\n", "", text)
+    before, after = (look(p, p, version="0.32.0").targets[0] for p in (text, without))
+    assert (
+        next(s for s in after.scores if s.journey == "triage").have
+        < next(s for s in before.scores if s.journey == "triage").have
+    )
+    assert states(after)["kvitals_kv_usage_ratio"] == "missing"
+    assert [p.defect for p in after.problems if "missing" in p.what] == [True]
+
+
+def test_an_old_name_is_a_defect() -> None:
+    text = page("vllm-0.32-loaded").replace("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    inspection = look(text, text, version="0.32.0")
+    assert inspection.ok is False
+    assert any(
+        "names of another version" in p.what and "gpu_cache_usage_perc" in p.what
+        for p in inspection.targets[0].problems
+    )
+
+
+def test_an_unknown_name_is_said_and_no_defect() -> None:
+    inspection = look(page("vllm-0.32-loaded") + "vllm:brand_new_thing 4\n", version="0.32.0")
+    assert inspection.ok is True
+    assert [p.what for p in inspection.targets[0].problems] == [
+        "names that kvitals does not know: vllm:brand_new_thing"
+    ]
+
+
+def test_a_version_newer_than_the_map_is_said() -> None:
+    inspection = look(page("vllm-0.32-loaded"), page("vllm-0.32-loaded"), version="0.99.0")
+    (target,) = inspection.targets
+    assert target.untested and any("newer than the versions" in p.what for p in target.problems)
+
+
+def test_a_ratio_in_percent_is_a_defect() -> None:
+    text = re.sub(r"(?m)^(vllm:kv_cache_usage_perc\{.*\}) .*$", r"\1 41", page("vllm-0.32-loaded"))
+    inspection = look(text, text)
+    assert inspection.ok is False
+    assert "kvitals_kv_usage_ratio is 41, and a ratio is at most 1" in [p.what for p in inspection.targets[0].problems]
+
+
+def test_a_sum_below_zero_of_a_real_engine_is_seen() -> None:
+    text = page("captured/vllm-0.32-nixl-decode-after-failed-transfer")
+    (target,) = look(text, text, version="0.32.0").targets
+    assert any("kvitals_queue_seconds_sum is -" in p.what for p in target.problems)
+
+
+def test_a_target_that_went_away_has_stale_families() -> None:
+    text = page("vllm-0.32-loaded")
+    inspection = look(text, *[""] * 20)
+    (target,) = inspection.targets
+    assert not target.up and target.state == "refused"
+    assert states(target)["kvitals_ttft_seconds"] == "stale"
+    assert inspection.ok is False
+
+
+def test_nothing_is_known_of_a_target_that_never_answered() -> None:
+    inspection = look("", "")
+    (target,) = inspection.targets
+    assert (target.system, target.families) == ("", [])
+    assert inspection.ok is False
+
+
+def test_fewer_ranks_than_configured_are_said() -> None:
+    text = page("vllm-0.32-loaded")
+    (target,) = look(text, text, facts={"data_parallel": 4.0}, version="0.32.0").targets
+    assert any("4 data-parallel ranks are configured, this page shows 1" in p.what for p in target.problems)
+
+
+def test_needs_of_journeys_are_promql_over_known_families() -> None:
+    families = load().families
+    for journey in journeys():
+        for need in journey.needs:
+            expr = parse(expand(need.expr, {"scope": "cluster, node, engine", "window": "1m"}))
+            names = re.findall(r"kvitals_[a-z_]+", str(expr))
+            assert names
+            assert all(n in families or n.removesuffix("_count") in families for n in names), need.what
