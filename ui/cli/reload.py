@@ -18,7 +18,7 @@ from series.types import METRIC_NAME, Labels
 from ui.cli.common import UsageError
 from ui.pipeline import Pipeline, Setup
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 MAX_RULE_FILES = 1000
 
 _AFTER_RESTART = {"agent": ("listen", "hosts", "window"), "labels": ("cluster", "node")}

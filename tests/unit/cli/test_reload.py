@@ -210,11 +210,13 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
             await until(kept, agent)
             assert await seen(2)
             (tmp_path / "sd" / "b.json").unlink()
+            agent.process.send_signal(signal.SIGHUP)
             await until(lambda: seen(1), agent)
 
             rule = (Path(__file__).parents[3] / "rules" / "codes" / "LAT01-ttft-slo-breach.yaml").read_text()
             own = rule.replace("LAT01", "OWN01").replace("ttft-slo-breach", "own-breach")
             (codes / "OWN01-own-breach.yaml").write_text(own)
+            agent.process.send_signal(signal.SIGHUP)
 
             async def rules() -> set[str]:
                 groups = (await agent.get("/api/v1/rules"))["data"]["groups"]
