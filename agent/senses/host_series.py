@@ -99,9 +99,9 @@ class HostSeries:
                         row.most(max(grown, 0.0) / seconds, family, "engine", engine, "part", now.part)
 
     def _write(self, t: float, values: Mapping[Key, float]) -> None:
-        gone = [self._columns.pop(key) for key in self._columns.keys() - values.keys()]
-        self._group.end(gone)
-        for key in values.keys() - self._columns.keys():
+        gone = [key for key in self._columns if key not in values]
+        self._group.end([self._columns.pop(key) for key in gone])
+        for key in [key for key in values if key not in self._columns]:
             pairs = dict(zip(key[1::2], key[2::2], strict=True))
             column = self._group.column(Labels({**self._labels, **pairs, METRIC_NAME: key[0]}))
             if column is not None:
