@@ -175,9 +175,10 @@ class Finder:
 
     def _root(self, url: str, table: Mapping[int, Process]) -> int | None:
         """The process that the engine behind a URL descends from."""
-        host, port = urlsplit(url).hostname or "", _port(url)
+        port = _port(url)
         if port is None:
             return None
+        host = urlsplit(url).hostname or ""
         servers = dict(self._servers(table))
         if _is_loopback(host) or host in self._processes.addresses():
             owners = [pid for pid in self._processes.listeners(port) if pid is not None and pid in table]
