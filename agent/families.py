@@ -59,6 +59,36 @@ class _Histogram:
     together: str = ""
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A position of the page whose value is a series, or one of several that it is made of."""
+
+    position: int
+    scale: float
+    alone: bool  # it is the first that its position is: its value is written where the position's goes
+
+
+@dataclass
+class _Fold:
+    """Series that are made of several raw ones, as flat arrays: `starts` says where each one's sources begin."""
+
+    columns: Columns
+    positions: Indices
+    scales: Floats
+    starts: Columns
+
+    @classmethod
+    def of(cls, made: Mapping[int, Sequence[_Source]]) -> _Fold:
+        sources = [source for several in made.values() for source in several]
+        counts = np.array([len(several) for several in made.values()], dtype=np.intp)
+        return cls(
+            np.fromiter(made, np.intp),
+            np.array([source.position for source in sources], dtype=np.intp),
+            np.array([source.scale for source in sources], dtype=np.float64),
+            np.cumsum(counts) - counts,
+        )
+
+
 @dataclass
 class _Plan:
     """Where the values of a layout go. Arrays are by position on the page."""
@@ -73,7 +103,10 @@ class _Plan:
     scaled: bool  # some scale is not 1
     shifted: bool = False
     histograms: dict[int, _Histogram] = field(default_factory=dict)  # by each position that is part of one
-    folds: list[tuple[int, list[int], bool]] = field(default_factory=list)  # column, positions, largest
+    sums: dict[int, list[_Source]] = field(default_factory=dict)  # column -> what is added up in it
+    peaks: dict[int, list[_Source]] = field(default_factory=dict)  # column -> of what it has the largest
+    folds: list[tuple[_Fold, np.ufunc]] = field(default_factory=list)  # the same, flat
+    zeros: dict[int, float] = field(default_factory=dict)  # column -> 0
     changes: dict[int, tuple[Labels, int]] = field(default_factory=dict)  # position -> counter of its changes, column
     refused: int = 0  # samples without a column, by the window's cap
     index: Indices | None = None  # the positions of the last page's values, and what is needed of them
@@ -88,7 +121,7 @@ class _Plan:
     def used(self) -> set[int]:
         """The columns that it writes."""
         counters = (column for _, column in self.changes.values())
-        return {*self.columns.tolist(), *(fold[0] for fold in self.folds), *counters} - {NOWHERE}
+        return {*self.columns.tolist(), *self.sums, *self.peaks, *self.zeros, *counters} - {NOWHERE}
 
 
 class Translator:
@@ -176,12 +209,17 @@ class Translator:
         plan = _empty_plan(layout, reading)
         if before is not None:
             _carry(before, plan)
-        sources: dict[Labels, list[int]] = {}
+        sources: dict[Labels, list[_Source]] = {}
+        largest: set[Labels] = set()
         for position, meaning in enumerate(reading.meanings):
-            if meaning is not None:
-                sources.setdefault(meaning.labels, []).append(position)
-        for labels, positions in sources.items():
-            self._place(plan, labels, positions)
+            for m in (meaning, *meaning.also) if meaning is not None else ():
+                sources.setdefault(m.labels, []).append(_Source(position, m.scale, m is meaning))
+                largest.update([m.labels] if m.largest else [])
+        for labels, several in sources.items():
+            self._place(plan, labels, several, labels in largest)
+        plan.folds = [(_Fold.of(plan.sums), np.add), (_Fold.of(plan.peaks), np.maximum)]
+        columns = (self._group.column(labels) for labels in reading.zeros)
+        plan.zeros = {column: 0.0 for column in columns if column is not None}
         self._count_changes_of(plan)
         _group_histograms(plan)
         if before is not None:
@@ -194,15 +232,14 @@ class Translator:
         self._plan = plan
         self._understood(reading)
 
-    def _place(self, plan: _Plan, labels: Labels, positions: list[int]) -> None:
+    def _place(self, plan: _Plan, labels: Labels, sources: list[_Source], largest: bool) -> None:
         column = self._group.column(labels)
         if column is None:
-            plan.refused += len(positions)
-        elif len(positions) == 1:
-            plan.columns[positions[0]] = column
+            plan.refused += len(sources)
+        elif len(sources) == 1 and sources[0].alone:
+            plan.columns[sources[0].position] = column
         else:
-            meaning = plan.reading.meanings[positions[0]]
-            plan.folds.append((column, positions, meaning is not None and meaning.largest))
+            (plan.peaks if largest else plan.sums)[column] = sources
 
     def _count_changes_of(self, plan: _Plan) -> None:
         for position, meaning in enumerate(plan.reading.meanings):
@@ -235,7 +272,7 @@ class Translator:
         if plan.scaled:
             new = new * plan.scales[index]
         columns = plan.index_columns
-        folded = _fold(plan) if plan.folds else {}
+        folded = plan.zeros | _fold(plan)
         if plan.reading.adapters:
             folded |= self._adapters_in_use(plan)
         folded |= self._changed(plan, before)
@@ -285,7 +322,8 @@ class Translator:
         plan.shifted = bool(plan.shift.any())
         self.status.drop("falling_sum", len(members))
         columns = {int(plan.columns[member]) for member in members} - {NOWHERE}
-        columns |= {column for column, positions, _ in plan.folds if members.intersection(positions)}
+        for made in (plan.sums, plan.peaks):
+            columns |= {column for column, several in made.items() if any(one.position in members for one in several)}
         return sorted(columns)
 
     def _restarted(self, plan: _Plan, ranks: Iterable[str]) -> None:
@@ -449,8 +487,11 @@ def _shift_back(plan: _Plan, position: int, was: float) -> None:
 
 def _fold(plan: _Plan) -> dict[int, float]:
     """Columns and values of series that several raw ones make up."""
-    values = (plan.raw + plan.shift) * plan.scales
-    folded = {
-        column: float((np.max if largest else np.sum)(values[positions])) for column, positions, largest in plan.folds
-    }
-    return {column: value for column, value in folded.items() if not np.isnan(value)}
+    folded: dict[int, float] = {}
+    for fold, fold_by in plan.folds:
+        if fold.columns.size:
+            values = (plan.raw[fold.positions] + plan.shift[fold.positions]) * fold.scales
+            made = fold_by.reduceat(values, fold.starts)
+            there = ~np.isnan(made)
+            folded.update(zip(fold.columns[there].tolist(), made[there].tolist(), strict=True))
+    return folded

@@ -43,6 +43,8 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     family: str
     versions: str = ""  # where the engine has the name; empty: everywhere
     expected: str | None = None  # where by default; empty: nowhere; unset: `versions` if no `flag`
+    also: bool = False  # its series feed this family beside the one of an entry without `also`
+    zero_beside: str = ""  # a page that has this name but not `raw` has not counted anything yet: 0
     labels: dict[str, str] = {}  # raw label -> ours; other labels than rank and model are summed over
     where: dict[str, str] = {}  # only series with these raw labels
     unless: dict[str, str] = {}  # and without any of these
@@ -67,8 +69,9 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return not self.flag and self.known_in(version)
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Whether a series with these raw labels is meant."""
-        return self.where.items() <= labels.items() and self.unless.items().isdisjoint(labels.items())
+        """Whether a series with these raw labels is meant. A label that is empty is not there."""
+        meant = all(labels.get(label, "") == value for label, value in self.where.items())
+        return meant and self.unless.items().isdisjoint(labels.items())
 
     @property
     def since(self) -> str:
@@ -186,6 +189,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     users: tuple[str, ...] = ()  # raw labels of who uses a GPU, joined by /
     model_label: str = ""
     role_label: str = ""  # raw label that tells the engine's part in disaggregation
+    role_versions: str = ""  # where that label tells the truth; empty: everywhere
     roles: dict[str, str] = {}  # what its values mean, and those of the string kv_role: prefill, decode, unified
     start_time: str = ""  # raw name of the process's start time
     blank: float | None = None  # values from here on stand for no value
@@ -290,9 +294,12 @@ def systems() -> list[str]:
 
 
 def _at(answer: object, path: str) -> object:
-    """What stands at a path of keys with dots between, UNSET where there is no such key."""
+    """What stands at a path of keys with dots, numbers being places in a list; UNSET where there is nothing."""
     for key in path.split("."):
-        answer = answer.get(key, UNSET) if isinstance(answer, dict) else UNSET
+        if isinstance(answer, list) and key.isdecimal():
+            answer = answer[int(key)] if int(key) < len(answer) else UNSET
+        else:
+            answer = answer.get(key, UNSET) if isinstance(answer, dict) else UNSET
     return answer
 
 

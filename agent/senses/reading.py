@@ -7,7 +7,7 @@ never come here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.senses.exposition import Layout, Series
 from agent.senses.status import Identity
@@ -39,6 +39,7 @@ class Meaning:
     largest: bool = False  # of several series that are this one the largest counts, else their sum
     replica: tuple[str, ...] | None = None  # which copy of the same numbers; None: not one of several
     changes: Labels | None = None  # the series that counts its changes
+    also: tuple[Meaning, ...] = ()  # what else it is; of these only labels and scale count
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Reading:
     outdated: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # raw names
     unscaled: int = 0  # samples whose scale is a fact that is not known
+    zeros: list[Labels] = field(default_factory=list)  # series that the page has only once they are more than 0
     start: int | None = None  # position of the process's start time
     users: set[tuple[Labels, str]] = field(default_factory=set)  # series of a GPU (without a name), who uses it
     roles: dict[str, str] = field(default_factory=dict)  # rank -> prefill, decode or unified
@@ -149,7 +151,8 @@ class _Reader:
         self._read_telemetry()
         entries = self._accepted()
         winners = self._winners(entries)
-        scales = {entry.scale for entry in winners.values() if isinstance(entry.scale, str)}
+        feeding = [entry for same in entries.values() for entry in same if winners[_key(entry)] == entry.raw]
+        scales = {entry.scale for entry in feeding if isinstance(entry.scale, str)}
         facts = {rank: {fact: known.get(fact) for fact in scales} for rank, known in self.reading.facts.items()}
         self.reading.context = (version, ranks, self.reading.models, facts, winners)
         if before is not None and before.context == self.reading.context:
@@ -157,6 +160,7 @@ class _Reader:
         self._read_series(entries, winners)
         if system.replica_labels:
             self._leave_replicas_out()
+        self._read_zeros(winners)
         self._read_gaps(entries)
 
     def _raw(self, name: str) -> tuple[str, str]:
@@ -166,7 +170,7 @@ class _Reader:
         base = name if base is None else base
         parts = [(base.removesuffix(part), part) for part in PARTS if base.endswith(part)]
         for raw, part in ((base, ""), *parts, (f"{base}_total", "")):  # Ray may leave _total out
-            if any(entry.bare == bare for entry in self._map.by_raw.get(raw, ())):
+            if any(entry.bare == bare for entry in self._map.by_raw.get(raw, ())) or raw in self._map.ignored:
                 return raw, part
         return base, ""
 
@@ -187,7 +191,7 @@ class _Reader:
         return {rank: next(iter(found)) for rank, found in models.items() if len(found) == 1 or not several}
 
     def _read_roles(self) -> None:
-        if not self._map.role_label:
+        if not self._map.role_label or not in_range(self.reading.version, self._map.role_versions):
             return
         for series, own in self._ranks.items():
             role = self._map.roles.get(dict(series[1]).get(self._map.role_label, ""))
@@ -212,16 +216,16 @@ class _Reader:
                 self.reading.outdated.append((entries[0].family, raw))
         return accepted
 
-    def _winners(self, accepted: dict[str, list[Metric]]) -> dict[Key, Metric]:
-        """The entry that feeds each family: the first of the map's order that the page has."""
+    def _winners(self, accepted: dict[str, list[Metric]]) -> dict[Key, str]:
+        """The raw name that feeds each family: the first of the map's order that the page has."""
         present = {id(entry) for entries in accepted.values() for entry in entries}
-        winners: dict[Key, Metric] = {}
+        winners: dict[Key, str] = {}
         for entry in self._map.metrics:
             if id(entry) in present:
-                winners.setdefault(_key(entry), entry)
+                winners.setdefault(_key(entry), entry.raw)
         return winners
 
-    def _read_series(self, accepted: dict[str, list[Metric]], winners: dict[Key, Metric]) -> None:
+    def _read_series(self, accepted: dict[str, list[Metric]], winners: dict[Key, str]) -> None:
         reading, adapters = self.reading, self._map.adapters
         known = {*self._map.by_raw, *self._map.ignored, *(info.raw for info in self._map.infos)}
         unknown: set[str] = set()
@@ -241,16 +245,17 @@ class _Reader:
             reading.meanings.append(memo.get(series))
         reading.unknown, reading.memo = sorted(unknown), memo
 
-    def _remember(self, series: Series, part: str, entries: list[Metric], winners: dict[Key, Metric]) -> Meaning | None:
+    def _remember(self, series: Series, part: str, entries: list[Metric], winners: dict[Key, str]) -> Meaning | None:
         if series in self.reading.memo:
             return self.reading.memo[series]
         labels = dict(series[1])
-        entry = next((e for e in entries if e.takes(labels)), None)
-        if entry is None or winners[_key(entry)] is not entry:
-            return None
         if "quantile" in labels:  # of a summary only its sum and count can be used
             return None
-        return self._meaning(entry, part, series)
+        taking = [entry for entry in entries if entry.takes(labels)]
+        meant = [*[e for e in taking if not e.also][:1], *[e for e in taking if e.also]]
+        found = [self._meaning(e, part, series) for e in meant if winners[_key(e)] == e.raw]
+        meanings = [meaning for meaning in found if meaning is not None]
+        return replace(meanings[0], also=tuple(meanings[1:])) if len(meanings) > 1 else next(iter(meanings), None)
 
     def _meaning(self, entry: Metric, part: str, series: Series) -> Meaning | None:
         reading, raw_labels = self.reading, dict(series[1])
@@ -311,6 +316,20 @@ class _Reader:
             None if m is not None and m.replica is not None and first[m.labels] != m.replica else m
             for m in self.reading.meanings
         ]
+
+    def _read_zeros(self, winners: dict[Key, str]) -> None:
+        """Counters that the page will have from their first event on."""
+        late = [e for e in self._map.metrics if e.zero_beside and e.known_in(self.reading.version)]
+        late = [entry for entry in late if winners.get(_key(entry), entry.raw) == entry.raw]
+        if not late:
+            return
+        meanings = [meaning for meaning in self.reading.meanings if meaning is not None]
+        present = {meaning.labels for meaning in meanings}
+        raws = (self._raws[series[0]][0] for series in self._layout.series)
+        for raw, meaning in zip(raws, self.reading.meanings, strict=True):
+            if meaning is not None:
+                implied = [meaning.labels.with_(**_naming(entry)) for entry in late if entry.zero_beside == raw]
+                self.reading.zeros += [labels for labels in implied if labels not in present]
 
     def _read_user(self, series: Series, meaning: Meaning | None) -> None:
         labels = dict(series[1])
@@ -374,6 +393,11 @@ class _Reader:
             if entry.family not in fed and entry.expected_in(self.reading.version):
                 fed.add(entry.family)
                 self.reading.missing.append((entry.family, entry.raw))
+
+
+def _naming(entry: Metric) -> dict[str, str]:
+    """The labels that an entry's series have of themselves."""
+    return {METRIC_NAME: entry.family, **entry.constant}
 
 
 def _key(entry: Metric) -> Key:
