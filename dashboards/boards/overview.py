@@ -17,7 +17,7 @@ _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
 
 def build(queries: Queries) -> dict[str, Any]:
     rows = (_wrong(queries), _fast(queries), _load(queries), _kv(queries), _prefix(queries), _progress(queries))
-    panels = lay_out((*rows, _telemetry(queries)), queries)
+    panels = lay_out((*rows, _gpus(queries), _telemetry(queries)), queries)
     seen = queries.family("sum by ($scope) (increase(kvitals_engine_restarts_total[$window])) > 0", "count")
     return board(UID, TITLE, DESCRIPTION, panels, [restarts(seen.expr)])
 
@@ -145,6 +145,27 @@ def _progress(q: Queries) -> Row:
             ),
             Question("How many tokens go in and come out?", tokens, unit="suffix: tokens/s"),
             Question("How many tokens does a step compute?", (Line(q.signal("step_tokens_avg"), "{{engine}}"),)),
+        ),
+    )
+
+
+def _gpus(q: Queries) -> Row:
+    note = "Needs the agent on the GPUs' node. Absent where engines share a GPU."
+    return Row(
+        "What do we get for it?",
+        (
+            Question(
+                "How many tokens does an hour of a GPU give?",
+                (Line(q.signal("tokens_per_gpu_hour"), "{{engine}}"),),
+                note=f"Generated tokens at the present pace. {note}",
+                width=12,
+            ),
+            Question(
+                "How many GPUs has an engine to itself?",
+                (Line(q.signal("gpus_per_engine"), "{{engine}}"),),
+                note=f"A MIG instance is a part of one. {note}",
+                width=12,
+            ),
         ),
     )
 
