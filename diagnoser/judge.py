@@ -90,6 +90,10 @@ class Judge:
     _entities: _Entities = field(default_factory=lambda: _Entities(0.0))
     _looked: bool = False
 
+    def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
+        """A judge by other rules or parameters, that remembers what this one does."""
+        return Judge(knowledge, signals, params, self.memory, _looked=self._looked)
+
     def judge(self, span: Span) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
         self.signals.observe(span)

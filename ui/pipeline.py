@@ -6,7 +6,7 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent import objectives
@@ -63,15 +63,14 @@ class Pipeline:
         Raises ConfigError where a target of it can not be watched, and then nothing changed.
         """
         self.node.reconfigure(setup.config, setup.slo_sources)
+        if self.span is not None:
+            self.triage()  # the last moment was judged by the old rules, and is told by them until the next one
         if setup.knowledge.signals != self.judge.knowledge.signals:
             signals = Signals(setup.knowledge, self.node.window)
         else:
             signals = self.judge.signals
-        self.judge = replace(
-            self.judge, knowledge=setup.knowledge, signals=signals, params=setup.config.params, _conditions={}
-        )
+        self.judge = self.judge.renewed(setup.knowledge, signals, setup.config.params)
         self.setup = setup
-        self._document = None
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         """Families and signals, as a source of series that stays the same through every `reconfigure`."""
