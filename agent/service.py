@@ -18,7 +18,9 @@ from agent import discovery, objectives
 from agent.config import Config, ConfigError, Target
 from agent.discovery import DiscoveryError, Finder
 from agent.families import CONFIGURATION, VERSION
-from agent.records import FactsRecord, ProbeRecord, Record, ScrapeRecord
+from agent.node_senses import NodeSenses
+from agent.process_titles import ProcessRef
+from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
 from agent.senses import scrape
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
@@ -29,6 +31,9 @@ from series.types import Labels
 from series.window import Window
 
 MAX_SERIES = 200_000
+WALK_SECONDS = 60.0
+"""How often the processes of the node are walked, to find those of its engines."""
+GPU_EXPORTER = "dcgm"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -72,6 +77,9 @@ class Node:
         self._scraped: dict[str, scrape.Target] = {}
         self._refused: dict[str, str] = {}  # URL of a target that can not be watched -> why
         self._pending: list[Record] = []  # facts to hand out with the next read
+        self._senses: NodeSenses | None = None  # once it is known whether the node is this one or a recorded one
+        self._processes: dict[str, tuple[ProcessRef, ...]] = {}  # of the targets on this node, by key
+        self._walk_at = 0.0  # when processes are looked for again
 
     @property
     def targets(self) -> list[str]:
@@ -161,7 +169,7 @@ class Node:
 
     async def read(self) -> list[Captured]:
         """Look at every target once, all at the same time."""
-        found = await asyncio.gather(*(self._read(key) for key in self._targets))
+        found = await asyncio.gather(*(self._read(key) for key in self._targets), self._read_node())
         records, self._pending = [*self._pending, *(r for records in found for r in records)], []
         return [encode(record) for record in records]
 
@@ -173,6 +181,11 @@ class Node:
     def feed(self, captured: Captured) -> None:
         """Take one record into the window."""
         record = decode(captured)
+        if isinstance(record, HostRecord | GpuRecord):
+            if self._senses is None:
+                self._senses = NodeSenses(self.window, {})
+            self._senses.feed(record, self._engine_of)
+            return
         if record is None or record.target not in self._sense.keys:
             return
         if isinstance(record, ProbeRecord):
@@ -232,6 +245,7 @@ class Node:
 
     def _forget(self, key: str) -> None:
         self._sense.remove(key)
+        self._processes.pop(key, None)
         del self._targets[key], self._scraped[key]
 
     async def _read(self, key: str) -> list[Record]:
@@ -243,9 +257,41 @@ class Node:
             await self._learn(key, version)
         return records
 
+    async def _read_node(self) -> list[Record]:
+        """Look at the node, where some target is on it."""
+        here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
+        if not here:
+            return []
+        if self._senses is None:
+            self._senses = NodeSenses(self.window, self._node_labels())
+        if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
+            self._walk_at = time.monotonic() + WALK_SECONDS
+            found = await asyncio.gather(*(asyncio.to_thread(self._finder.family, url) for url in here.values()))
+            self._processes = dict(zip(here, found, strict=True))
+        systems = {r.system.system for key in here if (r := self._sense.translator(key).reading) is not None}
+        return [*await self._senses.read(self._processes, exporter=GPU_EXPORTER in systems)]
+
+    def _is_here(self, key: str) -> bool:
+        return self._scraped[key].labels.get("node") == self.config.labels.node
+
+    def _node_labels(self) -> dict[str, str]:
+        labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node}
+        return {name: value for name, value in labels.items() if value}
+
+    def _engine_of(self, key: str, rank: str) -> str:
+        """The `engine` label of a target's rank; empty for a target that is not watched."""
+        if key not in self._sense.keys:
+            return ""
+        translator = self._sense.translator(key)
+        reading = translator.reading
+        if reading is None:
+            return translator.status.engines[0]
+        return reading.engine(rank or (reading.ranks[0] if len(reading.ranks) == 1 else None), translator.identity)
+
     async def _learn(self, key: str, version: str) -> list[str]:
         """Facts that neither page nor endpoints tell: from the configuration and the process's command line."""
         target = self._targets[key]
+        self._walk_at = 0.0  # it is new, or was restarted
         if target.facts:
             self._say_configured(key)
         try:

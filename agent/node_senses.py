@@ -1,0 +1,44 @@
+"""The senses of the node itself, beside its targets: its GPUs, its processes and what they run on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from agent.process_titles import ProcessRef
+from agent.records import OK, GpuRecord, HostRecord
+from agent.senses.gpu import GpuSense
+from agent.senses.host import HostSense
+from series.window import Window
+
+EngineOf = Callable[[str, str], str]
+"""Names the engine of a target (by key) and a rank; the rank "" is the page as a whole."""
+
+
+class NodeSenses:
+    """Reads the node into a window. `read` blocks threads of its own, `feed` does no I/O."""
+
+    def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
+        self._gpu = GpuSense(window, labels)
+        self._host = HostSense(window, labels)
+        self._owners: dict[int, tuple[str, str]] = {}  # pid -> key and rank of its engine's target
+
+    async def read(
+        self, processes: Mapping[str, Sequence[ProcessRef]], *, exporter: bool
+    ) -> tuple[HostRecord, GpuRecord]:
+        """Look once. `processes`: of each target on this node; `exporter`: a DCGM exporter's page is watched, which
+        says more of the GPUs than NVML without privileges."""
+        t = time.time()
+        return await asyncio.gather(
+            asyncio.to_thread(self._host.read, t, processes), asyncio.to_thread(self._gpu.read, t, exporter)
+        )
+
+    def feed(self, record: HostRecord | GpuRecord, engine_of: EngineOf) -> None:
+        """Take a look into the window. The host's, which tells whose the processes are, comes before the GPUs'."""
+        if isinstance(record, HostRecord):
+            self._owners = {p.pid: (p.target, p.rank) for p in record.processes if p.state == OK}
+            self._host.feed(record, engine_of)
+            return
+        named = {pid: engine_of(target, rank) for pid, (target, rank) in self._owners.items()}
+        self._gpu.feed(record, {pid: engine for pid, engine in named.items() if engine})
