@@ -135,7 +135,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0  # of the whole GPU that this is
     up: bool = True  # it answered; else it is lost or needs a reset
     values: dict[str, float] = {}  # by the names of agent.senses.nvml.VALUES, in base units
-    processes: list[GpuProcess] | None = None  # None: not told
+    processes: list[GpuProcess] | None = None  # None: not told; of a GPU in MIG mode its instances have them
 
 
 class GpuXid(msgspec.Struct, frozen=True, kw_only=True):

@@ -233,7 +233,12 @@ def _of_gpu(reading: GpuReading, driver: str) -> dict[Key, float]:
 
 
 def _of_engines(readings: Iterable[GpuReading], owners: Mapping[int, str]) -> dict[Key, float]:
-    """Which engine has which GPU. A shared one is marked, and how much of it is whose is not made up."""
+    """Which engine has which GPU. A shared one is marked, and how much of it is whose is not made up.
+
+    While the processes of one GPU are not known, no engine's GPUs can be counted.
+    """
+    readings = list(readings)
+    counted = all(reading.processes is not None for reading in readings if reading.up)
     said: dict[Key, float] = {}
     whole: dict[str, float] = {}  # engine -> GPUs that it has
     sharing: set[str] = set()
@@ -254,7 +259,7 @@ def _of_engines(readings: Iterable[GpuReading], owners: Mapping[int, str]) -> di
         if len(engines) > 1:
             said["kvitals_gpu_shared", (gpu,)] = float(len(engines))
             sharing |= engines
-    for engine in whole.keys() - sharing:
+    for engine in whole.keys() - sharing if counted else ():
         said["kvitals_engine_gpus", (("engine", engine),)] = whole[engine]
     return said
 

@@ -263,6 +263,7 @@ class Device:
     index: int
     handle: Any  # None where NVML gives none, the GPU being lost
     hardware: str = ""
+    instance: int | None = None  # id of a MIG instance
     mig_profile: str = ""
     share: float = 1.0
     split: bool = False  # into MIG instances, which then have the processes
@@ -291,7 +292,7 @@ class Device:
             for question in list(self.questions):
                 if not processes_only or question in (_throttle, _throttle_v0):
                     values |= self._ask(question)
-            processes = None if self.split else self._ask_processes()
+            processes = [] if self.split else self._ask_processes()
         except LostError:
             self.lost = True
         return GpuReading(
@@ -474,18 +475,18 @@ class Nvml:
 
 def _prepare(device: Device) -> None:
     """Work out what a device can be asked."""
-    instance = int(device.gpu.rpartition("/")[2]) if device.mig_profile else None
-    device.questions = list(_EACH_LOOK if instance is None else _OF_INSTANCE)
-    device.fields = list(_FIELDS if instance is None else ())
+    whole = device.instance is None
+    device.questions = list(_EACH_LOOK if whole else _OF_INSTANCE)
+    device.fields = list(_FIELDS if whole else ())
     try:
-        if instance is None:
+        if whole:
             device.learn()
-        device.performance = _performance(device.handle, instance)
+        device.performance = _performance(device.handle, device.instance)
     except LostError:
         device.lost = True
     if device.performance is not None:
         device.questions.append(device.performance.read)
-    elif instance is None:
+    elif whole:
         device.questions.append(_pcie)
 
 
@@ -516,15 +517,15 @@ def _instances(whole: Device) -> list[Device]:
     for slot in range(min(slots, MAX_GPUS)):
         try:
             handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, slot)
-            gpu = f"{whole.gpu}/{pynvml.nvmlDeviceGetGpuInstanceId(handle)}"
+            instance = pynvml.nvmlDeviceGetGpuInstanceId(handle)
             name = _text(pynvml.nvmlDeviceGetName, handle)
             slices = pynvml.nvmlDeviceGetAttributes(handle).gpuInstanceSliceCount
         except pynvml.NVMLError as error:
             if error.value in (*_NONE_SUCH, pynvml.NVML_ERROR_NOT_FOUND):
                 continue
             raise
-        profile = name.rpartition(" MIG ")[2]
-        found.setdefault(gpu, Device(gpu, whole.index, handle, whole.hardware, profile, slices / slots))
+        gpu, profile = f"{whole.gpu}/{instance}", name.rpartition(" MIG ")[2]
+        found.setdefault(gpu, Device(gpu, whole.index, handle, whole.hardware, instance, profile, slices / slots))
     return list(found.values())
 
 
@@ -532,7 +533,7 @@ def _registered(devices: Iterable[Device]) -> Any:
     """A set of events in which XID errors of the whole GPUs will lie, from now on."""
     events = pynvml.nvmlEventSetCreate()
     for device in devices:
-        if device.handle is None or device.mig_profile:
+        if device.handle is None or device.instance is not None:
             continue
         try:
             pynvml.nvmlDeviceRegisterEvents(device.handle, pynvml.nvmlEventTypeXidCriticalError, events)

@@ -261,6 +261,21 @@ def test_processes_that_may_not_be_listed_are_not_none(nvml):
     assert Sensed().look().gpus[0].processes == []
 
 
+def test_gpus_are_not_counted_while_the_processes_of_one_are_unknown(nvml):
+    second = Gpu(B, processes=[(11, GIB)])
+    nvml(Gpu(A, processes=[(10, GIB)]), second)
+    sensed = Sensed()
+    owners = {10: "e1", 11: "e1"}
+    sensed.look(owners)
+    second.errors["nvmlDeviceGetComputeRunningProcesses_v3"] = pynvml.NVML_ERROR_UNKNOWN
+    sensed.look(owners)
+    assert sensed.now("gpu_engine") == {f"e1,{A}": 1}
+    assert sensed.now("engine_gpus") == {}
+    second.errors.clear()
+    sensed.look(owners)
+    assert sensed.now("engine_gpus") == {"e1": 2}
+
+
 def split_gpu() -> Gpu:
     whole = Gpu(A, mig=True, errors={"nvmlDeviceGetUtilizationRates": NOT_SUPPORTED}, processes=[(10, GIB)])
     whole.gpm = {pynvml.NVML_GPM_METRIC_SM_UTIL: 50.0}
