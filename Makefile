@@ -8,10 +8,10 @@ LOCK := requirements.lock
 PACKAGES := series rules agent diagnoser dashboards ui
 TARGETS ?=
 
-.PHONY: help run test check format system lab live record bench lock clean
+.PHONY: help run test check format system lab live live-others record bench lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 	@echo '  Live engines instead of the recorded one: make run TARGETS="http://host:8000"'
 
 run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TARGETS="http://host:8000 ..."
@@ -32,8 +32,12 @@ system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Deb
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
 
-live: lab ## drive each situation on a real engine and demand the right verdict
+live: lab ## drive each situation on a real vLLM and demand the right verdict
 	@$(BIN)/python -m tests.lab live $(SCENARIOS)
+
+live-others: $(VENV)/.dev ## the same on SGLang, Dynamo and a vLLM pair over NIXL (4 GB more)
+	@$(BIN)/python -m tests.lab install vllm nixl sglang dynamo
+	@$(BIN)/python -m tests.lab live $(or $(SCENARIOS),--system sglang --system pd --system dynamo)
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \

@@ -1,4 +1,4 @@
-"""Real vLLM engines in known trouble: what the product is tried against.
+"""Real engines in known trouble: what the product is tried against.
 
 From a shell: `python -m tests.lab --help`. From a test:
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from . import tables
 from .engines import Engines
-from .install import install
+from .install import DEFAULT, RECIPES, install
 from .paths import WRONG, LabError
 from .product import Verdict, kvitals_command, record, triage
-from .scenario import PHASES, Scenario, load_scenario, names
+from .scenario import PHASES, SYSTEMS, Scenario, load_scenario, names
 from .stage import Stage
+from .systems import ON_FORK_SERVER
 
 SETUP_LIMIT_S = 420.0
 """A whole scenario may take this long beyond its phases."""
@@ -45,8 +46,9 @@ async def up(name: str) -> None:
     """Engines and the base load of a scenario until Ctrl-C."""
     scenario = load_scenario(name)
     async with Stage(scenario) as stage:
-        for engine in stage.engines:
-            print(f"{engine.name}  {engine.url}  (metrics: {engine.url}/metrics, log: {engine.log})")
+        print(f"clients send to {' '.join(stage.site.doors)}")
+        for server in stage.servers:
+            print(f"{server.name}  metrics: {server.url}/metrics, log: {server.log}")
         _say(f"{name}: base load is on; Ctrl-C ends it")
         async with stage.playing("baseline") as played:
             while True:
@@ -61,7 +63,7 @@ async def record_scenario(name: str, out: Path, phase_s: float | None, kvitals: 
     capture = out / f"{name}.kvcap"
     async with asyncio.timeout(SETUP_LIMIT_S + 2 * seconds), Stage(scenario) as stage:
         _say(f"{name}: recording {2 * seconds:g} s to {capture}")
-        recording = asyncio.create_task(record(kvitals, stage.urls, capture, 2 * seconds))
+        recording = asyncio.create_task(record(kvitals, stage.servers, capture, 2 * seconds))
         playing = asyncio.create_task(_play_all(stage, seconds))
         await _all_or_nothing(recording, playing)
         await stage.settle()
@@ -73,16 +75,19 @@ async def record_scenario(name: str, out: Path, phase_s: float | None, kvitals: 
 async def live(chosen: Sequence[str], kvitals: Sequence[str]) -> bool:
     """Have the product diagnose each scenario while it happens. True when every verdict was right."""
     outcomes: list[tables.Outcome] = []
-    async with Engines() as lab:
-        for name in chosen:
-            scenario = load_scenario(name)
-            _say(f"{name} ...")
+    scenarios = [load_scenario(name) for name in chosen]
+    async with contextlib.AsyncExitStack() as undo:
+        lab = None
+        if any(scenario.system in ON_FORK_SERVER for scenario in scenarios):
+            lab = await undo.enter_async_context(Engines())
+        for scenario in scenarios:
+            _say(f"{scenario.name} ...")
             outcomes.append(await _judged(scenario, lab, kvitals))
     print(tables.outcomes(outcomes))
     return all(outcome.ok for outcome in outcomes)
 
 
-async def _judged(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> tables.Outcome:
+async def _judged(scenario: Scenario, lab: Engines | None, kvitals: Sequence[str]) -> tables.Outcome:
     try:
         async with asyncio.timeout(LIVE_LIMIT_S):
             verdict = await _diagnose(scenario, lab, kvitals)
@@ -100,12 +105,12 @@ def _keep(scenario: Scenario, verdict: Verdict) -> Path:
     return file
 
 
-async def _diagnose(scenario: Scenario, lab: Engines, kvitals: Sequence[str]) -> Verdict:
+async def _diagnose(scenario: Scenario, lab: Engines | None, kvitals: Sequence[str]) -> Verdict:
     async with Stage(scenario, lab) as stage:
         await stage.play("baseline", LIVE_BASELINE_S)
         async with stage.playing("incident"):
             await asyncio.sleep(LIVE_SETTLE_S)
-            return await triage(kvitals, stage.urls, scenario.slo)
+            return await triage(kvitals, stage.servers, scenario.slo)
 
 
 async def _play_all(stage: Stage, seconds: float) -> None:
@@ -130,7 +135,8 @@ def list_scenarios() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description="Real engines in known trouble.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("install", help="install the engine and make the model, where they are missing")
+    installer = commands.add_parser("install", help="install engines and make the model, where they are missing")
+    installer.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of {', '.join(RECIPES)} (vllm)")
     commands.add_parser("list", help="what situations there are")
     scenario = argparse.ArgumentParser(add_help=False)
     scenario.add_argument("scenario", choices=names(), metavar="SCENARIO", help="see `list`")
@@ -145,7 +151,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     recording.add_argument("--out", type=Path, required=True, metavar="DIR")
     judged = commands.add_parser("live", parents=[product], help="is the product right, live?")
-    judged.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all")
+    judged.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all on these systems")
+    judged.add_argument(
+        "--system", action="append", choices=SYSTEMS, help="where no scenario is named: all of this system (vllm)"
+    )
     return parser
 
 
@@ -154,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         match args.command:
             case "install":
-                install()
+                install(args.systems or DEFAULT)
             case "list":
                 list_scenarios()
             case "up":
@@ -167,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 out.mkdir(parents=True, exist_ok=True)
                 _serve(record_scenario(args.scenario, out, args.phase_seconds, kvitals))
             case "live":
-                return 0 if _serve(live(args.scenarios or names(), kvitals_command(args.kvitals))) else 1
+                chosen = args.scenarios or names(args.system or DEFAULT)
+                return 0 if _serve(live(chosen, kvitals_command(args.kvitals))) else 1
     except (LabError, TimeoutError) as error:
         print(f"lab: {error or 'took too long'}", file=sys.stderr)
         return 2

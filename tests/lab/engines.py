@@ -15,26 +15,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import aiohttp
 
-from .install import is_installed
+from .install import require
 from .paths import ENGINE_SIDE, MODEL, PYTHON, RUN, LabError
+from .ports import HOST, Port
 
 FlagValue = str | int | float | bool | None
 
-HOST = "127.0.0.1"
-PORTS = range(8201, 8300)
 IMPORT_TIMEOUT_S = 240.0
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
@@ -115,7 +112,7 @@ class Engines:
         self._env = dict(env or {})
         self._folder = RUN / str(os.getpid())
         self._running: dict[str, Engine] = {}
-        self._ports: dict[str, _Port] = {}
+        self._ports: dict[str, Port] = {}
         self._server: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._asked = 0
@@ -125,9 +122,8 @@ class Engines:
         return list(self._running.values())
 
     async def __aenter__(self) -> Self:
-        if not is_installed():
-            raise LabError("the lab is not installed: python -m tests.lab install")
-        _sweep(RUN)
+        require("vllm")
+        sweep(RUN)
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._launch()
@@ -147,11 +143,11 @@ class Engines:
                 port.release()
             self._ports.clear()
 
-    async def start(self, name: str = "engine", **flags: FlagValue) -> Engine:
+    async def start(self, name: str = "engine", env: Mapping[str, str] | None = None, **flags: FlagValue) -> Engine:
         """Start one engine and wait until it serves. Names are unique among the engines of this block."""
         if name in self._ports:
             raise LabError(f"there is an engine called {name!r} already")
-        port = self._ports[name] = _Port.take()
+        port = self._ports[name] = Port.take()
         started = time.monotonic()
         arguments = command_line({"seed": port.number, **flags, "port": port.number})
         log = self._folder / f"{name}.log"
@@ -160,10 +156,10 @@ class Engines:
             name=name,
             argv=arguments,
             title=" ".join(["python", "-m", "vllm.entrypoints.openai.api_server", *arguments]),
-            env=self._env,
+            env=self._env | dict(env or {}),
             log=str(log),
         )
-        url = f"http://{HOST}:{port.number}"
+        url = port.url
         pending = Engine(name, url, answer["pid"], flags, log, start_s=0.0)
         try:
             await self._until_healthy(pending)
@@ -176,9 +172,15 @@ class Engines:
 
     async def stop(self, name: str) -> None:
         """End one engine; its name and port are free again."""
-        if name not in self._running:
+        if name not in self._ports:
             raise LabError(f"no engine called {name!r} is running")
         await self._forget(name)
+
+    async def kill(self, name: str) -> None:
+        """End one engine as a crash would, without a word to anyone; its name and port stay taken."""
+        if self._running.pop(name, None) is None:
+            raise LabError(f"no engine called {name!r} is running")
+        await self._ask(do="kill", names=[name])
 
     async def check(self) -> None:
         """Raise LabError, with its last log lines, when an engine has died."""
@@ -275,46 +277,10 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     """One engine with a fork server of its own."""
     async with Engines(env) as lab:
-        yield await lab.start(name, **flags)
+        yield await lab.start(name, None, **flags)
 
 
-class _Port:
-    """A port of the lab's range, held by a lock file so that two lab processes never pick the same one."""
-
-    def __init__(self, number: int, lock: IO[str]) -> None:
-        self.number = number
-        self._lock = lock
-
-    @classmethod
-    def take(cls) -> _Port:
-        RUN.mkdir(parents=True, exist_ok=True)
-        for number in PORTS:
-            lock = (RUN / f"port-{number}.lock").open("w")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                lock.close()
-                continue
-            if _is_free(number):
-                return cls(number, lock)
-            lock.close()
-        raise LabError(f"no free port in {PORTS.start}..{PORTS.stop - 1}")
-
-    def release(self) -> None:
-        self._lock.close()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _sweep(run: Path) -> None:
+def sweep(run: Path) -> None:
     """Throw away the folders of lab processes that are gone."""
     if not run.exists():
         return

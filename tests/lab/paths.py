@@ -11,6 +11,7 @@ HOME = Path(os.environ.get("KVITALS_LAB_HOME", REPO / ".lab"))
 
 VENV = HOME / "venv"
 PYTHON = VENV / "bin" / "python"
+"""vLLM's; the other systems have environments of their own beside it."""
 MODEL = HOME / "model"
 RUN = HOME / "run"
 WRONG = HOME / "wrong"

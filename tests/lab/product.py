@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .paths import REPO, LabError
+from .paths import REPO, RUN, LabError
 from .scenario import Scenario, Slo
+from .systems import Server
 
 TRIAGE_TIMEOUT_S = 90.0
 RECORD_MARGIN_S = 60.0
@@ -33,6 +34,26 @@ def kvitals_command(given: str | None = None) -> list[str]:
         return shlex.split(said)
     beside = Path(sys.executable).parent / "kvitals"
     return [str(beside)] if beside.exists() else [sys.executable, "-m", "ui.cli"]
+
+
+def configuration(servers: Sequence[Server]) -> str:
+    """A kvitals.toml that tells each target's name and role."""
+    tables = [
+        f'[[target]]\nurl = "{server.url}"\nname = "{server.name}"\nlabels = {{role = "{server.role}"}}\n'
+        for server in servers
+    ]
+    return "\n".join(["[agent]\ndiscover = false\n", *tables])
+
+
+def targets(servers: Sequence[Server]) -> list[str]:
+    """What the product is to look at, as arguments; where servers have roles, it is told by a configuration."""
+    urls = [server.url for server in servers]
+    if not any(server.role for server in servers):
+        return urls
+    file = RUN / str(os.getpid()) / "kvitals.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(configuration(servers))
+    return [*urls, "--config", str(file)]
 
 
 def slo_arguments(slo: Slo) -> list[str]:
@@ -70,10 +91,10 @@ def read_verdict(text: str, seconds: float) -> Verdict:
         raise LabError(f"this is no triage document ({error!r}): {text[:300]!r}") from error
 
 
-async def triage(kvitals: Sequence[str], urls: Sequence[str], slo: Slo) -> Verdict:
+async def triage(kvitals: Sequence[str], servers: Sequence[Server], slo: Slo) -> Verdict:
     """Diagnose live engines. Raises LabError when the command fails, not when it finds something."""
     started = time.monotonic()
-    command = [*kvitals, "triage", *urls, "--json", *slo_arguments(slo)]
+    command = [*kvitals, "triage", *targets(servers), "--json", *slo_arguments(slo)]
     status, out, err = await _run(command, TRIAGE_TIMEOUT_S)
     try:
         return read_verdict(out, time.monotonic() - started)
@@ -81,9 +102,9 @@ async def triage(kvitals: Sequence[str], urls: Sequence[str], slo: Slo) -> Verdi
         raise LabError(f"{shlex.join(command)}: exit {status}\n{err[-1500:]}\n{error}") from error
 
 
-async def record(kvitals: Sequence[str], urls: Sequence[str], file: Path, seconds: float) -> None:
+async def record(kvitals: Sequence[str], servers: Sequence[Server], file: Path, seconds: float) -> None:
     """Record live engines into a capture."""
-    command = [*kvitals, "record", *urls, "--out", str(file), "--every", "1s", "--for", f"{seconds:g}s"]
+    command = [*kvitals, "record", *targets(servers), "--out", str(file), "--every", "1s", "--for", f"{seconds:g}s"]
     status, _, err = await _run(command, seconds + RECORD_MARGIN_S)
     if status != 0:
         raise LabError(f"{shlex.join(command)}: exit {status}\n{err[-1500:]}")

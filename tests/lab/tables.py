@@ -13,8 +13,12 @@ from .scenario import Scenario
 
 ENGINE_ROWS = {
     "requests": "requests finished",
+    "errors": "of them errors",
+    "prompt_tokens": "prompt tokens",
+    "cached_tokens": "of them cached",
     "hit_ratio": "prefix hit ratio",
     "running": "running, mean",
+    "waiting": "waiting, mean",
     "waiting_capacity": "waiting (capacity), mean",
     "waiting_deferred": "waiting (deferred), mean",
     "kv_usage": "KV usage, mean",
@@ -27,6 +31,11 @@ ENGINE_ROWS = {
     "prefill_s": "prefill time, mean s",
     "ttft_p99_s": "TTFT p99, s",
     "itl_p99_s": "ITL p99, s",
+    "kv_transfers": "KV transfers",
+    "kv_transfers_failed": "KV transfers failed",
+    "kv_leases_expired": "KV leases expired",
+    "retracted_max": "retracted, max",
+    "evicted_tokens": "tokens evicted",
 }
 
 
@@ -78,6 +87,7 @@ def truth(document: dict[str, Any]) -> str:
     parts = [f"{document['scenario']}: {document['wrong']}"]
     parts.append("to find: " + (", ".join(document["expect"]) or "nothing"))
     parts.append("\nWhat the clients saw (seconds)\n" + _clients(document["phases"], document["slo"]))
+    parts.append("\nWhat clients did and servers counted, all phases together\n" + _compared(document["compared"]))
     names = [engine["name"] for engine in document["engines"]]
     parts += [f"\nWhat {name} said of itself\n" + _engine(document["phases"], name) for name in names]
     return "\n".join(parts)
@@ -142,8 +152,16 @@ def _meets(ttft: float | None, ttft_slo: float, itl: float | None, itl_slo: floa
 
 def _engine(phases: Sequence[dict[str, Any]], name: str) -> str:
     head = ("", *(phase["name"] for phase in phases))
-    rows = [(label, *(phase["engines"][name][key] for phase in phases)) for key, label in ENGINE_ROWS.items()]
+    said = [phase["engines"][name] for phase in phases]
+    rows = [(label, *(numbers[key] for numbers in said)) for key, label in ENGINE_ROWS.items() if key in said[0]]
     return grid(head, rows)
+
+
+def _compared(compared: dict[str, Any]) -> str:
+    servers = compared["servers"]
+    keys = compared["clients"]
+    rows = [(ENGINE_ROWS[key], keys[key], *((numbers or {}).get(key) for numbers in servers.values())) for key in keys]
+    return grid(("", "clients", *servers), rows)
 
 
 def _cell(value: object) -> str:

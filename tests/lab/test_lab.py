@@ -6,20 +6,27 @@ import itertools
 import json
 import random
 import statistics
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from .engine_side.pd_proxy import has_failed, prefill_body
 from .engines import DEFAULT_FLAGS, command_line
+from .install import RECIPES, _with_hosts
 from .load import Load, Sample, summary
-from .metrics import _quantile, parse, total
-from .paths import LabError
-from .product import kvitals_command, read_verdict, slo_arguments
-from .scenario import PHASES, load_scenario, names
-from .tables import Outcome, grid, outcomes
+from .measures import DYNAMO_FRONTEND, DYNAMO_WORKER, SGLANG, VLLM_NIXL, Gained, Per, signature
+from .metrics import Watch, parse, quantile_of, total
+from .paths import REPO, LabError
+from .product import configuration, kvitals_command, read_verdict, slo_arguments, targets
+from .scenario import PHASES, SYSTEMS, load_scenario, names
+from .systems import MOCKER_FLAGS, SGLANG_FLAGS, Server, arguments, transfer_config, workers_in
+from .tables import ENGINE_ROWS, Outcome, grid, outcomes, truth
 from .traffic import InfiniteCache, Prompts, Tenant, percentile, poisson
 
 ALL = [load_scenario(name) for name in names()]
 BLOCK = list(range(100, 132))
+CAPTURED = REPO / "tests/fixtures/exposition/captured"
 
 
 # -- what a cache could have had ---------------------------------------------------------------------------
@@ -167,9 +174,9 @@ def test_exposition_is_parsed_with_labels_and_escapes():
 
 def test_quantile_interpolates_within_a_bucket():
     inf = float("inf")
-    assert _quantile({0.1: 0, 0.2: 100, inf: 100}, 0.5) == 0.15
-    assert _quantile({0.1: 1, inf: 100}, 0.99) == 0.1
-    assert _quantile({0.1: 0, inf: 0}, 0.5) is None
+    assert quantile_of({0.1: 0, 0.2: 100, inf: 100}, 0.5) == 0.15
+    assert quantile_of({0.1: 1, inf: 100}, 0.99) == 0.1
+    assert quantile_of({0.1: 0, inf: 0}, 0.5) is None
 
 
 # -- flags, verdicts, tables -------------------------------------------------------------------------------
@@ -229,13 +236,20 @@ def test_grid_aligns_numbers_to_the_right():
 # -- the scenarios -----------------------------------------------------------------------------------------
 
 
+def longest_prompt(scenario):
+    """Tokens that a request may have: what the model takes, and what the KV cache can hold."""
+    if scenario.system == "sglang":
+        return int(scenario.flags.get("max_total_tokens") or SGLANG_FLAGS["max_total_tokens"])
+    default = MOCKER_FLAGS if scenario.system == "dynamo" else DEFAULT_FLAGS
+    blocks = int(scenario.flags.get("num_gpu_blocks_override") or default["num_gpu_blocks_override"])
+    return min(int(DEFAULT_FLAGS["max_model_len"]), (blocks - 1) * scenario.block_size)
+
+
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_every_prompt_fits_the_engine(scenario):
-    usable_blocks = int(scenario.flags.get("num_gpu_blocks_override") or 1024) - 1
-    longest = min(int(DEFAULT_FLAGS["max_model_len"]), usable_blocks * scenario.block_size)
     for tenant in (tenant for phase in PHASES for tenant in scenario.load(phase)):
         turn = tenant.question + tenant.answer
-        assert tenant.salt + tenant.prefix + tenant.turns * turn <= longest
+        assert tenant.salt + tenant.prefix + tenant.turns * turn <= longest_prompt(scenario)
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
@@ -245,7 +259,157 @@ def test_every_scenario_says_what_is_wrong(scenario):
     assert slo_arguments(scenario.slo)[::2] == ["--slo", "--slo"]
 
 
-def test_the_situations_differ_in_what_there_is_to_find():
-    assert [one.name for one in ALL if not one.expect] == ["healthy"]
-    codes = [code for one in ALL for code in one.expect]
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_situations_of_a_system_differ_in_what_there_is_to_find(system):
+    scenarios = [load_scenario(name) for name in names([system])]
+    assert [one.name for one in scenarios if not one.expect] == ["healthy" if system == "vllm" else f"{system}_healthy"]
+    codes = [code for one in scenarios for code in one.expect]
     assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_what_a_scenario_says_of_its_engines_and_tenants_exists(scenario):
+    tenants = {tenant.name for phase in PHASES for tenant in scenario.load(phase)}
+    assert scenario.pair.hangs_up in {"", *tenants}
+    assert scenario.dies in {"", *scenario.engines}
+    if scenario.system == "pd":
+        assert scenario.engines == ("prefill", "decode")
+
+
+def test_an_unknown_scenario_is_told_with_those_there_are():
+    with pytest.raises(LabError, match=r"no scenario called 'nonsense'; there are .*few_slots"):
+        load_scenario("nonsense")
+
+
+# -- systems -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_added_to_an_environment_is_installed_behind_its_host():
+    assert _with_hosts(["nixl", "vllm", "dynamo"]) == ["vllm", "nixl", "dynamo"]
+    with pytest.raises(LabError, match="no system called tgi; there are vllm, nixl, sglang, dynamo"):
+        _with_hosts(["tgi"])
+
+
+def test_dependencies_are_left_out_or_taken_in_another_version():
+    lines = RECIPES["sglang"].overrides.splitlines()
+    assert "triton ; sys_platform == 'never'" in lines
+    assert "torch==2.13.0+cpu" in lines
+
+
+def test_arguments_set_values_and_switches_and_leave_out_what_is_off():
+    flags = {"max_num_seqs": 4, "enable_metrics": True, "trust": False, "hangs_up": None}
+    assert arguments(flags) == ["--max-num-seqs", "4", "--enable-metrics"]
+
+
+def test_the_transfer_configuration_is_one_word():
+    """It stands in a process title, where blanks tell arguments apart."""
+    assert " " not in transfer_config(6)
+    assert json.loads(transfer_config(6))["kv_connector_extra_config"] == {"kv_lease_duration": 6}
+
+
+def test_workers_are_counted_in_a_frontends_health():
+    page = (CAPTURED / "dynamo-1.6.1-health.json").read_text()
+    assert workers_in(page) == 2
+    assert workers_in("{}") == 0
+
+
+def test_the_product_is_told_of_roles_by_a_configuration(monkeypatch, tmp_path):
+    monkeypatch.setattr("tests.lab.product.RUN", tmp_path)
+    pair = [Server(role, f"http://127.0.0.1:820{n}", VLLM_NIXL, role) for n, role in enumerate(("prefill", "decode"))]
+    told = tomllib.loads(configuration(pair))
+    assert [target["labels"]["role"] for target in told["target"]] == ["prefill", "decode"]
+    assert told["agent"] == {"discover": False}
+    words = targets(pair)
+    assert words[:3] == [pair[0].url, pair[1].url, "--config"]
+    assert Path(words[3]).read_text() == configuration(pair)
+    assert targets([Server("one", "http://127.0.0.1:8201", SGLANG)]) == ["http://127.0.0.1:8201"]
+
+
+# -- the proxy before a pair -------------------------------------------------------------------------------
+
+
+def test_a_prefill_is_one_token_whose_kv_is_kept():
+    body = {"prompt": [1], "max_tokens": 24, "min_tokens": 24, "stream": True, "stream_options": {}}
+    asked = prefill_body(body)
+    assert (asked["max_tokens"], asked["min_tokens"], asked["stream"]) == (1, 1, False)
+    assert asked["kv_transfer_params"]["do_remote_decode"] is True
+    assert "stream_options" not in asked
+    assert body["max_tokens"] == 24
+
+
+@pytest.mark.parametrize(
+    ("status", "first", "failed"),
+    [
+        (200, b'data: {"choices": []}', False),
+        (200, b'data: {"error": {"code": 500}}', True),
+        (500, b"", True),
+        (400, b'{"error": "bad request"}', True),
+    ],
+)
+def test_a_failed_answer_is_known_by_its_first_piece(status, first, failed):
+    assert has_failed(status, first) is failed
+
+
+# -- what servers say of themselves ------------------------------------------------------------------------
+
+
+def watched(*pages):
+    watch = Watch("http://127.0.0.1:9")
+    watch._snapshots = [parse(page) for page in pages]
+    return watch
+
+
+def captured(name):
+    return (CAPTURED / f"{name}.prom").read_text()
+
+
+def test_what_a_page_does_not_say_is_none_and_no_zero():
+    seen = watched("a_total 1\n", 'a_total{x="1"} 4\nb_total 0\n')
+    assert Gained("a_total").of(seen) == 3
+    assert Gained("b_total").of(seen) == 0
+    assert Gained("c_total").of(seen) is None
+    assert Per("a_total", "b_total").of(seen) is None
+
+
+def test_sglang_is_read_in_its_own_words():
+    said = signature(watched(captured("sglang-0.5.23-idle"), captured("sglang-0.5.23-after")), SGLANG)
+    assert said["requests"] == 162
+    assert said["prompt_tokens"] == 54272
+    assert said["hit_ratio"] == 0.16
+    assert said["evicted_tokens"] > 50_000
+    assert said["errors"] is None
+
+
+def test_a_pair_is_read_with_its_transfers():
+    before, after = (captured(f"vllm-0.32-nixl-decode-after-{what}") for what in ("transfers", "failed-transfer"))
+    said = signature(watched(before, after), VLLM_NIXL)
+    assert (said["requests"], said["errors"], said["kv_transfers_failed"]) == (4, 4, 8)
+    held = captured("vllm-0.32-nixl-prefill-orphans-held")
+    expired = signature(watched(held, captured("vllm-0.32-nixl-prefill-after-expiry")), VLLM_NIXL)
+    assert expired["kv_leases_expired"] == 6
+
+
+def test_dynamo_is_read_by_frontend_and_by_worker():
+    before, after = captured("dynamo-1.6.1-frontend-loaded"), captured("dynamo-1.6.1-frontend-overloaded")
+    front = signature(watched(before, after), DYNAMO_FRONTEND)
+    assert front["waiting"] == 97
+    assert front["errors"] == 0
+    worker = signature(watched(captured("dynamo-1.6.1-mocker-worker1-overloaded")), DYNAMO_WORKER)
+    assert (worker["running"], worker["waiting"]) == (10, 50)
+
+
+@pytest.mark.parametrize("dialect", [VLLM_NIXL, SGLANG, DYNAMO_FRONTEND, DYNAMO_WORKER])
+def test_every_row_has_a_name_in_the_table(dialect):
+    assert set(dialect) <= set(ENGINE_ROWS)
+
+
+def test_the_table_of_truth_has_clients_beside_servers():
+    phase = {"name": "baseline", **summary([]), "tenants": {}, "engines": {"one": {"requests": 2}, "gone": {}}}
+    document = {
+        "scenario": "x", "wrong": "Nothing.", "expect": [], "slo": {"ttft_p99": 1.0, "itl_p99": 1.0},
+        "engines": [{"name": "one"}], "phases": [phase],
+        "compared": {"clients": {"requests": 7, "errors": 1}, "servers": {"one": {"requests": 6}, "gone": None}},
+    }  # fmt: skip
+    table = truth(document)
+    assert "requests finished        7    6     -" in table
+    assert "of them errors           1    -     -" in table

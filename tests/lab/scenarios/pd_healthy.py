@@ -1,0 +1,19 @@
+"""A prefill and a decode engine over NIXL, and nothing is wrong."""
+
+from ..scenario import Scenario, Slo
+from ..traffic import Tenant
+
+LOAD = (
+    Tenant("shop", clients=2, think_s=0.5, prefix=480, question=32, answer=24),
+    Tenant("support", clients=2, think_s=0.5, prefix=640, question=32, answer=24),
+)
+
+SCENARIO = Scenario(
+    wrong="Nothing: the incident is more of the same.",
+    expect=(),
+    slo=Slo(ttft_p99=2.0, itl_p99=0.5),
+    system="pd",
+    engines=("prefill", "decode"),
+    baseline=LOAD,
+    incident=LOAD,
+)
