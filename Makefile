@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 LOCK := requirements.lock
 PACKAGES := series rules agent diagnoser dashboards ui
 TARGETS ?=
+BENCH_SECONDS ?= 600
 
 .PHONY: help run test check format system lab live live-others record bench lock clean
 
@@ -44,7 +45,10 @@ record: lab ## record the incidents that ship, anew
 	  rm -f ui/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out ui/demo || exit 1; done
 
 bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
-	@$(BIN)/python -m benchmarks.scrape
+	@$(BIN)/python -m benchmarks.scrape && $(BIN)/python -m benchmarks.agent --seconds 120
+
+bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECONDS (600)
+	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
