@@ -13,6 +13,7 @@ from fake_nvml import GIB, NOT_SUPPORTED, FakeNvml, Gpu
 
 from agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, Record
 from agent.senses import gpu as gpu_module
+from agent.senses import nvml as nvml_module
 from agent.senses.gpu import REASONS, GpuSense
 from agent.senses.nvml import VALUES
 from rules.loader import load
@@ -135,6 +136,14 @@ def test_numbers_come_in_base_units(nvml):
     assert sensed.now("gpu_info") == {f"580.105.08,{A},NVIDIA H100 80GB HBM3,0": 1}
     assert sensed.now("sense_state") == {"ok,gpu,ok": 1}
     assert sensed.now("sense_duration_seconds")["gpu"] > 0
+
+
+def test_a_gpu_that_has_everything_is_asked_for_everything(nvml):
+    fields = {one.number: 1 for one in nvml_module._FIELDS}
+    nvml(Gpu(A, fields=fields, gpm={number: 1.0 for number, _, _ in nvml_module._PERFORMANCE}))
+    sensed = Sensed()
+    sensed.look()
+    assert set(sensed.look().gpus[0].values) == VALUES
 
 
 def test_what_is_not_supported_is_absent_and_asked_once(nvml):
