@@ -214,8 +214,15 @@ def _read(path: Path, file: _File) -> None:
 
 
 def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
-    """One target for each URL, the first."""
+    """One target for each page, the first."""
     found: dict[str, Target] = {}
     for target in targets:
-        found.setdefault(target.url, target)
+        found.setdefault(_page(target.url), target)
     return tuple(found.values())
+
+
+def _page(url: str) -> str:
+    try:
+        return scrape.key_of(url)
+    except ValueError:  # it is said when the target is to be watched
+        return url

@@ -81,8 +81,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def check(target: Target) -> None:
     """Raises as `ScrapeSense.add` would for a target."""
-    _metrics_url(target.url)
+    key_of(target.url)
     _tls(target)
+
+
+def key_of(url: str) -> str:
+    """The key that a URL's target has: two ways to write one page have the same. Raises ValueError."""
+    return str(_metrics_url(url).with_user(None))
 
 
 class ScrapeSense:
