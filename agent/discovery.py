@@ -156,14 +156,17 @@ class Finder:
             )
         raise DiscoveryError(f"the process on port {port} (pid {owners[0]}) is no engine that kvitals knows")
 
-    def family(self, url: str) -> tuple[ProcessRef, ...]:
-        """The processes of the engine behind a URL, its API server first; empty where none is to be seen.
+    def families(self, urls: Iterable[str]) -> dict[str, tuple[ProcessRef, ...]]:
+        """The processes of the engines behind URLs, API servers first; empty where none is to be seen.
 
         An engine with a network of its own, as in a pod, is found by its address. Walks all processes, so it is for
         new targets, restarts, and at most once a minute.
         """
         table = {process.pid: process for process in self._processes.all()}
-        root = self._root(url, table)
+        servers = dict(self._servers(table))
+        return {url: self._family(self._root(url, table, servers), table) for url in urls}
+
+    def _family(self, root: int | None, table: Mapping[int, Process]) -> tuple[ProcessRef, ...]:
         if root is None:
             return ()
         told = {
@@ -173,13 +176,12 @@ class Finder:
         told = {root: part_and_rank(table[root].arguments) or (OTHER if has_own else API_SERVER, ""), **told}
         return tuple(ProcessRef(pid, self._processes.started(pid), *which) for pid, which in told.items())
 
-    def _root(self, url: str, table: Mapping[int, Process]) -> int | None:
+    def _root(self, url: str, table: Mapping[int, Process], servers: Mapping[int, _Server]) -> int | None:
         """The process that the engine behind a URL descends from."""
         port = _port(url)
         if port is None:
             return None
         host = urlsplit(url).hostname or ""
-        servers = dict(self._servers(table))
         if _is_loopback(host) or host in self._processes.addresses():
             owners = [pid for pid in self._processes.listeners(port) if pid is not None and pid in table]
         else:

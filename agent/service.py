@@ -24,7 +24,7 @@ from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Recor
 from agent.senses import scrape
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
-from agent.targets import Sources, scraped
+from agent.targets import Look, Sources, scraped
 from rules.engine_map import load_map, systems
 from series.capture import Record as Captured
 from series.types import Labels
@@ -33,6 +33,7 @@ from series.window import Window
 MAX_SERIES = 200_000
 WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
+ENDED = ("gone", "replaced")
 GPU_EXPORTER = "dcgm"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -114,13 +115,22 @@ class Node:
         return said if self._targets else [*said, "no targets yet; they are watched when they come"]
 
     async def refresh(self, *, at_once: bool = False, fresh: bool = False) -> list[str]:
-        """Look again for targets: those that appeared are watched from now on, those that their source no longer
-        names are not. An engine that was found among the processes and went away stays, as one that is down.
+        """Look for targets and watch those that there are. See `look` and `adapt`."""
+        return await self.adapt(await self.look(at_once), fresh=fresh)
 
-        at_once: targets files that changed just now are read. fresh: there was nothing before, so what appears is
-        nothing to speak of. Returns what to tell the user.
+    async def look(self, at_once: bool = False) -> Look:
+        """Ask the sources for their targets; what is watched stays as it is. at_once: targets files that changed just
+        now are read."""
+        return await self._sources.look(at_once)
+
+    async def adapt(self, look: Look, *, fresh: bool = False) -> list[str]:
+        """Watch the targets of a look and no others: those that their source no longer names are forgotten. An engine
+        that was found among the processes and went away stays, as one that is down.
+
+        fresh: there was nothing before, so what appears is nothing to speak of. Returns what to tell the user.
         """
-        look = await self._sources.look(at_once)
+        if look.config is not self.config:
+            return []  # it was begun before the configuration changed
         said = list(look.said)
         wanted = {target.url: target for target in look.targets}
         for key, target in list(self._targets.items()):
@@ -138,9 +148,9 @@ class Node:
                 self._refused[target.url] = str(error)
         return said
 
-    def files_changed(self) -> bool:
-        """Whether targets files name other targets than at the last look, so that it is time to refresh."""
-        return self._sources.files_changed()
+    async def files_changed(self) -> bool:
+        """Whether targets files name other targets than at the last look, so that it is time for another."""
+        return await self._sources.files_changed()
 
     def reconfigure(self, config: Config, slo_sources: Mapping[str, str] | None = None) -> None:
         """Take another configuration; its targets are watched from the next refresh on. What was given to others when
@@ -266,10 +276,13 @@ class Node:
             self._senses = NodeSenses(self.window, self._node_labels())
         if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
             self._walk_at = time.monotonic() + WALK_SECONDS
-            found = await asyncio.gather(*(asyncio.to_thread(self._finder.family, url) for url in here.values()))
-            self._processes = dict(zip(here, found, strict=True))
+            found = await asyncio.to_thread(self._finder.families, here.values())
+            self._processes = {key: found[url] for key, url in here.items()}
         systems = {r.system.system for key in here if (r := self._sense.translator(key).reading) is not None}
-        return [*await self._senses.read(self._processes, exporter=GPU_EXPORTER in systems)]
+        host, gpu = await self._senses.read(self._processes, exporter=GPU_EXPORTER in systems)
+        if any(process.state in ENDED for process in host.processes):
+            self._walk_at = 0.0  # some ended: the engine was restarted, or changed its workers
+        return [host, gpu]
 
     def _is_here(self, key: str) -> bool:
         return self._scraped[key].labels.get("node") == self.config.labels.node

@@ -1,7 +1,7 @@
 """The host sense: the processes of this node's engines, their cgroups, and the node itself.
 
     sense = HostSense(window, {"cluster": "c", "node": "n"})
-    record = sense.read(time.time(), {key: finder.family(url)})   # I/O, a few milliseconds; never raises
+    record = sense.read(time.time(), {key: finder.families([url])[url]})   # I/O, a few milliseconds; never raises
     sense.feed(record, engines)                                   # pure; a replay feeds recorded ones
 
 `read` looks only at the processes that it is given and at some files of the node, each up to a size. It asks nothing

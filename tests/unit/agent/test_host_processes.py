@@ -49,7 +49,7 @@ class Node:
 
 
 def family(node: Node, url: str) -> dict[int, str]:
-    return {ref.pid: f"{ref.part} {ref.rank}".strip() for ref in Finder({}, node).family(url)}
+    return {ref.pid: f"{ref.part} {ref.rank}".strip() for ref in Finder({}, node).families([url])[url]}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,8 @@ def test_one_api_server() -> None:
         11: "worker",
     }
     assert family(node, "http://10.0.0.7:8000") == family(node, "http://127.0.0.1:8000")
-    assert [ref.start_time for ref in Finder({}, node).family("http://127.0.0.1:8000")][:2] == [700, 800]
+    url = "http://127.0.0.1:8000"
+    assert [ref.start_time for ref in Finder({}, node).families([url])[url]][:2] == [700, 800]
 
 
 def test_several_api_servers_and_ranks() -> None:
