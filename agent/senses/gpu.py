@@ -305,35 +305,26 @@ class _Series:
     def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
         self._group = window.group("gpu")
         self._labels = dict(labels)
-        self._live: dict[Key, int] = {}  # series that the last good look had -> column
-        self._state: dict[Key, int] = {}
+        self._live: dict[Key, int] = {}  # series of the last row -> column
 
     def write(self, record: GpuRecord, said: Mapping[Key, float]) -> None:
-        """Add a row. A look that failed is a gap in the GPUs' series; where there are none any more they end."""
+        """Add a row. What is said no more ends, and begins again when it is said again."""
         sense = ("sense", "gpu")
         told = ("state", record.state[:MAX_LABEL]), ("reason", record.reason[:MAX_LABEL])
-        state: dict[Key, float] = {
+        row: dict[Key, float] = {
             ("kvitals_sense_state", (sense, *told)): 1.0,
             ("kvitals_sense_duration_seconds", (sense,)): record.duration,
+            **said,
         }
-        self._state = self._placed(self._state, state)
-        if record.state in (OK, NOT_APPLICABLE):
-            self._live = self._placed(self._live, said)
-        values = {column: state[key] for key, column in self._state.items()}
-        values |= {column: said[key] for key, column in self._live.items() if key in said}
-        gaps = [] if record.state == OK else list(self._live.values())
-        columns = np.fromiter(values, np.intp, len(values))
-        self._group.append(record.t, columns, np.fromiter(values.values(), np.float64, len(values)), gaps)
-
-    def _placed(self, before: Mapping[Key, int], said: Mapping[Key, float]) -> dict[Key, int]:
-        """The columns of what is said now; series that are said no more end."""
-        self._group.end([column for key, column in before.items() if key not in said])
+        self._group.end([column for key, column in self._live.items() if key not in row])
         placed: dict[Key, int] = {}
-        for key in said:
-            column = before[key] if key in before else self._group.column(self._named(key))
+        for key in row:
+            column = self._live[key] if key in self._live else self._group.column(self._named(key))
             if column is not None:
                 placed[key] = column
-        return placed
+        self._live = placed
+        values = np.fromiter((row[key] for key in placed), np.float64, len(placed))
+        self._group.append(record.t, np.fromiter(placed.values(), np.intp, len(placed)), values)
 
     def _named(self, key: Key) -> Labels:
         family, labels = key
