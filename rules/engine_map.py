@@ -144,7 +144,7 @@ class Recognise(Struct, frozen=True, forbid_unknown_fields=True):
     models_path: str = ""
     info_path: str = ""  # answers with the configuration as JSON
     not_prefixes: tuple[str, ...] = ()  # of names that look like its own and are another program's
-    names: tuple[str, ...] = ()  # where a page has one of these, it is this program's, whatever else it has
+    names: tuple[str, ...] = ()  # a page with one of these is this program's, and without any it is not
 
 
 class Endpoint(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

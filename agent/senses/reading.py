@@ -89,11 +89,12 @@ def recognise(layout: Layout, maps: Sequence[EngineMap], prefixes: Mapping[str, 
     `prefixes`: how this target's names begin -> how the maps have them.
     """
     names = {renamed(series[0], prefixes or {}) for series in layout.series}
-    found = [(sum(m.owns(name) for name in names), m) for m in maps]
+    possible = [m for m in maps if not m.recognise.names or names.intersection(m.recognise.names)]
+    found = [(sum(m.owns(name) for name in names), m) for m in possible]
     present = [(n, m) for n, m in found if n]
     if not present:
         return None
-    named = [m for n, m in present if names.intersection(m.recognise.names)]
+    named = [m for _, m in present if m.recognise.names]
     hosts = [(n, m) for n, m in present if not m.guest] or present
     system = named[0] if named else max(hosts, key=lambda one: one[0])[1]
     guests = [m for _, m in present if m.guest and m is not system]

@@ -1,0 +1,79 @@
+"""`kvitals check` on a page of a real engine that is served here, as a user would type it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rules.inspection import Inspection
+from tests.unit.cli.test_commands import free_port, run
+from ui.cli.main import main
+
+PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
+
+
+ANSWERS = {"/metrics": PAGE.read_bytes(), "/version": b'{"version": "0.32.0"}'}
+
+
+class Engine(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = ANSWERS.get(self.path, b"")
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_it_is_what_it_is_enough_for_and_what_brings_more(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "check", url, "--for", "3s")
+    assert code == 0
+    assert "vllm 0.32.0, model ./tiny" in out
+    for word in ("triage", "tenants", "cascade", "traces", "review", "families:", "--kv-events-config", "cost:"):
+        assert word in out
+    assert "this node's gpu" in out and "Nothing is wrong with the telemetry that is on." in out
+    assert "[[target]]" in out  # and not taken for markup
+
+
+def test_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "check", url, "--for", "3s", "--json")
+    document = json.loads(out)
+    assert (code, document["ok"], document["targets"][0]["system"]) == (0, True, "vllm")
+    assert set(document) == set(Inspection.__struct_fields__)
+
+
+def test_the_schema_is_that_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "check", "--schema")
+    assert code == 0 and "Inspection" in json.loads(out)["$defs"]
+
+
+def test_a_target_that_is_down_is_a_defect_and_says_what_to_do(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(SystemExit) as stop:
+        main(("check", url, dead, "--for", "3s"))
+    said = capsys.readouterr()
+    assert stop.value.code == 1
+    assert "not readable: refused" in said.out
+    assert "Nothing listens there" in " ".join(said.err.split())
+
+
+def test_everything_at_length(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, short = run(capsys, "check", url, "--for", "3s")
+    _, long = run(capsys, "check", url, "--for", "3s", "-v")
+    assert "kvitals_ttft_seconds " in long and "kvitals_ttft_seconds " not in short
+    assert "block_tokens" in long
