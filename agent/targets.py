@@ -28,8 +28,9 @@ _NEVER: Stamp = (-1, -1, -1)
 
 @dataclass(frozen=True)
 class Look:
-    """The targets there are now, and what to tell the user."""
+    """The targets there are now by a configuration, and what to tell the user."""
 
+    config: Config
     targets: tuple[Target, ...]
     said: tuple[str, ...] = ()
 
@@ -46,6 +47,7 @@ class Sources:
         self._known_pods: tuple[Target, ...] = ()
         self._found: dict[str, Target] = {}  # URL -> engine that was found among the processes
         self._told: dict[str, tuple[str, ...]] = {}  # source -> what was last said of it
+        self._reading = asyncio.Lock()  # one look at the files at a time
 
     @property
     def may_grow(self) -> bool:
@@ -61,30 +63,33 @@ class Sources:
             self._known_pods = ()
         self._config = config
 
-    def files_changed(self) -> bool:
+    async def files_changed(self) -> bool:
         """Whether targets files name other targets than at the last look. Quick: unchanged files are not read."""
-        return not self._urls and self._files.look()
+        async with self._reading:
+            return not self._urls and await asyncio.to_thread(self._files.look)
 
     async def look(self, at_once: bool = False) -> Look:
         """Ask every source. at_once: a file that changed just now is read, though someone may be writing it.
 
         Raises ConfigError where the user named what is no URL.
         """
+        config = self._config
         if self._urls:
-            return Look(_unique(self._named()))
+            return Look(config, _unique(self._named()))
         said: list[str] = []
-        await asyncio.to_thread(self._files.look, at_once)
+        async with self._reading:
+            await asyncio.to_thread(self._files.look, at_once)
         self._say("files", self._files.problems, said)
-        targets = [*self._config.targets, *self._files.targets, *await self._of_pods(said)]
-        named = self._config.targets or self._config.agent.targets_file or self._config.kubernetes
-        if not named and self._config.agent.discover:
+        targets = [*config.targets, *self._files.targets, *await self._of_pods(said)]
+        named = config.targets or config.agent.targets_file or config.kubernetes
+        if not named and config.agent.discover:
             targets += await self._of_processes(said)
         else:
             self._found.clear()
         unique = _unique(targets)
         if len(unique) > MAX_TARGETS:
             self._say("cap", [f"{len(unique)} targets, the first {MAX_TARGETS} are watched: split them up"], said)
-        return Look(unique[:MAX_TARGETS], tuple(said))
+        return Look(config, unique[:MAX_TARGETS], tuple(said))
 
     def _named(self) -> Iterable[Target]:
         configured = {target.url: target for target in self._config.targets}
@@ -94,15 +99,17 @@ class Sources:
             raise ConfigError(str(error)) from error
 
     async def _of_pods(self, said: list[str]) -> tuple[Target, ...]:
-        if self._pods is None:
+        pods = self._pods
+        if pods is None:
             return ()
         try:
-            found = await self._pods.list()
+            found = await pods.list()
         except KubernetesError as error:
             kept = f"; the {len(self._known_pods)} pods known so far stay" if self._known_pods else ""
             self._say("pods", [f"pods not listed: {error}{kept}"], said)
         else:
-            self._known_pods = found.targets
+            if pods is self._pods:  # else the configuration changed meanwhile
+                self._known_pods = found.targets
             self._say("pods", found.notes, said)
         return self._known_pods
 

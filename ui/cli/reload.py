@@ -38,18 +38,18 @@ class Reload:
         self._loaded = time.time()
         self._group = pipeline.node.window.group("configuration")
 
-    async def look(self, at_once: bool = False) -> None:
-        """Take changes over, if it is time to look again. at_once: load the configuration in any case."""
+    async def look(self, at_once: bool = False) -> bool:
+        """Take changes over, if it is time to look again. at_once: load the configuration in any case. Whether the
+        targets may be others now."""
         now = time.monotonic()
         if not at_once and now - self._looked < LOOK_SECONDS:
-            return
+            return False
         self._looked = now
         if at_once:
             self._changes.take(self._paths())
         if at_once or self._changes.look(self._paths()):
-            await self._take_over()
-        elif await asyncio.to_thread(self._pipeline.node.files_changed):
-            self._tell(await self._pipeline.node.refresh())
+            return await self._take_over()
+        return await self._pipeline.node.files_changed()
 
     def say(self, t: float) -> None:
         """How the last change went, as families at `t`, seconds since the epoch."""
@@ -68,7 +68,7 @@ class Reload:
         loaded = datetime.fromtimestamp(self._loaded, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {"reloadConfigSuccess": self._success, "lastConfigTime": loaded}
 
-    async def _take_over(self) -> None:
+    async def _take_over(self) -> bool:
         try:
             setup = await asyncio.to_thread(self._load, self._pipeline.setup.config.file)
             self._refuse_broken_rules(setup)
@@ -77,11 +77,12 @@ class Reload:
             self._success = False
             self._console.print("configuration refused, the old one stays in force:", style="yellow")
             self._console.print(str(error), style="yellow", markup=False, soft_wrap=True)
-            return
+            return False
         self._success, self._loaded = True, time.time()
         self._changes.take(self._paths())  # it may name other rules than before
-        self._tell([f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()])
-        self._tell(await self._pipeline.node.refresh(at_once=True))
+        for line in (f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
+            self._console.print(line, style="dim", markup=False, soft_wrap=True)
+        return True
 
     def _refuse_broken_rules(self, setup: Setup) -> None:
         """Raises UsageError where a file of rules is broken that was good, or new. What was broken stays left out."""
@@ -109,7 +110,3 @@ class Reload:
         files = (path for directory in self._pipeline.setup.directories for path in directory.glob("*/*.yaml"))
         for _, path in zip(range(MAX_RULE_FILES), files, strict=False):
             yield path
-
-    def _tell(self, lines: list[str]) -> None:
-        for line in lines:
-            self._console.print(line, style="dim", markup=False, soft_wrap=True)

@@ -25,6 +25,7 @@ from ui.alerting import groups
 from ui.cli.common import UsageError, add_judging_options, setup, status_console
 from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
+from ui.cli.search import Search
 from ui.demo import DEMO
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
@@ -32,7 +33,6 @@ from ui.state import load_state, save_state, state_file
 from ui.web import serve as web_page
 
 WEB_PORT = 8501
-REFRESH_SECONDS = 30.0
 
 
 def add(commands: Any) -> None:
@@ -88,14 +88,11 @@ async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, conso
     state = state_file()
     pipeline.judge.memory.update(load_state(state, time.time()))
     hangup = _hangups(stop)
+    search = Search(pipeline, console)
     before = ""
-    refreshed = time.monotonic()
     while not stop.is_set():
         begun = time.monotonic()
-        if begun - refreshed > REFRESH_SECONDS:
-            refreshed = begun
-            for line in await pipeline.node.refresh():
-                console.print(line, style="dim", markup=False)
+        await search.follow()
         pipeline.feed(await pipeline.node.read())
         now = time.time()
         reload.say(now)
@@ -106,7 +103,8 @@ async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, conso
             before = document.verdict
         with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
             save_state(state, pipeline.judge.memory)
-        await _pause(begun + pipeline.setup.config.agent.interval, reload, stop, hangup)
+        await _pause(begun + pipeline.setup.config.agent.interval, reload, search, stop, hangup)
+    search.stop()
 
 
 def _hangups(stop: asyncio.Event) -> asyncio.Event:
@@ -123,12 +121,13 @@ def _hangups(stop: asyncio.Event) -> asyncio.Event:
     return hangup
 
 
-async def _pause(until: float, reload: Reload, stop: asyncio.Event, hangup: asyncio.Event) -> None:
+async def _pause(until: float, reload: Reload, search: Search, stop: asyncio.Event, hangup: asyncio.Event) -> None:
     """Wait for the next cycle, with an eye on the configuration."""
     while not stop.is_set():
         asked = hangup.is_set()
         hangup.clear()
-        await reload.look(at_once=asked)
+        if await reload.look(at_once=asked):
+            search.begin(at_once=asked)
         left = until - time.monotonic()
         if left <= 0:
             return

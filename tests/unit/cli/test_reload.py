@@ -183,7 +183,13 @@ async def test_what_needs_a_restart_is_said_and_what_is_gone_is_refused(tmp_path
             return "cannot be read: No such file" in agent.said()
 
         await until(gone, agent)
-        assert await agent.engines() == {f"{one.removeprefix('http://')}/0"}
+
+        async def goes_on() -> bool:
+            return await agent.query("kvitals_target_up") == [
+                ({"__name__": "kvitals_target_up", "engine": f"{one.removeprefix('http://')}/0", "node": "n1"}, 1.0)
+            ]
+
+        await until(goes_on, agent)
 
 
 async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:

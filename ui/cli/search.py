@@ -1,0 +1,44 @@
+"""Looking for targets while the agent runs, in the background: a source that does not answer holds up no scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rich.console import Console
+
+from agent.targets import Look
+from ui.pipeline import Pipeline
+
+EVERY_SECONDS = 30.0
+
+
+class Search:
+    """Asks a node's sources for targets again and again, and has the node watch what they name."""
+
+    def __init__(self, pipeline: Pipeline, console: Console) -> None:
+        self._node = pipeline.node
+        self._console = console
+        self._begun = time.monotonic()
+        self._looking: asyncio.Task[Look] | None = None
+
+    def begin(self, at_once: bool = False) -> None:
+        """Look now, from the beginning. at_once: targets files that changed just now are read."""
+        self.stop()
+        self._begun = time.monotonic()
+        self._looking = asyncio.create_task(self._node.look(at_once))
+
+    async def follow(self) -> None:
+        """Between two scrapes: take over what was found, and look again when it is time."""
+        if self._looking is not None and self._looking.done():
+            looked, self._looking = self._looking, None
+            for line in await self._node.adapt(looked.result()):
+                self._console.print(line, style="dim", markup=False, soft_wrap=True)
+        if self._looking is None and time.monotonic() - self._begun > EVERY_SECONDS:
+            self.begin()
+
+    def stop(self) -> None:
+        """Give up the look that is under way, if there is one."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
