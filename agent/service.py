@@ -31,6 +31,7 @@ from series.types import Labels
 from series.window import Window
 
 MAX_SERIES = 200_000
+MAX_TARGET_SERIES = 20_000  # within the window, those that ended included
 WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
 ENDED = ("gone", "replaced")
@@ -69,7 +70,7 @@ class Node:
 
     def __init__(self, config: Config, slo_sources: Mapping[str, str] | None = None) -> None:
         self.config = config
-        self.window = Window(config.agent.window, MAX_SERIES)
+        self.window = Window(config.agent.window, MAX_SERIES, MAX_TARGET_SERIES)
         self._slo_sources = dict(slo_sources or {})
         self._sense = ScrapeSense(self.window)
         self._finder = Finder({system: load_map(system) for system in systems()})
@@ -86,6 +87,11 @@ class Node:
     def targets(self) -> list[str]:
         """The URLs that are watched."""
         return [target.url for target in self._targets.values()]
+
+    @property
+    def sources_failing(self) -> tuple[str, ...]:
+        """The sources of targets that could not be read at the last look."""
+        return self._sources.failing
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -348,7 +354,7 @@ class Node:
 
 def _is_same(one: scrape.Target, other: scrape.Target) -> bool:
     """Whether two ways to scrape an engine give the same series, so that they go on."""
-    return (one.url, one.name, one.labels) == (other.url, other.name, other.labels)
+    return (one.url, one.name, one.labels, one.prefixes) == (other.url, other.name, other.labels, other.prefixes)
 
 
 def _root(key: str) -> str:

@@ -21,6 +21,7 @@ from series.types import Labels
 ENTITIES = "kvitals_target_up"
 INFO = "kvitals_engine_info"
 TRAFFIC = "traffic"
+FORGET_SECONDS = 300.0
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -88,6 +89,7 @@ class Judge:
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
     _entities: _Entities = field(default_factory=lambda: _Entities(0.0))
+    _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _looked: bool = False
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
@@ -106,7 +108,17 @@ class Judge:
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
         self._looked = True
+        self._forget(span.at)
         return _promoted(found)
+
+    def _forget(self, at: float) -> None:
+        """Forget entities that are gone, once they would not be taken for the same again."""
+        gone = self.memory.keys() - self._judged
+        self._judged = set()
+        for key in gone:
+            last = self.memory[key].last_true
+            if last is None or not 0 <= at - last < FORGET_SECONDS:
+                del self.memory[key]
 
     def entities(self, scope: str, at: float) -> list[Labels]:
         """The entities of a scope: whatever has `kvitals_target_up` at this moment."""
@@ -142,10 +154,12 @@ class Judge:
             return known
 
         for entity in self.entities(rule.scope, span.at):
-            memory = self.memory.setdefault(f"{rule.code}{entity}", Memory())
+            key = f"{rule.code}{entity}"
+            self._judged.add(key)
+            memory = self.memory.setdefault(key, Memory())
             reason = self.not_applicable(rule, entity, span)
             if reason:
-                self.memory[f"{rule.code}{entity}"] = Memory()
+                self.memory[key] = Memory()
                 yield Judgement(rule, entity, "n/a", reason, None)
                 continue
             verdict = decide(clear if memory.fired else when, entity, side)

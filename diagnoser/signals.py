@@ -71,7 +71,7 @@ class Signals:
         self.source = Union(families, self.store)
         self.known: dict[str, Known] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
-        self._columns: dict[Group, set[int]] = {}
+        self._columns: dict[Group, set[int]] = {}  # with a value in the last row
         self._compiled: dict[tuple[float, float], dict[str, tuple[Expr, Expr | None]]] = {}
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
@@ -133,9 +133,9 @@ class Signals:
                 column = group.column(entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name}))
                 if column is not None:
                     row[column] = value
-        seen = self._columns.setdefault(group, set())
-        seen |= row.keys()
-        group.append(at, list(row), list(row.values()), gaps=list(seen - row.keys()))
+        group.end(list(self._columns.get(group, set()) - row.keys()))  # it begins again with its next value
+        self._columns[group] = set(row)
+        group.append(at, list(row), list(row.values()))
 
     def _families(self, name: str, span: Span) -> list[str]:
         if name not in self._reads:

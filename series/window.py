@@ -4,9 +4,10 @@ Series that are sampled at the same instants form a *group* with one time axis: 
 target, say. A group is two numpy arrays, `times[T]` and `values[T, S]`, and a row that says "only these K
 of the S values changed" costs one copy of the previous row and one indexed write.
 
-Memory is bounded: at most `max_series` columns over all groups and `retention * MAX_ROWS_PER_SECOND` rows in
-a group, 8 bytes a cell. Rows are laid out with slack for half as many again, and while a full buffer is
-replaced the old one is still there, so the peak is 2.5 times the live cells. `Window.nbytes` measures it.
+Memory is bounded: at most `max_series` columns over all groups, a share of them in one group, and
+`retention * MAX_ROWS_PER_SECOND` rows in a group, 8 bytes a cell. Rows are laid out with slack for half as many
+again, and while a full buffer is replaced the old one is still there, so the peak is 2.5 times the live cells.
+`Window.nbytes` measures it.
 
 Not safe for concurrent use from several threads; arrays that `select` returned stay valid for ever, because
 rows are only ever added behind them and a full buffer is replaced, not moved.
@@ -40,14 +41,16 @@ _SELECTIONS = 512
 class Window:
     """Groups of series over the last `retention` seconds, at most `max_series` of them in all.
 
-    It is a `SeriesSource`. `refused_series` counts the requests for a column that the cap refused.
+    `group_series`: the most in one group, so that one that is out of hand leaves room for the others.
+    It is a `SeriesSource`. `refused_series` counts the requests for a column that a cap refused.
     """
 
-    def __init__(self, retention: float, max_series: int) -> None:
+    def __init__(self, retention: float, max_series: int, group_series: int | None = None) -> None:
         if retention <= 0 or max_series <= 0:
             raise ValueError("retention and max_series must be positive")
         self.retention = retention
         self.max_series = max_series
+        self.group_series = max_series if group_series is None else group_series
         self.refused_series = 0
         self._groups: dict[str, Group] = {}
         self._series = 0
@@ -92,12 +95,14 @@ class Window:
         frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
 
-    def _take(self) -> bool:
-        """Account for one more column; false when the cap is reached."""
-        if self._series >= self.max_series:
-            for group in self._groups.values():
-                group.reclaim()
-        if self._series >= self.max_series:
+    def _take(self, group: Group) -> bool:
+        """Account for one more column of a group; false when a cap is reached."""
+        if group.series >= self.group_series:
+            group.reclaim()
+        elif self._series >= self.max_series:
+            for other in self._groups.values():
+                other.reclaim()
+        if group.series >= self.group_series or self._series >= self.max_series:
             self.refused_series += 1
             return False
         self._series += 1
@@ -125,6 +130,7 @@ class Group:
         self._names: dict[str, list[int]] = {}
         self._ended: dict[int, float] = {}  # column -> time of its end
         self._free: list[int] = []
+        self._reclaimed_at: float | None = float("nan")  # the newest row then
         self._selections: dict[tuple[Matcher, ...], _Selection] = {}
         self.refused_rows = 0
         self.restarts = 0
@@ -158,7 +164,7 @@ class Group:
         if known is not None:
             self._ended.pop(known, None)
             return known
-        if not self._window._take():
+        if not self._window._take(self):
             return None
         if self._free:
             number = self._free.pop()
@@ -192,6 +198,10 @@ class Group:
         for number in columns:
             self._now[number] = STALE
             self._ended[number] = at
+
+    def __contains__(self, labels: Labels) -> bool:
+        """Whether it has a column for a series, if only of an ended one."""
+        return labels in self._columns
 
     def has(self, name: str) -> bool:
         """Whether it has a series of that name, if only an ended one."""
@@ -232,15 +242,21 @@ class Group:
     def reclaim(self) -> None:
         """Drop rows beyond the retention, and free the columns of series that ended before them."""
         self._expire()
-        if not self._ended:
+        if not self._ended or self.last_time == self._reclaimed_at:  # it is asked for each series that a cap refuses
             return
+        self._reclaimed_at = self.last_time
         oldest = self._times[self._first] if self.rows else float("inf")
-        gone = [number for number, at in self._ended.items() if at < oldest]
+        gone = {number for number, at in self._ended.items() if at < oldest}
+        for name in {self.labels(number).name for number in gone}:
+            self._names[name] = [number for number in self._names[name] if number not in gone]
+            if not self._names[name]:
+                del self._names[name]
         for number in gone:
-            del self._ended[number]
-            self._unindex(number)
+            del self._ended[number], self._columns[self.labels(number)]
             self._labels[number] = None
             self._free.append(number)
+        if gone:
+            self._selections.clear()
         self._window._give(len(gone))
 
     def select(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Frame | None:

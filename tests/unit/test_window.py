@@ -257,6 +257,39 @@ def test_nonsense_is_refused(retention, most):
         Window(1.0, most)
 
 
+def test_a_group_out_of_hand_leaves_room_for_the_others():
+    window = Window(100.0, 10, group_series=4)
+    wild, tame = window.group("wild"), window.group("tame")
+    for t in range(20):  # other series in every row
+        columns = [c for i in range(3) if (c := wild.column(series("m", t=str(t), i=str(i)))) is not None]
+        wild.append(float(t), columns, [1.0] * len(columns))
+        wild.end(columns)
+    assert wild.series == 4 and window.refused_series > 50
+    assert all(tame.column(series("m", i=str(i))) is not None for i in range(4))
+    wild.append(200.0)
+    assert wild.column(series("m", t="new")) is not None  # what ended is reclaimed after the retention
+
+
+def test_refusing_a_series_does_not_look_at_all_that_ended_each_time(monkeypatch):
+    window = Window(100.0, 10, group_series=4)
+    group = window.group("g")
+    columns = [group.column(series("m", i=str(i))) for i in range(4)]
+    group.append(1.0, columns, [1.0] * 4)
+    group.end(columns)
+    group.append(2.0)
+    looked = 0
+
+    class Ended(dict):
+        def items(self):
+            nonlocal looked
+            looked += 1
+            return super().items()
+
+    group._ended = Ended(group._ended)
+    assert [group.column(series("n", i=str(i))) for i in range(50)] == [None] * 50
+    assert looked == 1
+
+
 class Model(RuleBasedStateMachine):
     """Random use against a plain dictionary of samples."""
 

@@ -141,3 +141,21 @@ def test_no_engine_is_not_health() -> None:
 )  # fmt: skip
 def test_numbers_as_people_read_them(value: float | None, unit: str, text: str) -> None:
     assert render(value, unit) == text
+
+
+def test_entities_that_went_away_are_forgotten() -> None:
+    """A page may show other ranks at every scrape: neither memory nor stored signals may grow with them."""
+    window = Window(300, 1000)
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window, retention=300))
+    group = window.group("engines")
+    for cycle in range(400):
+        at = 1000.0 + STEP * cycle
+        column = group.column(Labels({"__name__": "kvitals_target_up", "engine": f"e/{cycle}"}))
+        assert column is not None
+        group.append(at, [column], [0.0])
+        judge.judge(Span(at))
+        group.end([column])
+        if cycle == 100:
+            before = len(judge.memory)
+    assert len(judge.memory) <= before
+    assert judge.signals.store.series <= 2 * 300 / STEP

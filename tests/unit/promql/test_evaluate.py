@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from series.promql import Limits, PromQLError, Vector, evaluate, evaluate_range, parse
+from series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse
 from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
 
 NAN, INF = math.nan, math.inf
@@ -298,3 +298,26 @@ def test_steps_of_a_subquery_are_multiples_of_its_step() -> None:
     result = evaluate("count_over_time(vector(1)[5m:])", source, 600, subquery_step=30.0)
     assert isinstance(result, Vector)
     assert result.values.tolist() == [11]
+
+
+def test_expressions_of_one_moment_share_what_they_have_in_common() -> None:
+    queries = [
+        "sum by (s) (rate(m[30s])) / sum by (s) (increase(m[30s]))",
+        "sum by (s) (rate(m[30s])) > 0",
+        "m + m",
+        "clamp_min(sum by (s) (rate(m[30s])), 0)",
+        "quantile_over_time(0.5, m[30s])",
+        "max_over_time(sum by (s) (m)[20s:10s])",
+        "1 / vector(0)",
+        "1 / vector(-0)",
+        "m / 0",
+        "m / -0",
+    ]
+    source = Memory(*TICKS.frames)
+    moment = Moment(source, 40)
+    for query in queries:
+        alone, together = evaluate(query, TICKS, 40), moment.evaluate(query)
+        assert isinstance(alone, Vector) and isinstance(together, Vector)
+        assert together.labels == alone.labels
+        np.testing.assert_array_equal(together.values, alone.values)
+    assert len(source.asked) == 3  # m[30s], m, and m at the steps of the subquery
