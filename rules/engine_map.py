@@ -120,6 +120,8 @@ class Flag(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     fact: str = ""  # a number
     info: str = ""  # or a string
     given: bool = False  # the fact is 1 where the flag has any value at all
+    negated: bool = False  # the flag switches off what the fact says is on
+    per: str = ""  # the number is for as many engines as this fact says, the fact for one of them
     defaults: tuple[Default, ...] = ()
     note: str = ""
 
@@ -257,9 +259,13 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
                     info[flag.info] = text
                 continue
             number = _given(flags.get(name)) if flag.given else flags.number(name)
+            number = 1.0 - number if number is not None and flag.negated else number
             number = default if number is None and isinstance(default, float) else number
             if isinstance(number, float):
                 facts[flag.fact] = number
+        for flag in self.flags.values():
+            if flag.per and flag.fact in facts:
+                facts[flag.fact] /= max(facts.get(flag.per, 1.0), 1.0)
         return facts, info
 
 
