@@ -238,6 +238,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             self,
             metrics=tuple(metrics),
             ignored=ignored,
+            lazy=self.lazy or any(guest.lazy for guest in guests),  # a lazy guest is the one whose page it is
             replica_labels=tuple(dict.fromkeys(label for m in (self, *guests) for label in m.replica_labels)),
             companions=tuple(prefix for guest in guests for prefix in guest.recognise.prefixes),
         )

@@ -94,7 +94,7 @@ def recognise(layout: Layout, maps: Sequence[EngineMap], prefixes: Mapping[str, 
     present = [(n, m) for n, m in found if n]
     if not present:
         return None
-    named = [m for _, m in present if m.recognise.names]
+    named = [m for _, m in present if m.recognise.names and not m.guest]
     hosts = [(n, m) for n, m in present if not m.guest] or present
     system = named[0] if named else max(hosts, key=lambda one: one[0])[1]
     guests = [m for _, m in present if m.guest and m is not system]
