@@ -20,7 +20,10 @@ OWN = ("kvitals_target_", "kvitals_scrape_", "kvitals_engine_", "kvitals_family_
 SHAPE = {"summary": "histogram"}
 """Of a summary the sum and the count are read, which a histogram has too."""
 
-SUBJECTS = tuple("latency load kv prefix tokens speculation lora offload transfer process parallel".split())
+SUBJECTS = [
+    *("latency", "load", "kv", "prefix", "tokens", "speculation"),
+    *("lora", "offload", "transfer", "process", "parallel"),
+]
 """What only engines tell."""
 
 
