@@ -48,17 +48,26 @@ class Sources:
         self._found: dict[str, Target] = {}  # URL -> engine that was found among the processes
         self._told: dict[str, tuple[str, ...]] = {}  # source -> what was last said of it
         self._reading = asyncio.Lock()  # one look at the files at a time
+        self._pods_failed = False
 
     @property
     def may_grow(self) -> bool:
         """Whether targets may come later by themselves, so that none for now is no mistake."""
         return not self._urls and bool(self._config.agent.targets_file or self._config.kubernetes)
 
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The sources that could not be read at the last look, of `files` and `kubernetes`."""
+        failed = {"files": bool(self._files.problems), "kubernetes": self._pods_failed}
+        return tuple(name for name, so in failed.items() if so and not self._urls)
+
     def configure(self, config: Config) -> None:
-        """Take another configuration. What is known from sources that stay is kept."""
+        """Take another configuration. What is known from sources that stay is kept; what is wrong is told anew."""
+        self._told.clear()
         self._files.name(config.agent.targets_file)
         if config.kubernetes != self._config.kubernetes:
             self._pods = Pods(config.kubernetes) if config.kubernetes else None
+            self._pods_failed = False
         if config.kubernetes is None:
             self._known_pods = ()
         self._config = config
@@ -105,11 +114,12 @@ class Sources:
         try:
             found = await pods.list()
         except KubernetesError as error:
+            self._pods_failed = pods is self._pods
             kept = f"; the {len(self._known_pods)} pods known so far stay" if self._known_pods else ""
             self._say("pods", [f"pods not listed: {error}{kept}"], said)
         else:
             if pods is self._pods:  # else the configuration changed meanwhile
-                self._known_pods = found.targets
+                self._known_pods, self._pods_failed = found.targets, False
             self._say("pods", found.notes, said)
         return self._known_pods
 

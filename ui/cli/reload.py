@@ -37,6 +37,7 @@ class Reload:
         self._success = True
         self._loaded = time.time()
         self._group = pipeline.node.window.group("configuration")
+        self._placed: list[int] = []  # columns of what was said last
 
     async def look(self, at_once: bool = False) -> bool:
         """Take changes over, if it is time to look again. at_once: load the configuration in any case. Whether the
@@ -52,15 +53,19 @@ class Reload:
         return await self._pipeline.node.files_changed()
 
     def say(self, t: float) -> None:
-        """How the last change went, as families at `t`, seconds since the epoch."""
+        """How the last change went and how the sources of targets fare, as families at `t`, seconds since the epoch."""
+        failing = self._pipeline.node.sources_failing
+        state = {"sense": "targets", "state": "partial" if failing else "ok", "reason": ",".join(failing)}
         own = {"cluster": self._at_start.labels.cluster, "node": self._at_start.labels.node}
         said = {
-            "kvitals_config_reload_success": float(self._success),
-            "kvitals_config_loaded_timestamp_seconds": self._loaded,
+            Labels({METRIC_NAME: "kvitals_config_reload_success", **own}): float(self._success),
+            Labels({METRIC_NAME: "kvitals_config_loaded_timestamp_seconds", **own}): self._loaded,
+            Labels({METRIC_NAME: "kvitals_sense_state", **own, **state}): 1.0,
         }
-        placed = {self._group.column(Labels({METRIC_NAME: name, **own})): value for name, value in said.items()}
-        kept = {column: value for column, value in placed.items() if column is not None}
-        self._group.append(t, list(kept), list(kept.values()))
+        placed = {column: value for labels, value in said.items() if (column := self._group.column(labels)) is not None}
+        self._group.end([column for column in self._placed if column not in placed])
+        self._placed = list(placed)
+        self._group.append(t, self._placed, list(placed.values()))
 
     @property
     def status(self) -> dict[str, Any]:

@@ -21,11 +21,19 @@ class Search:
         self._console = console
         self._begun = time.monotonic()
         self._looking: asyncio.Task[Look] | None = None
+        self._for = pipeline.node.config  # the configuration of the look under way
+        self._again = False
 
     def begin(self, at_once: bool = False) -> None:
-        """Look now, from the beginning. at_once: targets files that changed just now are read."""
+        """Look now, or after the look that is under way, unless that is for another configuration.
+
+        at_once: targets files that changed just now are read.
+        """
+        if self._looking is not None and self._for is self._node.config:
+            self._again = True
+            return
         self.stop()
-        self._begun = time.monotonic()
+        self._begun, self._for, self._again = time.monotonic(), self._node.config, False
         self._looking = asyncio.create_task(self._node.look(at_once))
 
     async def follow(self) -> None:
@@ -34,7 +42,7 @@ class Search:
             looked, self._looking = self._looking, None
             for line in await self._node.adapt(looked.result()):
                 self._console.print(line, style="dim", markup=False, soft_wrap=True)
-        if self._looking is None and time.monotonic() - self._begun > EVERY_SECONDS:
+        if self._looking is None and (self._again or time.monotonic() - self._begun > EVERY_SECONDS):
             self.begin()
 
     def stop(self) -> None:

@@ -297,10 +297,12 @@ async def test_a_node_follows_its_pods_and_keeps_them_while_the_api_fails(api: A
         (line,) = await node.refresh()
         assert "may not list pods" in line and line.endswith("the 1 pods known so far stay")
         assert node.targets == ["http://127.0.0.1:10"]
+        assert node.sources_failing == ("kubernetes",)
         assert await node.refresh() == []  # said once
         api.answer = None
         api.pods = []
         assert await node.refresh() == ["http://127.0.0.1:10: no longer named, forgotten"]
+        assert node.sources_failing == ()
     finally:
         await node.close()
 

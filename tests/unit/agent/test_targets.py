@@ -215,11 +215,12 @@ class TestNode:
             assert frame.values.tolist() == [[3.0], [3.0]]
             await node.close()
 
-    async def test_another_name_begins_anew(self) -> None:
-        node = Node(Config(targets=(Target(url=DEAD, name="old"),)))
+    @pytest.mark.parametrize("more", [{"name": "new"}, {"name": "new", "prefixes": {"a_": "b_"}}])
+    async def test_another_name_begins_anew(self, more: dict[str, Any]) -> None:
+        node = Node(Config(targets=(Target(url=DEAD, name="new" if "prefixes" in more else "old"),)))
         await node.open()
         await read(node)
-        node.reconfigure(Config(targets=(Target(url=DEAD, name="new"),)))
+        node.reconfigure(Config(targets=(Target(url=DEAD, **more),)))
         said = await node.refresh()
         assert said[0] == f"{DEAD}: changed, watched from now on"
         await read(node)

@@ -215,9 +215,16 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
 
             await until(kept, agent)
             assert await seen(2)
+
+            async def state(expected: str) -> bool:
+                found = await agent.query('kvitals_sense_state{sense="targets"}')
+                return [labels["state"] for labels, _ in found] == [expected]
+
+            await until(lambda: state("partial"), agent)
             (tmp_path / "sd" / "b.json").unlink()
             agent.process.send_signal(signal.SIGHUP)
             await until(lambda: seen(1), agent)
+            await until(lambda: state("ok"), agent)
 
             rule = (Path(__file__).parents[3] / "rules" / "codes" / "LAT01-ttft-slo-breach.yaml").read_text()
             own = rule.replace("LAT01", "OWN01").replace("ttft-slo-breach", "own-breach")
