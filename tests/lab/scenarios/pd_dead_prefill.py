@@ -7,7 +7,7 @@ LOAD = (Tenant("chat", clients=12, prefix=256, question=64, answer=24),)
 
 SCENARIO = Scenario(
     wrong="The prefill engine was killed; the decode engine fails on every prompt that it is sent for its KV.",
-    expect=("DIS09", "TEL01"),
+    expect=("PDX06", "TEL01"),
     slo=Slo(ttft_p99=2.0, itl_p99=0.5),
     system="pd",
     engines=("prefill", "decode"),

@@ -8,7 +8,7 @@ IMPATIENT = Tenant("impatient", rate=4.0, question=480, answer=16)
 
 SCENARIO = Scenario(
     wrong="Four prompts a second are prefilled and never fetched; their KV is pinned for 6 s each.",
-    expect=("DIS10",),
+    expect=("PDX07",),
     slo=Slo(ttft_p99=1.0, itl_p99=0.3),
     system="pd",
     engines=("prefill", "decode"),
