@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -36,6 +37,9 @@ VERSION = "version endpoint"
 MODELS = "models endpoint"
 SERVER_INFO = "server info endpoint"
 CONFIGURATION = "configuration"
+
+MAX_RANKS = 256
+"""Engines on one page, those that went away within the window included. Each is judged by every rule."""
 
 MAX_ADAPTERS = 64
 """LoRA adapters with a series of their own; more are "other"."""
@@ -136,6 +140,7 @@ class Translator:
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
         self._group: Group = window.group(key)
+        self._retention = window.retention
         self.identity = identity
         self._maps = maps
         self._prefixes = dict(prefixes or {})
@@ -144,6 +149,7 @@ class Translator:
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
         self._outdated = False  # the plan was made with other facts than are known now
+        self._ranks: dict[str, float] = {}  # rank -> when it was last on the page
         self._restarts: dict[str, int] = {}  # rank -> restarts seen
         self._changes: dict[Labels, float] = {}  # counters of changes
         self._started: float | None = None  # the process's start time on the last good page
@@ -163,9 +169,9 @@ class Translator:
         if page.fresh and system is None:
             self.forget()
         if page.fresh and system is not None:
-            self._compile(page.layout, system)
+            self._compile(t, page.layout, system)
         elif self._plan is not None and self._outdated:
-            self._compile(self._plan.layout, self._plan.reading.system)
+            self._compile(t, self._plan.layout, self._plan.reading.system)
             values = self._plan.raw.copy()
             values[page.indices] = page.values
             page = Page(page.layout, True, np.arange(values.size), values, page.timestamped)
@@ -203,9 +209,10 @@ class Translator:
         told = (self._info.get(source, {}).get("version", "") for source in (VERSION, SERVER_INFO))
         return next(filter(None, told), "")
 
-    def _compile(self, layout: Layout, system: EngineMap) -> None:
+    def _compile(self, t: float, layout: Layout, system: EngineMap) -> None:
         before, self._outdated = self._plan, False
-        reading = read(layout, system, self._told_version(), self.identity, self.reading, self._prefixes)
+        admit = partial(self._admit, t)
+        reading = read(layout, system, self._told_version(), self.identity, self.reading, self._prefixes, admit)
         plan = _empty_plan(layout, reading)
         if before is not None:
             _carry(before, plan)
@@ -232,6 +239,16 @@ class Translator:
         self._plan = plan
         self._understood(reading)
 
+    def _admit(self, t: float, ranks: Sequence[str]) -> list[str]:
+        """The ranks of a page that are taken: those known already, then new ones while there is room."""
+        self._ranks |= dict.fromkeys(self.reading.ranks if self.reading else (), t)
+        self._ranks = {rank: seen for rank, seen in self._ranks.items() if t - seen <= self._retention}
+        for rank in ranks:
+            if rank in self._ranks or len(self._ranks) < MAX_RANKS:
+                self._ranks[rank] = t
+        self._restarts = {rank: n for rank, n in self._restarts.items() if rank in self._ranks}
+        return [rank for rank in ranks if rank in self._ranks]
+
     def _place(self, plan: _Plan, labels: Labels, sources: list[_Source], largest: bool) -> None:
         column = self._group.column(labels)
         if column is None:
@@ -247,6 +264,7 @@ class Translator:
                 column = self._group.column(meaning.changes)
                 if column is not None:
                     plan.changes[position] = (meaning.changes, column)
+        self._changes = {counter: n for counter, n in self._changes.items() if counter in self._group}
 
     def _write(self, plan: _Plan, t: float, page: Page) -> None:
         index, new = page.indices, page.values
@@ -362,7 +380,7 @@ class Translator:
     def _count_drops(self, plan: _Plan, page: Page) -> None:
         self.status.drop("duplicate", page.layout.duplicates)
         self.status.drop("own_timestamp", page.timestamped)
-        self.status.drop("series_cap", plan.refused)
+        self.status.drop("series_cap", plan.refused + plan.reading.oversized + plan.reading.left_out)
         self.status.drop("scale", plan.reading.unscaled)
 
     def _understood(self, reading: Reading) -> None:

@@ -6,7 +6,7 @@ never come here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.senses.exposition import Layout, Series
@@ -16,6 +16,9 @@ from rules.versions import in_range, release
 from series.types import METRIC_NAME, Labels
 
 PARTS = ("_bucket", "_sum", "_count")
+MAX_LABEL = 512
+"""Characters in a label's value. A series with a longer one is not taken: it is kept for as long as the window."""
+
 PAGE = ""
 """The rank of an entity that is the page as a whole, where it has ranks."""
 
@@ -59,6 +62,8 @@ class Reading:
     outdated: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # raw names
     unscaled: int = 0  # samples whose scale is a fact that is not known
+    oversized: int = 0  # samples with a label that is too long
+    left_out: int = 0  # samples of ranks beyond those that are taken
     zeros: list[Labels] = field(default_factory=list)  # series that the page has only once they are more than 0
     start: int | None = None  # position of the process's start time
     users: set[tuple[Labels, str]] = field(default_factory=set)  # series of a GPU (without a name), who uses it
@@ -116,12 +121,14 @@ def read(
     identity: Identity,
     before: Reading | None = None,
     prefixes: Mapping[str, str] | None = None,
+    admit: Callable[[Sequence[str]], Sequence[str]] = tuple,
 ) -> Reading:
     """Understand a layout. `told_version` is what one of the engine's endpoints said, or empty.
 
-    `before` is the target's last reading, whose meanings are taken over where they still hold.
+    `before` is the target's last reading, whose meanings are taken over where they still hold. `admit` says which of
+    a page's ranks are taken; the samples of others are left out.
     """
-    return _Reader(layout, system, told_version, identity, before, prefixes or {}).reading
+    return _Reader(layout, system, told_version, identity, before, prefixes or {}, admit).reading
 
 
 class _Reader:
@@ -133,6 +140,7 @@ class _Reader:
         identity: Identity,
         before: Reading | None,
         prefixes: Mapping[str, str],
+        admit: Callable[[Sequence[str]], Sequence[str]],
     ) -> None:
         self._layout = layout
         self._map = system
@@ -143,10 +151,16 @@ class _Reader:
         self._raws = {name: self._raw(self._names[name]) for name in names}
         self._ranks = {series: self._rank_of(series) for series in layout.series if series[0] in self._own}
         self._on_page = {raw for raw, _ in self._raws.values()}
-        ranks = sorted({rank for rank in self._ranks.values() if rank}, key=_natural) or ["0"]
+        shown = sorted({rank for rank in self._ranks.values() if rank}, key=_natural)
+        admitted = admit([rank for rank in shown if len(rank) <= MAX_LABEL])
+        refused = set(shown).difference(admitted)
+        self._left_out = {series for series, rank in self._ranks.items() if rank in refused}
+        for series in self._left_out:
+            del self._ranks[series]
+        ranks = list(admitted) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
         source = "version endpoint" if usable(told_version) else "names on the page"
-        self.reading = Reading(system, version, source, ranks, self._models(ranks))
+        self.reading = Reading(system, version, source, ranks, self._models(ranks), left_out=len(self._left_out))
         self._read_roles()
         self._read_infos()
         self._read_telemetry()
@@ -157,7 +171,8 @@ class _Reader:
         facts = {rank: {fact: known.get(fact) for fact in scales} for rank, known in self.reading.facts.items()}
         self.reading.context = (version, ranks, self.reading.models, facts, winners)
         if before is not None and before.context == self.reading.context:
-            self.reading.memo, self.reading.unscaled = before.memo, before.unscaled
+            self.reading.memo = before.memo
+            self.reading.unscaled, self.reading.oversized = before.unscaled, before.oversized
         self._read_series(entries, winners)
         if system.replica_labels:
             self._leave_replicas_out()
@@ -185,7 +200,7 @@ class _Reader:
         models: dict[str, dict[str, None]] = {}
         for series, own in self._ranks.items():
             model = dict(series[1]).get(self._map.model_label)
-            if model is not None:
+            if model is not None and len(model) <= MAX_LABEL:
                 for rank in [own] if own else ranks:
                     models.setdefault(rank, {})[model] = None
         several = self._map.kind in ("router", "gateway")
@@ -233,7 +248,9 @@ class _Reader:
         memo: dict[Series, Meaning | None] = {}  # without the series that are gone
         for position, series in enumerate(self._layout.series):
             raw, part = self._raws[series[0]]
-            if raw in accepted:
+            if series in self._left_out:
+                pass
+            elif raw in accepted:
                 memo[series] = self._remember(series, part, accepted[raw], winners)
                 if self._names[series[0]] == self._map.start_time:
                     reading.start = position
@@ -277,6 +294,9 @@ class _Reader:
             labels["le"] = bound if scale == 1.0 or bound == "+Inf" else f"{(_fact(bound) or 0.0) * scale:.12g}"
         labels["model"] = raw_labels.get(self._map.model_label) or self._model(rank)
         labels |= own_labels
+        if any(len(value) > MAX_LABEL for value in labels.values()):
+            reading.oversized += 1
+            return None
         engine = "" if self._map.kind == "exporter" else reading.engine(rank, self._identity)
         own = self._identity.series(entry.family + part, engine, **labels)
         return Meaning(
@@ -335,7 +355,7 @@ class _Reader:
     def _read_user(self, series: Series, meaning: Meaning | None) -> None:
         labels = dict(series[1])
         user = "/".join(labels[label] for label in self._map.users if labels.get(label))
-        if user and meaning is not None:
+        if user and meaning is not None and len(user) <= MAX_LABEL:
             self.reading.users.add((meaning.labels.keep(("cluster", *self._map.series_labels)), user))
 
     def _model(self, rank: str | None) -> str:
@@ -369,7 +389,7 @@ class _Reader:
             if numbers.get(fact) is None and x is not None and y is not None:
                 numbers[fact] = x * y
         self._know(rank, numbers)
-        strings = {ours: labels.get(theirs, "None") for ours, theirs in info.strings.items()}
+        strings = {ours: labels.get(theirs, "None")[:MAX_LABEL] for ours, theirs in info.strings.items()}
         self.reading.info.setdefault(rank, {}).update({k: v for k, v in strings.items() if v != "None"})
 
     def _know(self, rank: str, facts: dict[str, float | None]) -> None:
@@ -427,7 +447,7 @@ def _shown(telemetry: Telemetry, present: set[str], facts: dict[str, float]) -> 
 def _names(labels: dict[str, str], *lists: str) -> frozenset[str]:
     """The names in labels that hold comma-separated ones."""
     names = ",".join(labels.get(label, "") for label in lists).split(",")
-    return frozenset(name.strip() for name in names if name.strip())
+    return frozenset(name.strip() for name in names if 0 < len(name.strip()) <= MAX_LABEL)
 
 
 def _natural(rank: str) -> tuple[int, str]:
