@@ -39,9 +39,9 @@ class Verdict:
         return (d for d in self.decided if d.truth is truth)
 
     @property
-    def false(self) -> Decided | None:
-        """The first comparison that was false."""
-        return next(self._with(False), None)
+    def false(self) -> list[Decided]:
+        """The comparisons that were false, in order."""
+        return list(self._with(False))
 
     @property
     def unknown(self) -> list[Decided]:

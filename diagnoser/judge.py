@@ -225,8 +225,11 @@ class Judge:
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span)[0]}" for n in absent)
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
-        """The first false comparison, with its numbers."""
-        return describe(verdict.false, entity, self.signals.known, self.knowledge) if verdict.false else ""
+        """The first false comparison of a measured number, with its value, else the first at all."""
+        units = {name: signal.unit for name, signal in self.knowledge.signals.items()}
+        measured = [d for d in verdict.false if any(units[n] != "bool" for n in signal_names(d.comparison.left))]
+        first = next(iter(measured or verdict.false), None)
+        return describe(first, entity, self.signals.known, self.knowledge) if first else ""
 
 
 def _promoted(found: list[Judgement]) -> list[Judgement]:
