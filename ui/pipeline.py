@@ -19,8 +19,10 @@ from diagnoser.triage import triage
 from rules.finding import Slo, Source, Triage
 from rules.loader import Knowledge
 from series.capture import Record
+from series.promql import evaluate, parse
 from series.types import Frame, Matcher
 
+_OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
 STEP_SECONDS = 5.0
 FAST_SECONDS = 60.0
 SLOW_SECONDS = 900.0
@@ -110,13 +112,22 @@ class Pipeline:
         return self._document
 
     def _triage(self, span: Span) -> Triage:
-        return triage(self.judge, self.judgements, span, self.source, self._slo(), self._mutes())
+        return triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
 
-    def _slo(self) -> list[Slo]:
-        said = objectives.general(self.setup.config, self.setup.slo_sources)
-        return [Slo(found.name, found.seconds, found.source) for found in said]
+    def _slo(self, at: float) -> list[Slo]:
+        """What the engines are judged by, each value once; where there is no engine, what one would be judged by."""
+        found = evaluate(_OBJECTIVES, self.node.window, at)
+        series = [] if isinstance(found, float) else found
+        said = {(labels["slo"], value, labels["source"]) for labels, value in series}
+        general = objectives.general(self.setup.config, self.setup.slo_sources)
+        return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general}, key=_by_name)]
 
     def _mutes(self) -> list[Mute]:
         return [
             Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.setup.config.mutes
         ]
+
+
+def _by_name(objective: tuple[str, float, str]) -> tuple[int, float, str]:
+    name, seconds, source = objective
+    return objectives.NAMES.index(name), seconds, source
