@@ -117,7 +117,7 @@ class Pipeline:
     def _slo(self, at: float) -> list[Slo]:
         """What the engines are judged by, each value once; where there is no engine, what one would be judged by."""
         found = evaluate(_OBJECTIVES, self.node.window, at)
-        series = [] if isinstance(found, float) else found
+        series = () if isinstance(found, float) else found
         said = {(labels["slo"], value, labels["source"]) for labels, value in series}
         general = objectives.general(self.setup.config, self.setup.slo_sources)
         return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general}, key=_by_name)]
