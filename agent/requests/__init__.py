@@ -1,0 +1,1 @@
+"""Requests: what observers say of them, stitched into one record each, counted by tenant."""
