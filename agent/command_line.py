@@ -64,8 +64,15 @@ LAUNCHERS = (
         short={
             "tp": "tensor-parallel-size",
             "tp-size": "tensor-parallel-size",
+            "pp": "pipeline-parallel-size",
+            "pp-size": "pipeline-parallel-size",
             "dp": "data-parallel-size",
             "dp-size": "data-parallel-size",
+            "ep": "expert-parallel-size",
+            "ep-size": "expert-parallel-size",
+            "dcp": "decode-context-parallel-size",
+            "dcp-size": "decode-context-parallel-size",
+            "enable-hicache": "enable-hierarchical-cache",
         },
     ),
 )
