@@ -145,6 +145,7 @@ class Recognise(Struct, frozen=True, forbid_unknown_fields=True):
     version_path: str = ""
     models_path: str = ""
     info_path: str = ""  # answers with the configuration as JSON
+    old_info_path: str = ""  # where versions that do not know that path have it
     not_prefixes: tuple[str, ...] = ()  # of names that look like its own and are another program's
     names: tuple[str, ...] = ()  # a page with one of these is this program's, and without any it is not
 
@@ -293,6 +294,18 @@ def load_map(system: str) -> EngineMap:
     for metric in found.metrics:
         metric.expected_in(found.newest), metric.known_in(found.newest)
     return found
+
+
+@lru_cache(maxsize=64)
+def find_map(system: str) -> EngineMap | None:
+    """The map of a system by a name that anybody may have given; None where there is none."""
+    return load_map(system) if system in systems() else None
+
+
+@lru_cache(maxsize=1)
+def told_by_programs() -> frozenset[str]:
+    """The families that some program's page feeds; others are the agent's own."""
+    return frozenset(metric.family for system in systems() for metric in load_map(system).metrics)
 
 
 def systems() -> list[str]:

@@ -218,6 +218,9 @@ class ScrapeSense:
             if not path:
                 continue
             answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
+            if source == SERVER_INFO and answer.status == 404 and paths.old_info_path:
+                old = root.with_path(root.path.rstrip("/") + paths.old_info_path)
+                answer = await self._get(state, old, _FACTS_BYTES)
             if answer.status:
                 facts, info = _told(source, answer.body, reading.system.endpoint)
                 now = self._clock()

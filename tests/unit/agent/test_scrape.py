@@ -383,6 +383,31 @@ async def test_version_and_context_length_are_asked_once():
         assert frame.values[-1].tolist() == [4096.0]
 
 
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+async def test_the_server_info_of_old_versions_is_elsewhere(path):
+    seen: list[str] = []
+    page = b'# TYPE sglang:token_usage gauge\nsglang:token_usage{model_name="m"} 0.5\n'
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            asked = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+            seen.append(asked)
+            known = {"/metrics": http(page), path: http(b'{"version":"0.5.2","page_size":64,"api_key":"s3cret"}')}
+            writer.write(known.get(asked, http(b"", "404 Not Found")))
+            await writer.drain()
+
+    window = Window(100.0, 10_000)
+    async with serving(handle) as address, ScrapeSense(window) as sense:
+        key = sense.add(Target(url=address))
+        await rounds(sense, key, 4)
+        assert seen.count("/server_info") == 1 and seen.count("/get_server_info") == (path == "/get_server_info")
+        reading = sense.translator(key).reading
+        assert reading is not None and reading.version == "0.5.2"
+        wanted = {"__name__": "kvitals_engine_fact", "fact": "block_tokens"}
+        [frame] = window.select([Matcher(k, MatchOp.EQ, v) for k, v in wanted.items()], 0, 1e12)
+        assert frame.values[-1].tolist() == [64.0]
+
+
 @pytest.mark.parametrize("answer", [http(b"", "404 Not Found"), http(b"[]"), http(b'{"version": 3}'), http(b"\xff")])
 async def test_odd_answers_to_what_was_asked_are_answers(answer):
     seen: list[str] = []
