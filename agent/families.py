@@ -25,8 +25,8 @@ from functools import partial
 import numpy as np
 
 from agent.senses.exposition import Indices, Layout, Page
+from agent.senses.reading import MAX_LABEL, Meaning, Reading, read, recognise
 from agent.senses.reading import PAGE as WHOLE
-from agent.senses.reading import Meaning, Reading, read, recognise
 from agent.senses.status import Identity, Outcome, Status
 from rules.engine_map import EngineMap
 from series.types import METRIC_NAME, Bools, Floats, Labels
@@ -128,6 +128,27 @@ class _Plan:
         return {*self.columns.tolist(), *self.sums, *self.peaks, *self.zeros, *counters} - {NOWHERE}
 
 
+class _Admission:
+    """Lets in at most so many different names within the retention: those known already, then new ones."""
+
+    def __init__(self, most: int, retention: float) -> None:
+        self._most = most
+        self._retention = retention
+        self.known: dict[str, float] = {}  # name -> when it was last there
+
+    def admit(self, t: float, names: Sequence[str]) -> list[str]:
+        """Those of the names that are let in at `t`."""
+        there = set(names)
+        self.known = {
+            n: t if n in there else at for n, at in self.known.items() if n in there or t - at <= self._retention
+        }
+        for name in names:
+            if len(self.known) >= self._most:
+                break
+            self.known.setdefault(name, t)
+        return [name for name in names if name in self.known]
+
+
 class Translator:
     """Turns one target's pages into families. Pure: time comes with the page, nothing is read or sent."""
 
@@ -140,7 +161,6 @@ class Translator:
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
         self._group: Group = window.group(key)
-        self._retention = window.retention
         self.identity = identity
         self._maps = maps
         self._prefixes = dict(prefixes or {})
@@ -149,7 +169,9 @@ class Translator:
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
         self._outdated = False  # the plan was made with other facts than are known now
-        self._ranks: dict[str, float] = {}  # rank -> when it was last on the page
+        self._ranks = _Admission(MAX_RANKS, window.retention)
+        self._names = _Admission(MAX_UNKNOWN, window.retention)
+        self._unknown: list[str] = []  # raw names that the map does not know, not more than are told
         self._restarts: dict[str, int] = {}  # rank -> restarts seen
         self._changes: dict[Labels, float] = {}  # counters of changes
         self._started: float | None = None  # the process's start time on the last good page
@@ -211,8 +233,12 @@ class Translator:
 
     def _compile(self, t: float, layout: Layout, system: EngineMap) -> None:
         before, self._outdated = self._plan, False
-        admit = partial(self._admit, t)
+        if self.reading is not None:
+            self._ranks.admit(t, self.reading.ranks)
+        admit = partial(self._ranks.admit, t)
         reading = read(layout, system, self._told_version(), self.identity, self.reading, self._prefixes, admit)
+        self._restarts = {rank: n for rank, n in self._restarts.items() if rank in self._ranks.known}
+        self._unknown = self._names.admit(t, [name for name in reading.unknown if len(name) <= MAX_LABEL])
         plan = _empty_plan(layout, reading)
         if before is not None:
             _carry(before, plan)
@@ -238,16 +264,6 @@ class Translator:
             self._lora_columns.clear()
         self._plan = plan
         self._understood(reading)
-
-    def _admit(self, t: float, ranks: Sequence[str]) -> list[str]:
-        """The ranks of a page that are taken: those known already, then new ones while there is room."""
-        self._ranks |= dict.fromkeys(self.reading.ranks if self.reading else (), t)
-        self._ranks = {rank: seen for rank, seen in self._ranks.items() if t - seen <= self._retention}
-        for rank in ranks:
-            if rank in self._ranks or len(self._ranks) < MAX_RANKS:
-                self._ranks[rank] = t
-        self._restarts = {rank: n for rank, n in self._restarts.items() if rank in self._ranks}
-        return [rank for rank in ranks if rank in self._ranks]
 
     def _place(self, plan: _Plan, labels: Labels, sources: list[_Source], largest: bool) -> None:
         column = self._group.column(labels)
@@ -396,9 +412,7 @@ class Translator:
             }
             self.status.say(topic, said)
         name = "kvitals_name_unknown"
-        unknown = [
-            self.identity.series(name, e, raw=raw) for e in engines.values() for raw in reading.unknown[:MAX_UNKNOWN]
-        ]
+        unknown = [self.identity.series(name, e, raw=raw) for e in engines.values() for raw in self._unknown]
         self.status.say("unknown", dict.fromkeys(unknown, 1.0))
         restarts = {engines[rank]: float(self._restarts.get(rank, 0)) for rank in engines}
         name = "kvitals_engine_restarts_total"
