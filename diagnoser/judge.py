@@ -12,8 +12,9 @@ from diagnoser.expressions import expression
 from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
 from rules.condition import Comparison, Condition, parse_condition
+from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
-from rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
+from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from rules.model import SCOPES, Rule
 from series.promql import Expr, Selector, evaluate, expand
 from series.types import Labels
@@ -21,6 +22,8 @@ from series.types import Labels
 ENTITIES = "kvitals_target_up"
 INFO = "kvitals_engine_info"
 TRAFFIC = "traffic"
+IN_FRONT = ("router", "gateway")
+"""Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
@@ -163,7 +166,11 @@ class Judge:
                 yield Judgement(rule, entity, "n/a", reason, None)
                 continue
             verdict = decide(clear if memory.fired else when, entity, side)
-            yield self._outcome(rule, entity, verdict, memory, span)
+            untold = self._untold(verdict, entity, span) if verdict.truth is None and not memory.fired else ""
+            if untold:
+                yield Judgement(rule, entity, "n/a", untold, verdict)
+            else:
+                yield self._outcome(rule, entity, verdict, memory, span)
 
     def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
         if rule.code not in self._conditions:
@@ -193,6 +200,19 @@ class Judge:
             return f"the engine has no {applies.having}"
         if applies.traffic and not idle and self.signals.known[TRAFFIC].values.get(entity) == 0:
             return f"no traffic in the last {render(span.fast, 'seconds')}"
+        return ""
+
+    def _untold(self, verdict: Verdict, entity: Labels, span: Span) -> str:
+        """Why a program in front of engines could not tell what was missing, where that is no fault of its page."""
+        info = self.info(entity, span.at)
+        known = find_map(info.get("system", "")) if info.get("kind") in IN_FRONT else None
+        if known is None:
+            return ""
+        for name in missing_signals(verdict):
+            for metric in self.signals.untold(name, entity, span):
+                family = family_of(metric, self.knowledge.families)
+                if family in told_by_programs() and not known.tells(family):
+                    return f"a {known.title} need not tell {family}; the engines behind it do"
         return ""
 
     def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:

@@ -101,12 +101,17 @@ class Signals:
                 f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}",
                 "a longer window, or more traffic",
             )
-        for family in self._families(name, span):
-            if not self.exists(family, entity, span):
-                return f"no {family} from this engine", _remedy(family, self.knowledge)
+        for family in self.untold(name, entity, span):
+            return f"no {family} from this engine", _remedy(family, self.knowledge)
         if name in self._readers:
             return "no history before this window", "the running agent keeps a baseline"
         return "no value in the window", ""
+
+    def untold(self, name: str, entity: Labels, span: Span) -> list[str]:
+        """The metrics of a signal that an entity does not have, if the signal has no value for it."""
+        if entity in self.known.get(name, Known()).values:
+            return []
+        return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
     def _compile(self, span: Span) -> dict[str, tuple[Expr, Expr | None]]:
         key = (span.fast, span.slow)

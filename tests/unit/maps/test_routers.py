@@ -8,7 +8,11 @@ from agent.families import Translator
 from agent.senses.exposition import PageParser
 from agent.senses.reading import recognise
 from agent.senses.status import Identity
-from rules.engine_map import load_map, systems
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from rules.engine_map import find_map, load_map, systems
+from rules.loader import load
+from series.types import Labels
 from tests.goldens.names import inventory
 from tests.unit.agent.test_families import Watched
 
@@ -152,3 +156,96 @@ vllm:request_latency_seconds_count{server="http://a:8000",model="m",status="erro
     assert seen.values("kvitals_e2e_seconds_count") == {"h:1": 7.0}
     assert seen.values("kvitals_router_worker_healthy") == {"h:1": 0.0}
     assert seen.values("kvitals_engine_restarts_total") == {"h:1": 0.0}
+
+
+# What rules say of them
+
+
+KNOWLEDGE = load()
+EPP = """
+process_start_time_seconds 1.7e9
+inference_objective_request_total{{model_name="m",target_model_name="a",priority="0"}} {n}
+inference_objective_request_duration_seconds_bucket{{model_name="m",target_model_name="a",le="0.4"}} {n}
+inference_objective_request_duration_seconds_bucket{{model_name="m",target_model_name="a",le="+Inf"}} {n}
+inference_objective_request_duration_seconds_sum{{model_name="m",target_model_name="a"}} {n}
+inference_objective_request_duration_seconds_count{{model_name="m",target_model_name="a"}} {n}
+inference_objective_running_requests{{model_name="m"}} 2
+"""
+LITELLM = """
+litellm_proxy_total_requests_metric_total{{requested_model="m",team="ann"}} {n}
+litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="0.5"}} 0
+litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="5.0"}} {n}
+litellm_llm_api_time_to_first_token_metric_bucket{{model="m",team="ann",le="+Inf"}} {n}
+litellm_llm_api_time_to_first_token_metric_count{{model="m",team="ann"}} {n}
+litellm_llm_api_time_to_first_token_metric_sum{{model="m",team="ann"}} {n}
+"""
+
+
+def judged(first: str, then: str) -> dict[str, Judgement]:
+    """Outcomes by code over twenty seconds, in which one page becomes the other."""
+    seen = Seen()
+    for page in [first] * 8 + [then] * 12:
+        seen.feed(page)
+    objectives = seen.window.group("objectives")
+    for slo, seconds in (("ttft_p99", 2.0), ("itl_p99", 0.2)):
+        column = objectives.column(Labels({"__name__": "kvitals_slo_seconds", "engine": "h:1", "slo": slo}))
+        objectives.append(seen.t, [column], [seconds])
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, seen.window))
+    found = {j.rule.code: j for j in judge.judge(Span(seen.t, fast=18.0, cold=True))}
+    assert judge.crashed == {}
+    return found
+
+
+IDLE_AND_BUSY = {
+    "sglang-router": (captured("sglang-router-0.3.2"), captured("sglang-router-0.3.2-one-worker-dead")),
+    "vllm-router": (captured("vllm-router-0.1.17"), captured("vllm-router-0.1.17-one-worker-dead")),
+    "epp": (EPP.format(n=100), EPP.format(n=200)),
+    "litellm": (LITELLM.format(n=100), LITELLM.format(n=200)),
+    "idle litellm": (LITELLM.format(n=100), LITELLM.format(n=100)),
+}
+
+
+@pytest.mark.parametrize("name", IDLE_AND_BUSY)
+def test_nothing_is_unknown_of_a_router_but_what_it_should_tell(name):
+    unknown = {code: j.reason for code, j in judged(*IDLE_AND_BUSY[name]).items() if j.outcome == "unknown"}
+    assert unknown == {}
+
+
+def test_a_router_that_sees_no_tokens_is_not_judged_by_them_and_is_by_its_errors():
+    found = judged(*IDLE_AND_BUSY["vllm-router"])
+    assert found["LAT01"].outcome == "n/a" and "kvitals_ttft_seconds" in found["LAT01"].reason
+    assert found["KVC01"].reason == "not for a router"
+    assert (found["TEL01"].outcome, found["TEL02"].outcome, found["ENG05"].outcome) == ("clear", "clear", "clear")
+
+
+def test_a_gateway_is_judged_by_its_time_to_first_token():
+    found = judged(*IDLE_AND_BUSY["litellm"])
+    assert found["LAT01"].outcome == "fired"
+    assert found["LAT02"].outcome == "n/a"  # it does not measure gaps
+
+
+def test_an_idle_gateway_is_not_judged_at_all():
+    assert judged(*IDLE_AND_BUSY["idle litellm"])["LAT01"].reason.startswith("no traffic")
+
+
+@pytest.mark.parametrize(("status", "outcome"), [("500", "fired"), ("429", "clear")])
+def test_errors_at_a_gateway_count_unless_the_client_made_them(status, outcome):
+    errors = f'litellm_proxy_failed_requests_metric_total{{exception_status="{status}"}} '
+    first, then = IDLE_AND_BUSY["litellm"]
+    assert judged(first + errors + "5\n", then + errors + "25\n")["ENG05"].outcome == outcome
+
+
+def test_the_endpoint_pickers_own_queue_can_grow():
+    size = 'inference_extension_flow_control_queue_size{fairness_id="a",priority="0",model_name="m"} '
+    pages = [EPP.format(n=100 + i) + size + f"{10 * i + 5}\n" for i in range(20)]
+    seen = Seen(*pages)
+    signals = Signals(KNOWLEDGE, seen.window)
+    known = signals.observe(Span(seen.t, fast=18.0, cold=True))
+    entity = Labels({"engine": "h:1"})
+    assert known["waiting_growth_per_second"].values[entity] == pytest.approx(10.0)
+    assert known["drain_seconds"].values[entity] == pytest.approx(105.0, rel=0.1)
+
+
+def test_a_system_that_nobody_knows_is_no_file_to_read():
+    assert find_map("../codes/LAT01-ttft-slo-breach") is None and find_map("") is None
+    assert find_map("epp") is load_map("epp")
