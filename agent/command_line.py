@@ -28,8 +28,11 @@ class Launcher:
     system: str
     modules: tuple[str, ...]  # python -m MODULE, or the path of its file
     commands: Mapping[str, str]  # name of the console script -> its sub-command
-    port: int
+    port: int  # unless told otherwise; 0: it serves no metrics page then
     short: Mapping[str, str] = field(default_factory=dict)  # short forms of flags, without dashes
+    port_flag: str = "port"
+    host_flag: str = "host"
+    port_variable: str = ""  # environment variable that sets the port
 
 
 LAUNCHERS = (
@@ -75,6 +78,18 @@ LAUNCHERS = (
             "enable-hicache": "enable-hierarchical-cache",
         },
     ),
+    Launcher(
+        "dynamo",
+        modules=("dynamo.frontend",),
+        commands={},
+        port=8000,
+        port_flag="http-port",
+        host_flag="http-host",
+        port_variable="DYN_HTTP_PORT",
+    ),
+    # Dynamo's workers take the flags of the engine within and show its metrics on a port of their own.
+    Launcher("vllm", ("dynamo.vllm", "dynamo.mocker"), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
+    Launcher("sglang", ("dynamo.sglang",), {}, port=0, port_flag="", port_variable="DYN_SYSTEM_PORT"),
 )
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?|pypy3?")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ SOURCE = "command line"
 """Where these facts were learned, for `kvitals_engine_fact{source}`."""
 
 MAX_COMMAND_LINE_BYTES = 1 << 20
+_DIGITS = re.compile(r"\d{1,5}")
 _GONE = (psutil.Error, OSError)
 
 
@@ -76,6 +78,10 @@ class Processes(Protocol):
 
     def file(self, pid: int, path: str) -> bytes | None:
         """The start of a regular file as the process would open it."""
+        ...
+
+    def variable(self, pid: int, name: str) -> str:
+        """One variable of a process's environment; empty where it has none, or we may not read it."""
         ...
 
 
@@ -203,7 +209,8 @@ class Finder:
             launcher, arguments = match
             config = parse(launcher, arguments).text("config")
             content = self._processes.file(pid, config) if config else None
-            yield pid, _Server(pid, launcher, parse(launcher, arguments, content))
+            port = self._processes.variable(pid, launcher.port_variable) if launcher.port_variable else ""
+            yield pid, _Server(pid, launcher, parse(launcher, arguments, content), port)
 
     def _obstacle(self, server: _Server) -> str:
         flags = server.flags
@@ -213,6 +220,8 @@ class Finder:
             return "is headless: the node with its API server has its metrics"
         if flags.get("grpc"):
             return "serves gRPC, which has no metrics page"
+        if not server.ports():
+            return f"has no metrics page: set {server.launcher.port_variable} in its environment"
         if self._processes.elsewhere(server.pid):
             return "has a network of its own (a container): name its address with [[target]] url"
         host = server.host()
@@ -238,12 +247,17 @@ class _Server:
     pid: int
     launcher: Launcher
     flags: Flags
+    variable: str = ""  # the port by its environment
 
     def ports(self) -> range:
-        """One port, or one per local rank where each rank has an API server of its own."""
-        first = int(self.flags.number("port") or 0)
-        if not 0 < first < 65536:
-            first = self.launcher.port
+        """One port, or one per local rank where each rank has an API server of its own; none without a page."""
+        told = (
+            self.flags.number(self.launcher.port_flag),
+            float(self.variable) if _DIGITS.fullmatch(self.variable) else 0,
+        )
+        first = next((int(port) for port in told if port and 0 < port < 65536), self.launcher.port)
+        if not first:
+            return range(0)
         if not self.flags.get("data-parallel-multi-port-external-lb"):
             return range(first, first + 1)
         ranks = self.flags.number("data-parallel-size-local") or self.flags.number("data-parallel-size") or 1
@@ -251,7 +265,7 @@ class _Server:
 
     def host(self) -> str:
         """Where to reach it: the address that it is bound to, or loopback for all of them."""
-        host = self.flags.text("host")
+        host = self.flags.text(self.launcher.host_flag)
         if host in ("", "0.0.0.0", "localhost"):  # noqa: S104 (read, not bound)
             return "127.0.0.1"
         return "::1" if host in ("::", "::0") else host
@@ -297,6 +311,9 @@ class System:
             return frozenset(a.address for card in psutil.net_if_addrs().values() for a in card)
         return frozenset()
 
+    def variable(self, pid: int, name: str) -> str:
+        return _variable(_start_of(_proc(pid) / "environ"), name)
+
     def home(self, pid: int) -> frozenset[str]:
         net = _proc(pid) / "net"
         return procfs.addresses(_start_of(net / "fib_trie"), _start_of(net / "if_inet6"))
@@ -318,6 +335,12 @@ class System:
             return None
         finally:
             os.close(descriptor)
+
+
+def _variable(environment: bytes, name: str) -> str:
+    prefix = f"{name}=".encode()
+    found = next((entry for entry in environment.split(b"\0") if entry.startswith(prefix)), b"")
+    return found.removeprefix(prefix).decode("utf-8", "replace")
 
 
 def _arguments(process: psutil.Process) -> tuple[str, ...]:

@@ -56,6 +56,10 @@ class Node:
     listening: Mapping[int, set[int] | None] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
     contained: set[int] = field(default_factory=set)
+    environment: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+    def variable(self, pid: int, name: str) -> str:
+        return self.environment.get(pid, {}).get(name, "")
 
     def all(self) -> Iterator[Process]:
         for pid, (parent, line) in self.table.items():
@@ -419,3 +423,39 @@ class TestThisMachine:
         assert System().listeners(8000) == [None]
         assert list(System().all()) == []
         assert System().addresses() == frozenset()
+
+
+# Dynamo
+
+
+def urls(node: Node) -> list[str]:
+    return [target.url for target in Finder(MAPS, node).scan().targets]
+
+
+def test_a_dynamo_frontend_is_found_by_its_own_flags_and_variables():
+    line = "python -m dynamo.frontend --http-host 127.0.0.1 --router-mode kv"
+    assert urls(Node({10: (1, f"{line} --http-port 8300")})) == ["http://127.0.0.1:8300"]
+    assert urls(Node({10: (1, line)}, environment={10: {"DYN_HTTP_PORT": "8400"}})) == ["http://127.0.0.1:8400"]
+    assert urls(Node({10: (1, line)})) == ["http://127.0.0.1:8000"]
+
+
+def test_a_dynamo_worker_is_an_engine_at_the_port_that_its_environment_names():
+    line = "python -m dynamo.vllm --model m --max-num-seqs 7 --port 1"
+    found = Finder(MAPS, Node({10: (1, line)}, environment={10: {"DYN_SYSTEM_PORT": "8301"}})).scan()
+    (target,) = found.targets
+    assert (target.system, target.url) == ("vllm", "http://127.0.0.1:8301")
+    assert target.learn("0.32.0")[0]["slots"] == 7.0
+
+
+@pytest.mark.parametrize("port", ["", "0", "70000", "eighty", "-1", "9" * 400])
+def test_a_dynamo_worker_without_a_port_has_no_page(port):
+    line = "python -m dynamo.mocker --model-path m"
+    found = Finder(MAPS, Node({10: (1, line)}, environment={10: {"DYN_SYSTEM_PORT": port}})).scan()
+    assert found.targets == ()
+    assert "set DYN_SYSTEM_PORT" in found.notes[0]
+
+
+def test_one_variable_of_a_real_process_is_read_and_no_other():
+    assert System().variable(os.getpid(), "PATH") == os.environ["PATH"]
+    assert System().variable(os.getpid(), "PAT") == ""
+    assert System().variable(2**22 + 1, "PATH") == ""
