@@ -169,7 +169,7 @@ class _Reader:
         feeding = [entry for same in entries.values() for entry in same if winners[_key(entry)] == entry.raw]
         scales = {entry.scale for entry in feeding if isinstance(entry.scale, str)}
         facts = {rank: {fact: known.get(fact) for fact in scales} for rank, known in self.reading.facts.items()}
-        self.reading.context = (version, ranks, self.reading.models, facts, winners)
+        self.reading.context = (version, ranks, self.reading.models, self._told_models, facts, winners)
         if before is not None and before.context == self.reading.context:
             self.reading.memo = before.memo
             self.reading.unscaled, self.reading.oversized = before.unscaled, before.oversized
@@ -196,15 +196,20 @@ class _Reader:
         return "/".join(labels[label] for label in self._map.rank_labels if label in labels) or None
 
     def _models(self, ranks: Sequence[str]) -> dict[str, str]:
-        """The model of each rank. A router's page that names several is of none of them."""
+        """The model of each rank, as the page's own program calls it. A router's page with several is of none."""
         models: dict[str, dict[str, None]] = {}
         for series, own in self._ranks.items():
             model = dict(series[1]).get(self._map.model_label)
-            if model is not None and len(model) <= MAX_LABEL:
+            if model is not None and len(model) <= MAX_LABEL and not self._is_guests(series[0]):
                 for rank in [own] if own else ranks:
                     models.setdefault(rank, {})[model] = None
-        several = self._map.kind in ("router", "gateway")
+        self._told_models = {model for found in models.values() for model in found}
+        several = self._map.kind in ("frontend", "router", "gateway")
         return {rank: next(iter(found)) for rank, found in models.items() if len(found) == 1 or not several}
+
+    def _is_guests(self, name: str) -> bool:
+        """Whether a name on the page is another program's that was joined to this one."""
+        return bool(self._map.companions) and self._map.strip(self._names[name]) is None and name in self._own
 
     def _read_roles(self) -> None:
         if not self._map.role_label or not in_range(self.reading.version, self._map.role_versions):
@@ -292,7 +297,9 @@ class _Reader:
         if part == "_bucket":
             bound = raw_labels.get("le", "")
             labels["le"] = bound if scale == 1.0 or bound == "+Inf" else f"{(_fact(bound) or 0.0) * scale:.12g}"
-        labels["model"] = raw_labels.get(self._map.model_label) or self._model(rank)
+        told = raw_labels.get(self._map.model_label)
+        known = not self._is_guests(series[0]) or told in self._told_models
+        labels["model"] = told if told and known else self._model(rank)
         labels |= own_labels
         if any(len(value) > MAX_LABEL for value in labels.values()):
             reading.oversized += 1
