@@ -10,7 +10,10 @@ def vllm() -> EngineMap:
     return load_map("vllm")
 
 
-@pytest.mark.parametrize("version", ["0.6.3", "0.8.5", "0.9.0.1", "0.10.2", "0.11.2", "0.15.0", "0.24.0", "0.32.0"])
+VERSIONS = ["0.4.3", "0.5.4", "0.6.3", "0.8.5", "0.9.0.1", "0.10.2", "0.11.2", "0.15.0", "0.24.0", "0.32.0"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_what_rules_live_on_is_mapped_in_every_version(vllm, version):
     fed = {metric.family for metric in vllm.metrics if metric.known_in(version)}
     core = """ttft_seconds itl_seconds e2e_seconds requests_running requests_waiting kv_usage_ratio
@@ -58,3 +61,9 @@ def test_versions_that_say_something(version, says):
 def test_newer_minor_releases_are_untested(vllm):
     assert not vllm.untested("0.32.7") and not vllm.untested("0.31.0")
     assert vllm.untested("0.33.0") and vllm.untested("1.0.0")
+
+
+def test_the_first_versions_have_fewer_counters(vllm):
+    fed = {metric.family for metric in vllm.metrics if metric.known_in("0.4.0")}
+    assert {"kvitals_ttft_seconds", "kvitals_itl_seconds", "kvitals_kv_usage_ratio", "kvitals_requests_running"} <= fed
+    assert not {"kvitals_preemptions_total", "kvitals_requests_finished_total", "kvitals_prefix_hit_ratio"} & fed
