@@ -44,6 +44,9 @@ MAX_RANKS = 256
 MAX_ADAPTERS = 64
 """LoRA adapters with a series of their own; more are "other"."""
 
+REFUSED_SECONDS = 60.0
+"""After so long, columns that the window's cap refused are asked for again."""
+
 MAX_UNKNOWN = 50
 """Unknown names that are said one by one."""
 
@@ -169,6 +172,7 @@ class Translator:
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
         self._outdated = False  # the plan was made with other facts than are known now
+        self._again_at = float("inf")  # when columns that were refused are asked for again
         self._ranks = _Admission(MAX_RANKS, window.retention)
         self._names = _Admission(MAX_UNKNOWN, window.retention)
         self._unknown: list[str] = []  # raw names that the map does not know, not more than are told
@@ -192,7 +196,7 @@ class Translator:
             self.forget()
         if page.fresh and system is not None:
             self._compile(t, page.layout, system)
-        elif self._plan is not None and self._outdated:
+        elif self._plan is not None and (self._outdated or t >= self._again_at):
             self._compile(t, self._plan.layout, self._plan.reading.system)
             values = self._plan.raw.copy()
             values[page.indices] = page.values
@@ -263,6 +267,7 @@ class Translator:
             self._group.end(sorted(self._lora_columns))
             self._lora_columns.clear()
         self._plan = plan
+        self._again_at = t + REFUSED_SECONDS if plan.refused else float("inf")
         self._understood(reading)
 
     def _place(self, plan: _Plan, labels: Labels, sources: list[_Source], largest: bool) -> None:

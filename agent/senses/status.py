@@ -105,12 +105,13 @@ class Status:
                 self._pending.pop(column, None)
                 self._group.end([column])
         for labels, value in series.items():
-            if labels not in self._columns:
+            is_new = labels not in self._columns  # to the window, which may have refused it before
+            if is_new:
                 column = self._group.column(labels)
                 if column is None:
                     continue
                 self._columns[labels] = column
-            if before.get(labels) != value:
+            if is_new or before.get(labels) != value:
                 self._pending[self._columns[labels]] = value
         self._said[topic] = dict(series)
 

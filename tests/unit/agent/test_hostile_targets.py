@@ -1,0 +1,299 @@
+"""Hostile targets beside a good one: the good one is scraped on time with right values, and memory stays bounded."""
+
+import asyncio
+import gzip
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.config import Agent, Config, Target
+from agent.families import MAX_RANKS, MAX_UNKNOWN
+from agent.records import ScrapeRecord
+from agent.senses.reading import MAX_LABEL
+from agent.senses.scrape import ScrapeSense
+from agent.senses.scrape import Target as Scraped
+from agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, encode
+from series.promql import Vector, evaluate
+from series.window import Window
+
+PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_bytes()
+GOOD = "http://127.0.0.1:1/metrics"
+BAD = "http://127.0.0.1:2/metrics"
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+TIMEOUT = 0.4
+
+Writes = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(answer: Writes) -> AsyncIterator[str]:
+    """A server that answers each request so; yields its URL."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await answer(writer)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def good(writer: asyncio.StreamWriter) -> None:
+    writer.write(OK + b"Content-Length: %d\r\n\r\n" % len(PAGE) + PAGE)
+
+
+def sending(data: bytes) -> Writes:
+    """These bytes, and then the connection stays open."""
+
+    async def send(writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+
+    return send
+
+
+def over_and_over(head: bytes, data: bytes, pause: float = 0.0) -> Writes:
+    async def send(writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        while True:
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    return send
+
+
+async def hanging_up(writer: asyncio.StreamWriter) -> None:
+    writer.write(OK + b"Content-Length: %d\r\n\r\n" % len(PAGE) + PAGE[:1000])
+    await writer.drain()
+    writer.close()
+
+
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+BOMB = gzip.compress(b"x 1\n" * 2**23)  # 32 MB
+HOSTILE: dict[str, tuple[Writes, set[str]]] = {
+    "one byte at a time": (over_and_over(OK + b"Content-Length: 99999\r\n\r\n", b"#", 0.02), {"timeout"}),
+    "one byte at a time, chunked": (over_and_over(CHUNKED, b"1\r\n#\r\n", 0.02), {"timeout"}),
+    "headers one at a time": (over_and_over(OK, b"X-A: b\r\n", 0.02), {"timeout"}),
+    "half open: no answer at all": (sending(b""), {"timeout"}),
+    "half open: headers and then nothing": (sending(OK + b"Content-Length: 100\r\n\r\n"), {"timeout"}),
+    "endless": (over_and_over(OK + b"\r\n", b"vllm:x 1\n" * 5000), {"too_large", "timeout"}),
+    "endless, chunked": (over_and_over(CHUNKED, b"9\r\nvllm:x 1\n\r\n" * 2000), {"too_large", "timeout"}),
+    "endless headers": (over_and_over(OK, b"X-A: " + b"a" * 4000 + b"\r\n"), {"not_http", "timeout"}),
+    "gzip bomb": (
+        sending(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB), {"too_large"}
+    ),
+    "promises more than there is": (hanging_up, {"truncated"}),
+    "promises less than there is": (sending(OK + b"Content-Length: 1000\r\n\r\n" + PAGE), {"truncated", "not_http"}),
+    "promises an absurd length": (sending(OK + b"Content-Length: 99999999999999\r\n\r\n"), {"too_large"}),
+    "promises a negative length": (sending(OK + b"Content-Length: -5\r\n\r\n"), {"not_http"}),
+    "two lengths": (sending(OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"), {"not_http", "malformed"}),
+    "redirect to itself": (
+        sending(b"HTTP/1.1 301 Moved\r\nLocation: /metrics\r\nContent-Length: 0\r\n\r\n"), {"http_error"}
+    ),
+    "redirect to a file": (
+        sending(b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"), {"http_error"}
+    ),
+    "a web page": (
+        sending(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"), {"not_metrics"}
+    ),
+    "an image": (
+        sending(b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 8\r\n\r\n\x89PNG\r\n\x1a\n"),
+        {"not_metrics", "bad_encoding"},
+    ),
+    "binary": (sending(OK + b"Content-Length: 2048\r\n\r\n" + bytes(range(256)) * 8), {"not_metrics", "truncated"}),
+    "HTTP/0.9": (sending(PAGE), {"not_http"}),
+    "garbage": (sending(b"\x00\xff\x00\xff" * 1000), {"not_http"}),
+    "a mail server": (sending(b"220 mail.example ESMTP\r\n"), {"not_http"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
+    answer, reasons = HOSTILE[kind]
+    async with serving(answer) as bad_url, serving(good) as good_url:
+        config = Config(
+            agent=Agent(timeout=TIMEOUT, discover=False),  # type: ignore[arg-type]
+            targets=(Target(url=bad_url), Target(url=good_url)),
+        )
+        node = Node(config)
+        await node.open()
+        try:
+            for _ in range(2):
+                began = time.time()
+                records = await asyncio.wait_for(node.read(), 20 * TIMEOUT)
+                for record in records:
+                    node.feed(record)
+                sent = [r.t for r in records if r.target.startswith(good_url) and r.sense == "scrape"]
+                assert 0 <= sent[0] - began < TIMEOUT  # nobody is waited for before it is asked
+            up = {labels["engine"]: value for labels, value in ask(node.window, "kvitals_target_up")}
+            host = good_url.removeprefix("http://")
+            assert {engine.startswith(host): value for engine, value in up.items()} == {True: 1.0, False: 0.0}
+            [(labels, _)] = [x for x in ask(node.window, "kvitals_target_state") if not x[0]["engine"].startswith(host)]
+            assert labels["reason"] in reasons
+            [(_, running)] = ask(node.window, "kvitals_requests_running")
+            assert running == 7.0
+            assert len(node.complaints()) == 1 and bad_url in node.complaints()[0]
+        finally:
+            await node.close()
+
+
+def ask(window: Window, query: str, at: float | None = None) -> list[tuple[dict[str, str], float]]:
+    found = evaluate(query, window, time.time() + 1 if at is None else at)
+    assert isinstance(found, Vector)
+    return [(dict(labels), value) for labels, value in found]
+
+
+# What a target may make up
+
+
+class Pair:
+    """A good and a hostile target in a window with the agent's limits, a scrape of both every five seconds."""
+
+    def __init__(self) -> None:
+        self.window = Window(1800.0, MAX_SERIES, MAX_TARGET_SERIES)
+        self.sense = ScrapeSense(self.window)
+        self.sense.add(Scraped(url=GOOD))
+        self.sense.add(Scraped(url=BAD))
+        self.at = 1000.0
+
+    def scrape(self, page: bytes, good: bytes = PAGE) -> str:
+        """What came of the hostile page."""
+        self.at += 5.0
+        outcome = self.sense.feed(ScrapeRecord(t=self.at, target=BAD, body=page, status=200))
+        beside = self.sense.feed(ScrapeRecord(t=self.at, target=GOOD, body=good, status=200))
+        assert outcome is not None and beside is not None and beside.ok
+        return outcome.reason
+
+    def ask(self, query: str) -> list[tuple[dict[str, str], float]]:
+        return ask(self.window, query, self.at)
+
+    def dropped(self) -> float:
+        return max(v for x, v in self.ask('kvitals_scrape_dropped_total{reason="series_cap"}') if "2" in x["engine"])
+
+
+def finished(labels: str) -> bytes:
+    return f"vllm:request_success_total{{{labels}}} 1\n".encode()
+
+
+def test_a_million_series_are_refused_without_parsing_them_all() -> None:
+    pair = Pair()
+    assert pair.scrape(b"".join(b"vllm:x%d 1\n" % i for i in range(1_000_000))) == "too_many_samples"
+    assert [v for _, v in pair.ask("kvitals_target_up")] == [1.0, 0.0]
+
+
+def test_labels_of_a_megabyte_are_refused() -> None:
+    assert Pair().scrape(finished(f'engine="0",model_name="{"a" * 2**20}"')) == "line_too_long"
+
+
+def test_long_labels_are_not_kept() -> None:
+    """A line may be long, as one with the names of all adapters is; what stays in memory for half an hour may not."""
+    pair = Pair()
+    for i in range(3):
+        long = f"{i}" + "a" * MAX_LABEL
+        lines = [f'engine="0",model_name="{long}",finished_reason="stop"', f'engine="{long}",finished_reason="stop"']
+        assert pair.scrape(b"".join(map(finished, lines)) + b"vllm:" + long.encode() + b" 1\n") == "ok"
+    longest = max(len(v) for x, _ in pair.ask('{__name__=~".+"}') for v in x.values())
+    assert longest <= MAX_LABEL
+    assert pair.dropped() >= 6
+
+
+def churned(scrape: int, series: int) -> bytes:
+    return b"".join(
+        finished(f'engine="0",model_name="m",finished_reason="{scrape}-{i}",') for i in range(series)
+    )  # fmt: skip
+
+
+def test_series_that_are_new_at_every_scrape_stay_within_the_target_s_share() -> None:
+    pair = Pair()
+    for i in range(8):
+        assert pair.scrape(churned(i, 5000)) == "ok"
+    assert pair.window.series < MAX_TARGET_SERIES + 2000
+    assert pair.dropped() >= 8 * 5000 - MAX_TARGET_SERIES
+    # The good target gets new columns all the same, as after an upgrade that brings names.
+    before = len(pair.ask('{__name__=~"kvitals_.+", engine=~".*:1/0"}'))
+    adapters = PAGE + b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a",waiting_lora_adapters=""} 1.5\n'
+    pair.scrape(churned(9, 5000), good=adapters)
+    assert len(pair.ask('{__name__=~"kvitals_.+", engine=~".*:1/0"}')) > before
+    assert [v for _, v in pair.ask("kvitals_requests_running")] == [7.0]
+
+
+def test_what_went_out_of_hand_recovers_after_the_retention() -> None:
+    pair = Pair()
+    for i in range(6):
+        pair.scrape(churned(i, 5000))
+    pair.at += 2000.0
+    for _ in range(20):
+        pair.scrape(PAGE)
+    assert len(pair.ask('kvitals_requests_running{engine=~".*:2/0"}')) == 1
+    assert pair.window.series < 2000
+
+
+@pytest.mark.parametrize("churn", [0, 1000])
+def test_engines_on_one_page_are_limited(churn: int) -> None:
+    pair = Pair()
+    for i in range(4):
+        ranks = range(i * churn, i * churn + 1000)
+        assert pair.scrape(b"".join(finished(f'engine="{rank}",finished_reason="stop"') for rank in ranks)) == "ok"
+    everyone = {x["engine"] for x, _ in ask(pair.window, "count_over_time(kvitals_target_up[1h])", pair.at)}
+    assert len(everyone) <= MAX_RANKS + 2
+    assert pair.ask("max(kvitals_target_up)") == [({}, 1.0)]
+    assert pair.dropped() >= 4 * (1000 - MAX_RANKS)
+
+
+def test_unknown_names_are_told_up_to_a_number() -> None:
+    pair = Pair()
+    for i in range(4):
+        pair.scrape(b"".join(b"vllm:x%d_%d 1\n" % (i, j) for j in range(200)))
+    told = ask(pair.window, 'count(count_over_time(kvitals_name_unknown{engine=~".*:2.*"}[1h]))', pair.at)
+    assert told == [({}, float(MAX_UNKNOWN))]
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def pages() -> Iterator[bytes]:
+    """Pages that each bring other labels, names, ranks and sizes."""
+    for i in range(24):
+        labels = ",".join(f'l{i}_{k}="{k}"' for k in range(30))
+        yield b"".join(
+            (
+                churned(i, 1500),
+                *(finished(f'engine="{i * 300 + j}",finished_reason="stop"') for j in range(300)),
+                *(finished(f'engine="0",{labels},finished_reason="{j}"') for j in range(300)),
+                *(finished(f'engine="0",model_name="{i}-{j}-{"m" * 400}"') for j in range(300)),
+                *(b"vllm:y%d_%d 1\n" % (i, j) for j in range(500)),
+                b"vllm:z 1\n" * 500,
+            )
+        )
+
+
+def test_memory_stays_bounded_while_everything_changes() -> None:
+    pair = Pair()
+    sizes = []
+    for page in pages():
+        assert pair.scrape(page) == "ok"
+        sizes.append(resident())
+    assert sizes[-1] - sizes[14] < 30e6  # the share of columns is used up by then
+    assert [v for _, v in pair.ask("kvitals_requests_running")] == [7.0]
+
+
+async def test_records_of_a_recording_are_hostile_too() -> None:
+    """What a capture holds takes the same path, so the same limits hold."""
+    node = Node(Config())
+    node.expect({"targets": [{"url": BAD}]})
+    node.feed(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
+    [(labels, _)] = ask(node.window, "kvitals_target_state", 1.0)
+    assert labels["reason"] == "too_large"
