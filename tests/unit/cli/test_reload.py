@@ -21,7 +21,7 @@ from aiohttp.test_utils import TestServer
 
 PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_bytes()
 MODEL = "tiny"
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass
