@@ -241,7 +241,8 @@ class _Look:
             if rule.scope == "engine" and not self._judge.not_applicable(rule, entity, self._span, idle=True):
                 values = parameters(rule, self._judge.params.get(rule.code))
                 lacking = self._reach.lacking(parse(expand(rule.when, values)), entity)
-                yield rule.code, rule.title, self._remedy(lacking)
+                if not self._judge.need_not_tell(lacking, entity, self._span.at):
+                    yield rule.code, rule.title, self._remedy(lacking)
 
     def _remedy(self, lacking: Sequence[str]) -> str:
         families = self._judge.knowledge.families

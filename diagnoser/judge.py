@@ -202,18 +202,19 @@ class Judge:
             return f"no traffic in the last {render(span.fast, 'seconds')}"
         return ""
 
-    def _untold(self, verdict: Verdict, entity: Labels, span: Span) -> str:
-        """Why a program in front of engines could not tell what was missing, where that is no fault of its page."""
-        info = self.info(entity, span.at)
+    def need_not_tell(self, metrics: Iterable[str], entity: Labels, at: float) -> str:
+        """Why a program in front of engines can do without one of these metrics; empty where none is of that kind."""
+        info = self.info(entity, at)
         known = find_map(info.get("system", "")) if info.get("kind") in IN_FRONT else None
-        if known is None:
-            return ""
-        for name in missing_signals(verdict):
-            for metric in self.signals.untold(name, entity, span):
-                family = family_of(metric, self.knowledge.families)
-                if family in told_by_programs() and not known.tells(family):
-                    return f"a {known.title} need not tell {family}; the engines behind it do"
+        for family in (family_of(metric, self.knowledge.families) for metric in metrics if known):
+            if known and family in told_by_programs() and not known.tells(family):
+                return f"a {known.title} need not tell {family}; the engines behind it do"
         return ""
+
+    def _untold(self, verdict: Verdict, entity: Labels, span: Span) -> str:
+        """Why what is missing for a verdict is no fault of the page; empty where it is one."""
+        missing = [m for name in missing_signals(verdict) for m in self.signals.untold(name, entity, span)]
+        return self.need_not_tell(missing, entity, span.at)
 
     def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:
         at = span.at
