@@ -254,7 +254,7 @@ class Translator:
                 largest.update([m.labels] if m.largest else [])
         for labels, several in sources.items():
             self._place(plan, labels, several, labels in largest)
-        plan.folds = [(_Fold.of(plan.sums), np.add), (_Fold.of(plan.peaks), np.maximum)]
+        plan.folds = [(_Fold.of(made), how) for made, how in ((plan.sums, np.add), (plan.peaks, np.maximum)) if made]
         columns = (self._group.column(labels) for labels in reading.zeros)
         plan.zeros = {column: 0.0 for column in columns if column is not None}
         self._count_changes_of(plan)
@@ -311,7 +311,7 @@ class Translator:
         if plan.scaled:
             new = new * plan.scales[index]
         columns = plan.index_columns
-        folded = plan.zeros | _fold(plan)
+        folded = plan.zeros | _fold(plan) if plan.folds or plan.zeros else {}
         if plan.reading.adapters:
             folded |= self._adapters_in_use(plan)
         folded |= self._changed(plan, before)
@@ -526,9 +526,8 @@ def _fold(plan: _Plan) -> dict[int, float]:
     """Columns and values of series that several raw ones make up."""
     folded: dict[int, float] = {}
     for fold, fold_by in plan.folds:
-        if fold.columns.size:
-            values = (plan.raw[fold.positions] + plan.shift[fold.positions]) * fold.scales
-            made = fold_by.reduceat(values, fold.starts)
-            there = ~np.isnan(made)
-            folded.update(zip(fold.columns[there].tolist(), made[there].tolist(), strict=True))
+        values = (plan.raw[fold.positions] + plan.shift[fold.positions]) * fold.scales
+        made = fold_by.reduceat(values, fold.starts)
+        there = ~np.isnan(made)
+        folded.update(zip(fold.columns[there].tolist(), made[there].tolist(), strict=True))
     return folded
