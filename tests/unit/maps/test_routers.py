@@ -8,9 +8,11 @@ from agent.families import Translator
 from agent.senses.exposition import PageParser
 from agent.senses.reading import recognise
 from agent.senses.status import Identity
+from diagnoser.inspect import inspect
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
 from rules.engine_map import find_map, load_map, systems
+from rules.finding import Source
 from rules.loader import load
 from series.types import Labels
 from tests.goldens.names import inventory
@@ -181,8 +183,8 @@ litellm_llm_api_time_to_first_token_metric_sum{{model="m",team="ann"}} {n}
 """
 
 
-def judged(first: str, then: str) -> dict[str, Judgement]:
-    """Outcomes by code over twenty seconds, in which one page becomes the other."""
+def looked_at(first: str, then: str) -> tuple[Judge, Span]:
+    """A judge after twenty seconds in which one page becomes the other, and the moment."""
     seen = Seen()
     for page in [first] * 8 + [then] * 12:
         seen.feed(page)
@@ -190,8 +192,13 @@ def judged(first: str, then: str) -> dict[str, Judgement]:
     for slo, seconds in (("ttft_p99", 2.0), ("itl_p99", 0.2)):
         column = objectives.column(Labels({"__name__": "kvitals_slo_seconds", "engine": "h:1", "slo": slo}))
         objectives.append(seen.t, [column], [seconds])
-    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, seen.window))
-    found = {j.rule.code: j for j in judge.judge(Span(seen.t, fast=18.0, cold=True))}
+    return Judge(KNOWLEDGE, Signals(KNOWLEDGE, seen.window)), Span(seen.t, fast=18.0, cold=True)
+
+
+def judged(first: str, then: str) -> dict[str, Judgement]:
+    """Outcomes by code over twenty seconds, in which one page becomes the other."""
+    judge, span = looked_at(first, then)
+    found = {j.rule.code: j for j in judge.judge(span)}
     assert judge.crashed == {}
     return found
 
@@ -216,6 +223,14 @@ def test_a_router_that_sees_no_tokens_is_not_judged_by_them_and_is_by_its_errors
     assert found["LAT01"].outcome == "n/a" and "kvitals_ttft_seconds" in found["LAT01"].reason
     assert found["KVC01"].reason == "not for a router"
     assert (found["TEL01"].outcome, found["TEL02"].outcome, found["ENG05"].outcome) == ("clear", "clear", "clear")
+
+
+@pytest.mark.parametrize("name", ["sglang-router", "vllm-router", "epp"])
+def test_a_router_lacks_nothing_for_being_on_call(name):
+    judge, span = looked_at(*IDLE_AND_BUSY[name])
+    judge.judge(span)
+    (target,) = inspect(judge, span, Source("live", "x")).targets
+    assert [lack.what for score in target.scores for lack in score.lacks] == []
 
 
 def test_a_gateway_is_judged_by_its_time_to_first_token():
