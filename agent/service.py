@@ -51,9 +51,10 @@ def encode(record: Record) -> Captured:
 def decode(captured: Captured) -> Record | None:
     """A record of a capture; None for one of a sense that this version does not know, or that is damaged."""
     try:
-        return _decoder.decode(captured.payload)
-    except msgspec.DecodeError:
+        record = _decoder.decode(captured.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return record if record.t == captured.t else None
 
 
 class _Recorded(msgspec.Struct):

@@ -102,5 +102,5 @@ async def agent_document(url: str) -> Triage | None:
                 if len(body) > MAX_DOCUMENT_BYTES:
                     return None
             return msgspec.json.decode(body, type=Triage)
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError):
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError, RecursionError):
         return None

@@ -29,7 +29,7 @@ def load_state(path: Path, now: float) -> dict[str, Memory]:
         if path.stat().st_size > MAX_BYTES:
             return {}
         saved = msgspec.json.decode(path.read_bytes(), type=dict[str, Memory])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return {key: m for key, m in saved.items() if m.last_true is not None and 0 <= now - m.last_true < MAX_GAP_SECONDS}
 

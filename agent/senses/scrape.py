@@ -29,7 +29,7 @@ from agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
 from agent.senses.status import Identity, Outcome
-from rules.engine_map import Endpoint, EngineMap, load_map, systems
+from rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
 from series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -372,9 +372,10 @@ def _told(source: str, body: bytes, endpoint: Endpoint | None) -> tuple[dict[str
         if source == VERSION:
             return {}, {"version": msgspec.json.decode(body, type=_Version).version[:80]}
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}, {}
-    lengths = [model.max_model_len for model in models if model.parent is None and model.max_model_len]
+    lengths = [model.max_model_len or 0 for model in models if model.parent is None]
+    lengths = [length for length in lengths if 0 < length < MAX_FACT]
     return ({"max_context_tokens": float(max(lengths))} if lengths else {}), {}
 
 

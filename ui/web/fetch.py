@@ -86,14 +86,14 @@ def _ask(connection: http.client.HTTPConnection, path: str, api: str) -> Triage:
         raise _UnreadableError(_stranger(api, f"Its answer is larger than {MAX_BYTES >> 20} MB."))
     try:
         return msgspec.json.decode(body, type=Triage)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _UnreadableError(_not_a_document(api, body, error)) from error
 
 
 def _not_a_document(api: str, body: bytes, error: Exception) -> Failure:
     try:
         version = str(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["version"], "utf-8").strip('"')
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
         return _stranger(api, f"Its answer is no triage document ({error}).")
     return Failure(
         "The agent and this page do not fit together",

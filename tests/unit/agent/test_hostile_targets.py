@@ -1,13 +1,16 @@
 """Hostile targets beside a good one: the good one is scraped on time with right values, and memory stays bounded."""
 
 import asyncio
+import contextlib
 import gzip
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent.config import Agent, Config, Target
@@ -16,7 +19,7 @@ from agent.records import ScrapeRecord
 from agent.senses.reading import MAX_LABEL
 from agent.senses.scrape import ScrapeSense
 from agent.senses.scrape import Target as Scraped
-from agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, encode
+from agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
 from series.promql import Vector, evaluate
 from series.window import Window
 
@@ -288,6 +291,51 @@ def test_memory_stays_bounded_while_everything_changes() -> None:
         sizes.append(resident())
     assert sizes[-1] - sizes[14] < 30e6  # the share of columns is used up by then
     assert [v for _, v in pair.ask("kvitals_requests_running")] == [7.0]
+
+
+ANSWERS = {
+    "deep list": b"[" * 100_000,
+    "deep object": b'{"a":' * 40_000,
+    "deep in place": b'{"version":"1","data":[],"a":' + b"[" * 100_000,
+    "huge numbers": b'{"version":"1","data":[{"max_model_len":1' + b"0" * 400 + b'}],"max_total_num_tokens":1e999}',
+    "endless text": b'{"version":"' + b"9" * 200_000 + b'"}',
+    "half a surrogate": b'{"version":"\\ud800","data":[{"max_model_len":-1}]}',
+    "no UTF-8": b'{"version":"\xff\xfe"}',
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_what_is_asked_beside_the_page_is_hostile_too(kind: str) -> None:
+    body = ANSWERS[kind]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                request = await reader.readuntil(b"\r\n\r\n")
+                sent = PAGE if request.startswith(b"GET /metrics") else body
+                writer.write(OK + b"Content-Length: %d\r\n\r\n" % len(sent) + sent)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, ScrapeSense(Window(100.0, 10_000)) as sense:
+        key = sense.add(Scraped(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        for _ in range(3):
+            for record in await sense.read(key):
+                sense.feed(record)
+        assert sense.translator(key).status.last.ok
+        told = sense.translator(key).strings().values()
+        assert told and all(len(text) <= MAX_LABEL for strings in told for text in strings.values())
+
+
+def test_damaged_records_of_a_recording_are_left_out() -> None:
+    record = encode(ScrapeRecord(t=1.0, target=BAD, body=PAGE, status=200))
+    deep = b"\x84\xa4type\xa6scrape\xa1t\x01\xa6target\xa1x\xa1z" + b"\x91" * 100_000 + b"\xc0"
+    for payload in (deep, record.payload[:-1], b"", b"\xc1"):
+        assert decode(msgspec.structs.replace(record, payload=payload)) is None
+    for t in (2.0, math.nan, math.inf):  # one that is not the record's
+        assert decode(msgspec.structs.replace(record, t=t)) is None
+    assert decode(record) is not None
 
 
 async def test_records_of_a_recording_are_hostile_too() -> None:
