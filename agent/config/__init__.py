@@ -28,6 +28,7 @@ from agent.config.types import (
     Slo,
     SomeSlo,
     Target,
+    TenantsTable,
     normal_url,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "Slo",
     "SomeSlo",
     "Target",
+    "TenantsTable",
     "build",
     "check_codes",
     "find",

@@ -29,6 +29,7 @@ from agent.config.types import (
     Slo,
     SomeSlo,
     Target,
+    TenantsTable,
     nearest,
     normal_url,
 )
@@ -45,7 +46,7 @@ FROM_ENVIRONMENT = {
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TABLES = ("agent", "labels", "slo", "objective", "target", "kubernetes", "mute", "params")
+_TABLES = ("agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "mute", "params")
 
 T = TypeVar("T", bound=Struct)
 
@@ -127,9 +128,10 @@ class _Reader:
             self._problems.append(f"[[objective]] {MAX_OBJECTIVES} entries are allowed, these are {len(objectives)}")
         targets = self._list("target", data.get("target", []), Target)
         kubernetes = self._table("[kubernetes]", data["kubernetes"], Kubernetes) if "kubernetes" in data else None
+        tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
-        if self._problems or agent is None or labels is None or slo is None:
+        if self._problems or agent is None or labels is None or slo is None or tenants is None:
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
         return Config(
             agent=agent,
@@ -138,6 +140,7 @@ class _Reader:
             objectives=objectives,
             targets=targets,
             kubernetes=kubernetes,
+            tenants=tenants,
             mutes=mutes,
             params=params,
             file=self._file,

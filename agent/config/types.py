@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import re
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,6 +24,9 @@ ROLES = ("prefill", "decode", "unified", "frontend", "router")
 
 MAX_OBJECTIVES = 200
 MAX_PREFIXES = 16
+MAX_SOURCES = 32
+MAX_CLASSED = 10_000  # tenants in classes
+MAX_TOP = 1000
 
 _CODE = re.compile(r"[A-Z]{3}\d{2}")
 _HOST = re.compile(r"[\w.:%-]+")
@@ -29,6 +34,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PREFIX = re.compile(r"[A-Za-z_:][\w:]{0,63}")
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,100}")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
 
 
@@ -217,6 +223,35 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
         _between("timeout", self.timeout, 0.1, 60)
 
 
+class TenantsTable(Struct, frozen=True, kw_only=True):
+    """Whose a request is: where that is told, whom it is believed, and what stands for it."""
+
+    names: Literal["pseudonym", "plain"] = "pseudonym"
+    headers: tuple[str, ...] = ("x-tenant-id", "x-gateway-inference-fairness-id")  # of requests through the tap
+    gateways: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # from where a header counts
+    attributes: tuple[str, ...] = ("tenant.id", "enduser.id", "user.id")  # of spans
+    classes: dict[str, tuple[str, ...]] = {}  # class -> names, or what stands for them
+    top: int = 50  # tenants that have series of their own; the others are `other`
+    ttl: Seconds = Seconds(24 * 3600)  # after which a name that was not seen is forgotten
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "headers", tuple(header.lower() for header in self.headers))
+        msgspec.structs.force_setattr(self, "gateways", tuple(_network(text) for text in self.gateways))
+        for name, value in (("headers", self.headers), ("attributes", self.attributes), ("gateways", self.gateways)):
+            if len(value) > MAX_SOURCES:
+                raise ValueError(f"{name} may have {MAX_SOURCES} entries at most")
+        for header in self.headers:
+            if not _HEADER.fullmatch(header):
+                raise ValueError(f"headers: {header!r} is no name of a header")
+        for attribute in self.attributes:
+            if not _TEXT.fullmatch(attribute):
+                raise ValueError("attributes must be names of attributes, one line of 1 to 200 characters each")
+        _check_classes(self.classes)
+        if not 1 <= self.top <= MAX_TOP:
+            raise ValueError(f"top must be from 1 to {MAX_TOP} tenants, not {self.top}")
+        _between("ttl", self.ttl, 60, 30 * 24 * 3600)
+
+
 class Mute(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
@@ -251,6 +286,7 @@ class Config(Struct, frozen=True, kw_only=True):
     objectives: tuple[Objective, ...] = ()  # later ones come before earlier ones
     targets: tuple[Target, ...] = ()
     kubernetes: Kubernetes | None = None
+    tenants: TenantsTable = field(default_factory=TenantsTable)
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from
@@ -296,6 +332,27 @@ def _check_slo(slo: Slo | SomeSlo) -> None:
         value = getattr(slo, name)
         if value is not None:
             _between(name, value, least, most)
+
+
+def _check_classes(classes: Mapping[str, Collection[str]]) -> None:
+    class_of: dict[str, str] = {}
+    for name, members in classes.items():
+        if not _TEXT.fullmatch(name) or is_pattern(name):
+            raise ValueError("classes must have names of one line without *, ? and [: they become the label `class`")
+        for member in members:
+            if not _TEXT.fullmatch(member):
+                raise ValueError(f"classes.{name} must list tenants, one line of 1 to 200 characters each")
+            if class_of.setdefault(member, name) != name:
+                raise ValueError(f"classes: {member!r} is in {class_of[member]!r} and in {name!r}: leave one away")
+    if len(class_of) > MAX_CLASSED:
+        raise ValueError(f"classes may list {MAX_CLASSED} tenants at most, these are {len(class_of)}")
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ValueError(f"gateways: {text!r} is no address or network, such as 10.0.0.0/8") from None
 
 
 def _check_prefixes(prefixes: Mapping[str, str]) -> None:
