@@ -28,7 +28,7 @@ from .traffic import InfiniteCache
 
 TRUTH_VERSION = 1
 CHECK_EVERY_S = 1.0
-BEFORE_DEATH_S = 2.0
+BEFORE_DEATH_S = 3.0
 
 
 @dataclass
