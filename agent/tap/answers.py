@@ -1,0 +1,256 @@
+"""Reads answers as they pass by: when output came, how much, what the engine says it used, and no text.
+
+Knows the streams and bodies of OpenAI's completions, chat, responses and embeddings, of Anthropic's messages and of
+SGLang's generate. Of an answer it holds one event, or a body of `MAX_BODY` bytes, at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+MAX_EVENT = 256 * 1024
+"""Bytes of one event; what is longer is not looked into."""
+MAX_BODY = 256 * 1024
+"""Bytes of a JSON body that are read as a whole; of a longer one its end is searched for the usage."""
+TAIL = 16 * 1024
+MAX_GAPS = 4096
+"""Gaps between outputs that are kept; from there on every second, fourth, ... is."""
+
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_USAGE = b'"usage"'
+_DONE = b"[DONE]"
+_ENDS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))
+_NO_OUTPUT = frozenset(("role", "type", "stop_reason", "stop_sequence"))  # what else a delta may have
+_decode = msgspec.json.decode
+
+
+@dataclass
+class Said:
+    """What an answer said of itself. None is unknown."""
+
+    model: str = ""
+    id: str = ""
+    finish: str = ""
+    error: str = ""  # a type or code, never a message
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    unread: int = 0  # events that could not be read
+    ended: bool = False  # it said that nothing more comes
+
+    def read(self, data: Mapping[str, Any]) -> bool:
+        """Take what an event or a body tells. Whether there is output in it."""
+        inner = (data.get("response"), data.get("message"))  # OpenAI's responses, Anthropic's message_start
+        for told in (data, *(one for one in inner if isinstance(one, dict))):
+            self.model = _line(told.get("model")) or self.model
+            self.id = _line(told.get("id")) or self.id
+            self._read_usage(told.get("usage"))
+        self._read_meta(data.get("meta_info"))
+        if error := data.get("error") or (data if data.get("object") == "error" else None):
+            self._read_error(error)
+        if data.get("type") in _ENDS:
+            self.ended = True
+        output = _has_output(data)
+        for choice in _dicts(data.get("choices")):
+            self.finish = _word(choice.get("finish_reason")) or self.finish
+            output = output or _has_output(choice)
+        if isinstance(delta := data.get("delta"), dict):
+            self.finish = _word(delta.get("stop_reason")) or self.finish
+        return output
+
+    def _read_usage(self, usage: object) -> None:
+        if not isinstance(usage, dict):
+            return
+        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens", default=self.prompt_tokens)
+        self.output_tokens = _count(usage, "completion_tokens", "output_tokens", default=self.output_tokens)
+        self.cached_tokens = _count(usage, "cache_read_input_tokens", default=self.cached_tokens)
+        for details in (usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
+            if isinstance(details, dict):
+                self.cached_tokens = _count(details, "cached_tokens", default=self.cached_tokens)
+
+    def _read_meta(self, meta: object) -> None:
+        """SGLang's own."""
+        if not isinstance(meta, dict):
+            return
+        self.id = _line(meta.get("id")) or self.id
+        self.prompt_tokens = _count(meta, "prompt_tokens", default=self.prompt_tokens)
+        self.output_tokens = _count(meta, "completion_tokens", default=self.output_tokens)
+        self.cached_tokens = _count(meta, "cached_tokens", default=self.cached_tokens)
+        reason = meta.get("finish_reason")
+        if isinstance(reason, dict):
+            self.finish = _word(reason.get("type")) or self.finish
+
+    def _read_error(self, error: object) -> None:
+        told = error if isinstance(error, dict) else {}
+        self.error = _word(told.get("type")) or _word(told.get("code")) or "error"
+
+
+def _has_output(data: Mapping[str, Any]) -> bool:
+    """Whether something that a model made is in an event, or in one of its choices."""
+    delta = data.get("delta")
+    if isinstance(delta, dict):  # chat; Anthropic's content_block_delta
+        return any(value for name, value in delta.items() if name not in _NO_OUTPUT)
+    if str(data.get("type", "")).endswith(".done"):  # OpenAI's responses say all of it once more
+        return False
+    return bool(delta or data.get("text") or data.get("token_ids") or data.get("output_ids"))
+
+
+class Gaps:
+    """Gaps between outputs: their mean, largest and 99th percentile, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.largest = 0.0
+        self._sum = 0.0
+        self._kept = array("f")
+        self._stride = 1
+
+    def add(self, seconds: float) -> None:
+        if self.count % self._stride == 0:
+            if len(self._kept) >= MAX_GAPS:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+            self._kept.append(seconds)
+        self.count += 1
+        self._sum += seconds
+        self.largest = max(self.largest, seconds)
+
+    @property
+    def mean(self) -> float | None:
+        return self._sum / self.count if self.count else None
+
+    @property
+    def p99(self) -> float | None:
+        """The nearest rank, as precise as what was kept."""
+        ordered = sorted(self._kept)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] if ordered else None
+
+
+@dataclass
+class Events:
+    """A stream of server-sent events. Times are seconds of one clock."""
+
+    said: Said = field(default_factory=Said)
+    first_output: float | None = None
+    gaps: Gaps = field(default_factory=Gaps)
+    _last_output: float = 0.0
+    _line: bytes = b""  # the one under way
+    _data: list[bytes] = field(default_factory=list)  # lines of the event under way
+    _size: int = 0  # bytes of the event under way
+    _began: float | None = None  # when its first byte came
+
+    def feed(self, piece: bytes, now: float) -> None:
+        """More of the stream, that came at `now`."""
+        lines = (self._line + piece).split(b"\n")
+        self._line = lines.pop()
+        for line in lines:
+            if self._began is None:
+                self._began = now
+            self._on_line(line)
+        if self._line and self._began is None:
+            self._began = now
+        if self._size + len(self._line) > MAX_EVENT:
+            self._size += len(self._line)
+            self._line = b""
+
+    def _on_line(self, line: bytes) -> None:
+        if line in (b"", b"\r"):
+            self._dispatch()
+            self._size, self._began = 0, None
+            self._data.clear()
+            return
+        self._size += len(line) + 1
+        if self._size <= MAX_EVENT and line.startswith(b"data:"):
+            self._data.append(line[5:].strip())
+
+    def _dispatch(self) -> None:
+        if self._size > MAX_EVENT:
+            self.said.unread += 1
+            return
+        data = b"\n".join(self._data)
+        if data == _DONE:
+            self.said.ended = True
+        elif data:
+            try:
+                told = _decode(data)
+            except (msgspec.DecodeError, RecursionError):
+                told = None
+            if not isinstance(told, dict):
+                self.said.unread += 1
+            elif self.said.read(told) and self._began is not None:
+                self._on_output(self._began)
+
+    def _on_output(self, now: float) -> None:
+        if self.first_output is None:
+            self.first_output = now
+        else:
+            self.gaps.add(now - self._last_output)
+        self._last_output = now
+
+
+@dataclass
+class Whole:
+    """A JSON body."""
+
+    said: Said = field(default_factory=Said)
+    _body: bytearray = field(default_factory=bytearray)
+    _cut: bool = False  # only the end of it is there
+
+    def feed(self, piece: bytes, _: float) -> None:
+        """More of the body."""
+        self._body += piece
+        if len(self._body) > MAX_BODY:
+            self._cut = True
+        if self._cut and len(self._body) > TAIL:
+            del self._body[:-TAIL]
+
+    def end(self) -> None:
+        """No more comes."""
+        try:
+            told = {"usage": _last_usage(bytes(self._body))} if self._cut else _decode(self._body)
+        except (ValueError, RecursionError):
+            told = None
+        if isinstance(told, dict):
+            self.said.read(told)
+        else:
+            self.said.unread = 1  # SGLang's list of several answers too: its counts are of one each
+        self._body.clear()
+
+
+def _last_usage(end: bytes) -> object:
+    """The usage near the end of a body. A text of the answer can not be taken for it: its quotes are escaped."""
+    at = end.rfind(_USAGE)
+    rest = end[at + len(_USAGE) :].lstrip() if at >= 0 else b""
+    if not rest.startswith(b":"):
+        return None
+    found, _ = json.JSONDecoder().raw_decode(rest[1:].lstrip().decode(errors="replace"))
+    return found
+
+
+def _count(told: Mapping[str, Any], *names: str, default: int | None) -> int | None:
+    for name in names:
+        value = told.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
+            return value
+    return default
+
+
+def _word(value: object) -> str:
+    """A class or code; anything that might be a sentence is left out."""
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return text if _WORD.fullmatch(text) else ""
+
+
+def _line(value: object, limit: int = 200) -> str:
+    return value[:limit] if isinstance(value, str) and value.isprintable() else ""
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,0 +1,123 @@
+"""The tap's bookkeeping. Traffic calls it and is never stopped by it: what fails in here is counted and no more."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from agent.requests.part import RequestPart
+from agent.tap.context import Names, Wanted, context_of
+from agent.tap.http1 import Request, Response
+from agent.tap.observation import Clock, Observation, Place, measured_as
+
+SAY_AGAIN_SECONDS = 60.0
+
+_log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Entry:
+    """A request that is under way. Every method may be called at any time, and none raises."""
+
+    def __init__(self, books: Books, key: int, head: Request, peer: str, began: Clock) -> None:
+        self.added: tuple[bytes, ...] = ()
+        """Lines for the upstream's head."""
+        self.removed: frozenset[bytes] = frozenset()
+        self._books = books
+        self._key = key
+        self._observation = books.guarded(books.observe, head, peer, began)
+        if self._observation is not None:
+            self.added = self._observation.context.added
+            self.removed = self._observation.context.removed
+
+    def connected(self) -> None:
+        """The request's head went to the upstream."""
+        if self._observation is not None:
+            self._books.guarded(self._observation.connected, time.perf_counter())
+
+    def answered(self, head: Response) -> None:
+        """The response began."""
+        if self._observation is not None and (why := self._books.guarded(self._observation.answered, head)):
+            self._books.unread[why] += 1
+
+    def content(self, piece: bytes, now: float) -> None:
+        """More of the response's content came at `now` of the steady clock."""
+        if self._observation is not None:
+            self._books.guarded(self._observation.content, piece, now)
+
+    def ended(self, *, left: bool = False, error: str = "", status: int = 0) -> None:
+        """The response ended, or something else ended the request. Only the first call counts."""
+        self._books.guarded(self._books.close, self._key, self._observation, left, error, status)
+        self._observation = None
+
+
+class Books:
+    """What the tap counts of itself, and the requests under way."""
+
+    def __init__(self, place: Place, wanted: Wanted, names: Names, deliver: Callable[[RequestPart], None]) -> None:
+        self.under_way: dict[int, float] = {}  # in the order in which they began -> when, by the steady clock
+        self.requests: Counter[tuple[str, str]] = Counter()  # (measured as, status or what there was instead)
+        self.unread: Counter[str] = Counter()  # why -> answers
+        self.failures: Counter[str] = Counter()  # upstream's, why ->
+        self.refused: Counter[str] = Counter()  # clients, why ->
+        self.broken = 0  # times that the bookkeeping failed
+        self.connections = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self._place = place
+        self._wanted = wanted
+        self._names = names
+        self._deliver = deliver
+        self._begun = 0
+        self._said = float("-inf")  # when a failure was last logged
+
+    @property
+    def oldest_seconds(self) -> float:
+        """The age of the oldest request under way; 0 where there is none."""
+        began = next(iter(self.under_way.values()), None)
+        return 0.0 if began is None else time.perf_counter() - began
+
+    def open(self, head: Request, peer: str, began: Clock) -> Entry:
+        """A request of a client at address `peer`, whose first byte came at `began`."""
+        self._begun += 1
+        self.under_way[self._begun] = began.steady
+        return Entry(self, self._begun, head, peer, began)
+
+    def observe(self, head: Request, peer: str, began: Clock) -> Observation:
+        """Begin to watch a request."""
+        context = context_of(head, peer, self._wanted, self._names)
+        return Observation(measured_as(head), context, self._place, began)
+
+    def close(self, key: int, observation: Observation | None, left: bool, error: str, status: int) -> None:
+        """End a request that is under way."""
+        if self.under_way.pop(key, None) is None:
+            return
+        if observation is None:
+            return
+        part = observation.ended(time.perf_counter(), left=left, error=error, status=status or None)
+        told = "aborted" if part.aborted else str(part.status or part.error)
+        self.requests[part.name, told] += 1
+        if observation.unread:
+            self.unread[observation.unread] += 1
+        if part.name:
+            self._deliver(part)
+
+    def guarded(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What `do` returns; None where it fails, which is counted and does no more harm."""
+        try:
+            return do(*args, **kwargs)
+        except Exception as error:
+            self.broken += 1
+            now = time.monotonic()
+            if now - self._said >= SAY_AGAIN_SECONDS:
+                self._said = now
+                # Where and of what kind, never the message: it could quote an answer.
+                where = [f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
+                _log.error("bookkeeping failed; traffic goes on", kind=type(error).__name__, where=where)
+            return None

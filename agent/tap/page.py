@@ -1,0 +1,84 @@
+"""The tap's own metrics page, in Prometheus' text format 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from agent.exports.metrics import number
+from agent.tap.books import Books
+from agent.tap.delivery import Delivery
+from series.types import escape
+
+Sample = tuple[Mapping[str, str], float]
+
+
+def render(books: Books, delivery: Delivery) -> bytes:
+    """The page as of now."""
+    lines: list[str] = []
+
+    def tell(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> None:
+        lines.append(f"# HELP {name} {meaning}")
+        lines.append(f"# TYPE {name} {kind}")
+        lines.extend(f"{name}{_labels(labels)} {number(float(value))}" for labels, value in samples)
+
+    def one(value: float) -> list[Sample]:
+        return [({}, value)]
+
+    def by_reason(counts: Mapping[str, int]) -> list[Sample]:
+        return [({"reason": reason}, count) for reason, count in sorted(counts.items())]
+
+    tell("kvitals_tap_connections", "gauge", "Connections of clients.", one(books.connections))
+    tell("kvitals_tap_requests_in_flight", "gauge", "Requests under way.", one(len(books.under_way)))
+    tell(
+        "kvitals_tap_oldest_request_seconds",
+        "gauge",
+        "Age of the oldest request under way; 0 where there is none.",
+        one(books.oldest_seconds),
+    )
+    tell(
+        "kvitals_tap_requests_total",
+        "counter",
+        "Requests that ended. path: the end of the path of those that are measured, else empty. outcome: the status,"
+        " aborted where the client left first, or what failed before there was a status.",
+        [({"path": path, "outcome": outcome}, n) for (path, outcome), n in sorted(books.requests.items())],
+    )
+    tell(
+        "kvitals_tap_bytes_total",
+        "counter",
+        "Bytes passed on, heads included.",
+        [({"direction": "request"}, books.request_bytes), ({"direction": "response"}, books.response_bytes)],
+    )
+    tell(
+        "kvitals_tap_upstream_failures_total",
+        "counter",
+        "Times that the upstream could not be reached, or ended too early.",
+        by_reason(books.failures),
+    )
+    tell("kvitals_tap_refused_total", "counter", "Clients or requests turned away.", by_reason(books.refused))
+    tell(
+        "kvitals_tap_unread_answers_total",
+        "counter",
+        "Answers that passed but could not be read in full, so that some of their numbers are unknown.",
+        by_reason(books.unread),
+    )
+    tell(
+        "kvitals_tap_bookkeeping_failures_total",
+        "counter",
+        "Times that the bookkeeping failed; traffic went on.",
+        one(books.broken),
+    )
+    tell("kvitals_tap_agent_up", "gauge", "Whether the agent took the last parts.", one(float(delivery.reaches_agent)))
+    tell("kvitals_tap_parts_waiting", "gauge", "Parts that the agent does not have yet.", one(delivery.waiting))
+    tell("kvitals_tap_parts_delivered_total", "counter", "Parts that the agent has taken.", one(delivery.delivered))
+    tell(
+        "kvitals_tap_parts_dropped_total",
+        "counter",
+        "Parts that the agent never got.",
+        by_reason({"full": 0, "refused": 0, **delivery.dropped}),
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    inner = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""

@@ -1,0 +1,467 @@
+"""Passes bytes between a client and the upstream: a pair of connections for each client's, and no routing.
+
+A client's connection has one to the upstream, opened with its first request and closed with it, so that each side sees
+of the other what it would see without the tap: idle connections end when the other side ends them, who leaves is gone
+at once, who reads slowly is written to slowly. Nothing is buffered beyond a transport's own limit, and requests that a
+client sends before it has its answer wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from agent.tap.books import Books, Entry
+from agent.tap.http1 import (
+    MAX_HEAD,
+    BadMessageError,
+    Body,
+    Request,
+    body_of_request,
+    body_of_response,
+    end_of_head,
+    read_request,
+    read_response,
+)
+from agent.tap.observation import Clock
+
+CONNECT_SECONDS = 5.0
+HEAD_SECONDS = 30.0
+"""For the first head of a connection to arrive, and for each that has begun to."""
+WRITE_BUFFER = 64 * 1024
+"""Bytes that may wait for a slow reader before its other side is read no further."""
+KEEPALIVE_SECONDS = 60
+
+_ABORTIVE = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Where requests go."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+
+class Pairs:
+    """The pairs that there are."""
+
+    def __init__(self, books: Books, most: int) -> None:
+        self.most = most
+        self._books = books
+        self._open: set[Pair] = set()
+        self._gone = asyncio.Event()
+        self._gone.set()
+
+    def join(self, pair: Pair) -> bool:
+        """A client has come. Whether there is room for it."""
+        room = len(self._open) < self.most
+        self._open.add(pair)
+        self._books.connections = len(self._open)
+        self._gone.clear()
+        return room
+
+    def leave(self, pair: Pair) -> None:
+        """A client's connection is gone."""
+        self._open.discard(pair)
+        self._books.connections = len(self._open)
+        if not self._open:
+            self._gone.set()
+
+    async def end(self, patience: float) -> None:
+        """End all: the idle now, the others when their request ends, and after `patience` seconds in any case."""
+        for pair in list(self._open):
+            pair.drain()
+        try:
+            async with asyncio.timeout(patience):
+                await self._gone.wait()
+        except TimeoutError:
+            for pair in list(self._open):
+                pair.abort()
+            await self._gone.wait()
+
+
+class _Side(asyncio.Protocol):
+    """The upstream's side of a pair."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+
+    def data_received(self, data: bytes) -> None:
+        self._pair.from_upstream(data)
+
+    def eof_received(self) -> None:
+        """The upstream says no more, so neither side has anything left to say."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._pair.upstream_lost(error)
+
+    def pause_writing(self) -> None:
+        self._pair.hold("upstream full")
+
+    def resume_writing(self) -> None:
+        self._pair.release("upstream full")
+
+
+class Pair(asyncio.Protocol):
+    """A client's connection, and the one to the upstream that serves it."""
+
+    def __init__(self, upstream: Upstream, books: Books, pairs: Pairs) -> None:
+        self._upstream = upstream
+        self._books = books
+        self._pairs = pairs
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Transport | None = None  # the connection to the upstream
+        self._connecting: asyncio.Task[None] | None = None
+        self._held: set[str] = set()  # reasons not to read from the client
+        self._ahead = bytearray()  # what the client sent and is not passed on yet: part of a head, or later requests
+        self._began: Clock | None = None  # when the first byte in `_ahead` came
+        self._request: Request | None = None  # under way
+        self._request_body: Body | None = None
+        self._entry: Entry | None = None
+        self._answer_head = bytearray()  # of a response, so far
+        self._answer_body: Body | None = None  # once its head is there
+        self._keep = False  # whether the connections outlive the response
+        self._tunnel = False  # whether both sides have left HTTP
+        self._draining = False  # whether the connection ends with its request
+        self._peer = ""
+
+    # -- the client's side ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._client = cast(asyncio.Transport, transport)
+        self._client.set_write_buffer_limits(high=WRITE_BUFFER)
+        _keep_alive(self._client)
+        peer = self._client.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._patience = self._loop.call_later(HEAD_SECONDS, self._too_slow)
+        if not self._pairs.join(self):
+            message = f"the tap has its {self._pairs.most} connections; try again, or raise --max-connections"
+            self._refuse(503, "connections", message)
+
+    def data_received(self, data: bytes) -> None:
+        if self._tunnel:
+            self._to_upstream(data)
+            return
+        if self._request is not None and not self._ahead and not self._connecting and not self._request_done:
+            data = self._pass_body(data)
+        if not data:
+            return
+        if self._began is None:
+            self._began = Clock(time.time(), time.perf_counter())
+        self._ahead += data
+        if self._request is None:
+            self._next_request()
+        elif len(self._ahead) > MAX_HEAD:
+            self.hold("too far ahead")
+
+    def eof_received(self) -> None:
+        """A client that says no more has left, as it has for uvicorn and nginx."""
+        if self._request is not None:
+            self._client.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._patience.cancel()
+        self._pairs.leave(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._entry is not None:
+            self._entry.ended(left=not self._tunnel)  # either side may end a tunnel
+        self._forget_request()
+        if self._server is not None:
+            self._server.abort()
+
+    def pause_writing(self) -> None:
+        if self._server is not None:
+            self._server.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._server is not None:
+            self._server.resume_reading()
+
+    # -- a request --------------------------------------------------------------------------------------
+
+    def _next_request(self) -> None:
+        """Begin with the next request in what the client has sent, if its head is all there."""
+        try:
+            end = end_of_head(self._ahead)
+            if not end:
+                if self._ahead and self._patience.cancelled():
+                    self._patience = self._loop.call_later(HEAD_SECONDS, self._too_slow)
+                return
+            head = read_request(bytes(self._ahead[:end]))
+            body = body_of_request(head)
+        except BadMessageError as error:
+            self._refuse(error.status, "malformed", str(error))
+            return
+        self._patience.cancel()
+        del self._ahead[:end]
+        began, self._began = self._began or Clock(time.time(), time.perf_counter()), None
+        self._request, self._request_body = head, body
+        self._entry = self._books.open(head, self._peer, began)
+        if self._server is not None:
+            self._send_request()
+        else:
+            self.hold("connecting")
+            self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, _ = await self._loop.create_connection(
+                    lambda: _Side(self), self._upstream.host, self._upstream.port, ssl=self._upstream.tls
+                )
+        except OSError as error:  # TimeoutError and the failures of TLS too
+            self._connecting = None
+            self._books.failures["connect"] += 1
+            why = "it does not answer" if isinstance(error, TimeoutError) else error.strerror or type(error).__name__
+            self._fail("upstream_unreachable", f"can not connect to {self._upstream.url} ({why}); is the engine up?")
+            return
+        self._connecting = None
+        if self._client.is_closing():
+            transport.abort()
+            return
+        self._server = transport
+        self._server.set_write_buffer_limits(high=WRITE_BUFFER)
+        _keep_alive(self._server)
+        self._send_request()
+        self.release("connecting")
+
+    def _send_request(self) -> None:
+        assert self._request is not None and self._request_body is not None and self._entry is not None
+        head = self._request.forwarded(self._entry.added, self._entry.removed)
+        rest = bytes(self._ahead)
+        self._ahead.clear()
+        try:
+            end, _ = self._request_body.take(rest, 0)
+        except BadMessageError as error:
+            self._refuse(error.status, "malformed", str(error))
+            return
+        self._to_upstream(head + rest[:end])
+        self._entry.connected()
+        if rest[end:]:
+            self._ahead += rest[end:]
+            self._began = Clock(time.time(), time.perf_counter())
+
+    def _pass_body(self, data: bytes) -> bytes:
+        """Pass on what of `data` is the request's body; returns what is not."""
+        assert self._request_body is not None
+        try:
+            end, _ = self._request_body.take(data, 0)
+        except BadMessageError as error:
+            self._refuse(error.status, "malformed", str(error))
+            return b""
+        self._to_upstream(data[:end] if end < len(data) else data)
+        return data[end:]
+
+    @property
+    def _request_done(self) -> bool:
+        return self._request_body is None or self._request_body.done
+
+    def _to_upstream(self, data: bytes) -> None:
+        if self._server is not None and data:
+            self._books.request_bytes += len(data)
+            self._server.write(data)
+
+    # -- the upstream's side ----------------------------------------------------------------------------
+
+    def from_upstream(self, data: bytes) -> None:
+        now = time.perf_counter()
+        if self._tunnel:
+            self._to_client(data)
+        elif self._request is None:
+            self._close()  # it speaks out of turn
+        elif self._answer_body is None:
+            self._answer_head += data
+            self._on_head(now)
+        else:
+            self._on_body(b"", data, now)
+
+    def _on_head(self, now: float) -> None:
+        """The heads that are all there: any number of interim ones, then the response's."""
+        assert self._request is not None and self._entry is not None
+        while True:
+            try:
+                end = end_of_head(self._answer_head)
+                if not end:
+                    return
+                head = read_response(bytes(self._answer_head[:end]))
+                if head.status == 101 and not self._request.upgrades:
+                    raise BadMessageError("it switches protocols unasked")
+                body = body_of_response(head, self._request.method)
+            except BadMessageError as error:
+                self._books.failures["malformed"] += 1
+                self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
+                return
+            rest = bytes(self._answer_head[end:])
+            self._answer_head.clear()
+            if not head.interim:
+                break
+            if self._request.minor:  # HTTP/1.0 knows none
+                self._to_client(head.whole())
+            self._answer_head += rest
+        self._entry.answered(head)
+        if head.status == 101:
+            self._tunnel = True
+            self._to_client(head.whole() + rest)
+            self._to_upstream(bytes(self._ahead))
+            self._ahead.clear()
+            return
+        self._answer_body = body
+        self._keep = head.persistent and self._request.persistent and not body.by_close and not self._draining
+        self._on_body(head.forwarded(close=not self._keep), rest, now)
+
+    def _on_body(self, head: bytes, data: bytes, now: float) -> None:
+        assert self._answer_body is not None and self._entry is not None
+        try:
+            end, content = self._answer_body.take(data, 0)
+        except BadMessageError:
+            self._books.failures["malformed"] += 1
+            self._end_entry(error="upstream_malformed")
+            self._close()
+            return
+        over = end < len(data)
+        self._to_client(head + (data[:end] if over else data))  # before anything is made of it
+        if content:
+            self._entry.content(content, now)
+        if self._answer_body.done:
+            self._end_entry()
+            keep = self._keep and self._request_done and not over
+            self._forget_request()
+            if not keep:
+                self._close()
+                return
+            self.release("too far ahead")
+            if self._ahead:
+                self._next_request()
+
+    def upstream_lost(self, error: Exception | None) -> None:
+        """Its connection is gone. What the client has not got yet it will not get, and it shall know."""
+        self._server = None
+        whole = self._answer_body is not None and self._answer_body.by_close and error is None
+        if self._request is None or self._tunnel or whole:
+            self._end_entry()
+        elif self._answer_body is None and not self._client.is_closing():
+            self._books.failures["closed"] += 1
+            self._fail("upstream_closed", f"{self._upstream.url} closed the connection without an answer; see its log")
+            return
+        else:
+            self._books.failures["closed"] += 1
+            self._end_entry(error="upstream_closed")
+            if self._answer_body is not None and self._answer_body.by_close:
+                self._break()
+                return
+        self._close()
+
+    def _to_client(self, data: bytes) -> None:
+        if data and not self._client.is_closing():
+            self._books.response_bytes += len(data)
+            self._client.write(data)
+
+    # -- ends -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more requests: end now where none is under way, else with it."""
+        self._draining = True
+        self._keep = False
+        if self._request is None:
+            self._close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._end_entry(error="tap_stopped")
+        self._client.abort()
+
+    def hold(self, why: str) -> None:
+        """Read no more from the client."""
+        if not self._held:
+            self._client.pause_reading()
+        self._held.add(why)
+
+    def release(self, why: str) -> None:
+        """Read from the client again, unless there are other reasons not to."""
+        if why in self._held:
+            self._held.remove(why)
+            if not self._held:
+                self._client.resume_reading()
+
+    def _too_slow(self) -> None:
+        self._refuse(408, "slow", f"no whole request came within {HEAD_SECONDS:g} s")
+
+    def _refuse(self, status: int, why: str, message: str) -> None:
+        """Turn a client away for what it sent or did not send."""
+        self._books.refused[why] += 1
+        if self._answer_body is None and (self._began is not None or why == "connections"):
+            self._answer(status, why, message)
+        self._end_entry(error=f"tap_{why}", status=status)
+        self._close()
+
+    def _fail(self, error: str, message: str) -> None:
+        """Tell the client that there is no answer, and why."""
+        self._answer(502, error, message)
+        self._end_entry(error=error, status=502)
+        self._close()
+
+    def _answer(self, status: int, kind: str, message: str) -> None:
+        """An error of the tap's own, in the words of OpenAI's API."""
+        told = {"error": {"message": f"kvitals tap: {message}", "type": kind, "param": None, "code": status}}
+        body = json.dumps(told).encode() + b"\n"
+        head = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        self._to_client(head % (status, _REASONS.get(status, b"Error"), len(body)) + body)
+
+    def _end_entry(self, error: str = "", status: int = 0) -> None:
+        if self._entry is not None:
+            self._entry.ended(error=error, status=status)
+            self._entry = None
+
+    def _forget_request(self) -> None:
+        self._request = self._request_body = self._answer_body = self._entry = None
+        self._answer_head.clear()
+
+    def _close(self) -> None:
+        """Both sides; the client gets what was written to it."""
+        self._patience.cancel()
+        self._forget_request()
+        self._client.close()
+        if self._server is not None:
+            self._server.abort()
+
+    def _break(self) -> None:
+        """End the client's connection so that it can not take what it got for the whole."""
+        sock = self._client.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORTIVE)
+        self._client.abort()
+
+
+_REASONS = {
+    400: b"Bad Request",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    431: b"Request Header Fields Too Large",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
+}
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Find out when the other end vanished without a word."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)

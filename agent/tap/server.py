@@ -1,0 +1,115 @@
+"""The tap as a whole: it listens, relays, keeps books, and tells of itself on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from agent.exports.metrics import CONTENT_TYPE
+from agent.tap.books import Books
+from agent.tap.context import Names, Wanted
+from agent.tap.delivery import Delivery
+from agent.tap.observation import Place
+from agent.tap.page import render
+from agent.tap.relay import Pair, Pairs, Upstream
+
+BACKLOG = 1024
+SPARE_FILES = 64
+"""Open files beside those of connections."""
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a tap is run."""
+
+    upstream: str  # its URL
+    listen: Address = ("127.0.0.1", 8100)
+    admin: Address | None = None  # of the metrics page
+    agent: str = ""  # its URL; empty: parts go nowhere
+    token_file: Path | None = None
+    place: Place = field(default_factory=Place)
+    wanted: Wanted = field(default_factory=Wanted)
+    max_connections: int = 4096
+    drain: float = 30.0  # seconds that requests under way have to end when the tap is stopped
+
+
+class Tap:
+    """A running tap, from `open` to `close`."""
+
+    def __init__(self, settings: Settings, names: Names) -> None:
+        """Raises ValueError where the upstream's URL has more than host and port."""
+        self.settings = settings
+        self.upstream = upstream_of(settings.upstream)
+        self.delivery = Delivery(settings.agent, settings.token_file)
+        self.books = Books(settings.place, settings.wanted, names, self.delivery.add)
+        self._pairs: Pairs | None = None
+        self._server: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def open(self) -> None:
+        """Begin to listen. Raises OSError where it can not."""
+        self._pairs = pairs = Pairs(self.books, allow_files(self.settings.max_connections))
+        loop = asyncio.get_running_loop()
+        try:
+            if self.settings.admin is not None:
+                await self._open_admin(self.settings.admin)
+            self._server = await loop.create_server(
+                lambda: Pair(self.upstream, self.books, pairs), *self.settings.listen, backlog=BACKLOG
+            )
+            await self.delivery.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Take no more connections, let requests under way end for a while, and hand over the last parts."""
+        if self._server is not None:
+            self._server.close()
+        if self._pairs is not None:
+            await self._pairs.end(self.settings.drain)
+        await self.delivery.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _open_admin(self, address: Address) -> None:
+        async def metrics(_: web.Request) -> web.Response:
+            return web.Response(body=render(self.books, self.delivery), headers={"Content-Type": CONTENT_TYPE})
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, *address).start()
+
+
+def upstream_of(url: str) -> Upstream:
+    """Where a URL leads. Raises ValueError where it has a path: requests keep theirs."""
+    parts = urlsplit(url)
+    if parts.path not in ("", "/"):
+        raise ValueError(f"{url} has a path; requests keep theirs, so name the upstream as HOST:PORT alone")
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    return Upstream(parts.hostname or "", parts.port or (443 if tls else 80), tls)
+
+
+def allow_files(connections: int) -> int:
+    """Raise this process's limit of open files for so many connections; returns how many of them it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else min(connections, (soft - SPARE_FILES) // 2)

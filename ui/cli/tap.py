@@ -1,0 +1,144 @@
+"""`kvitals tap`: an observing proxy before one engine or router, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent.config import Agent, Config, normal_url
+from agent.config.types import ROLES
+from agent.requests.tenants import open_tenants
+from agent.tap.context import Wanted
+from agent.tap.observation import Place
+from agent.tap.server import Address, Settings, Tap, upstream_of
+from ui.cli.common import UsageError, add_config_option, configuration, parse_duration, status_console
+
+MAX_CONNECTIONS = 100_000
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tap",
+        help="an observing proxy before one engine or router",
+        description="Passes all requests on as they are, measures those for work, and tells the agent of each.",
+    )
+    parser.add_argument("--upstream", required=True, metavar="URL", help="the engine or router behind the tap")
+    parser.add_argument("--listen", default="127.0.0.1:8100", metavar="HOST:PORT", help="for clients (%(default)s)")
+    parser.add_argument(
+        "--admin", default="127.0.0.1:9478", metavar="HOST:PORT", help="for the tap's own /metrics (%(default)s)"
+    )
+    parser.add_argument("--agent", metavar="URL", help="the agent that is told (the configured one on this node)")
+    parser.add_argument("--no-agent", action="store_true", help="tell no agent; only /metrics")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token for the agent")
+    parser.add_argument(
+        "--router", action="store_true", help="the upstream is a router: which engine serves is unknown"
+    )
+    parser.add_argument("--engine", metavar="NAME", help="what the agent calls the engine (host:port of the upstream)")
+    parser.add_argument("--role", choices=ROLES[:3], default="", help="the engine's part in a deployment")
+    parser.add_argument(
+        "--session-header",
+        action="append",
+        metavar="NAME",
+        help="a header that names the session, the first that is there counts (x-session-id)",
+    )
+    parser.add_argument(
+        "--session-id",
+        action="store_true",
+        help="set X-Session-ID to what stands for tenant and session, so that KV events tell of them",
+    )
+    parser.add_argument(
+        "--keep-traceparent",
+        action="store_true",
+        help="pass a given traceparent on as it is, rather than with the tap's span as the engine's parent",
+    )
+    parser.add_argument("--max-connections", type=int, default=4096, metavar="N", help="of clients (%(default)s)")
+    parser.add_argument(
+        "--drain", default="30s", metavar="TIME", help="for requests under way to end when stopped (%(default)s)"
+    )
+    add_config_option(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    config = configuration(args)
+    asyncio.run(_run(_settings(args, config), config))
+    return 0
+
+
+async def _run(settings: Settings, config: Config) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    console = status_console()
+    tenants, said = open_tenants(config.tenants)
+    for line in said:
+        console.print(line, style="yellow", markup=False)
+    tap = Tap(settings, tenants)
+    try:
+        await tap.open()
+    except OSError as error:
+        raise UsageError(f"can not listen ({error.strerror}); choose others with --listen and --admin") from error
+    listen, admin = (":".join(map(str, address)) for address in (settings.listen, settings.admin or ("", 0)))
+    told = settings.agent or "nobody"
+    console.print(f"http://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics")
+    await stop.wait()
+    stop.clear()
+    console.print(f"stopping; {len(tap.books.under_way)} requests under way. Once more to stop at once.")
+    closing = asyncio.ensure_future(tap.close())
+    again = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((closing, again), return_when=asyncio.FIRST_COMPLETED)
+    for task in (closing, again):
+        task.cancel()
+    await asyncio.gather(closing, again, return_exceptions=True)
+
+
+def _settings(args: argparse.Namespace, config: Config) -> Settings:
+    upstream = _url("--upstream", args.upstream)
+    try:
+        there = upstream_of(upstream)
+    except ValueError as error:
+        raise UsageError(f"--upstream {error}") from None
+    if args.router and (args.engine or args.role):
+        raise UsageError("--router says that the engine is unknown; leave --engine and --role away, or --router")
+    if not 1 <= args.max_connections <= MAX_CONNECTIONS:
+        raise UsageError(f"--max-connections must be from 1 to {MAX_CONNECTIONS}")
+    engine = "" if args.router else args.engine or f"{there.host}:{there.port}"
+    headers = tuple(name.lower() for name in args.session_header or Wanted.session_headers)
+    return Settings(
+        upstream=upstream,
+        listen=_address("--listen", args.listen),
+        admin=_address("--admin", args.admin),
+        agent="" if args.no_agent else _url("--agent", args.agent or _agent_of(config)),
+        token_file=args.token_file,
+        place=Place(engine, args.role),
+        wanted=Wanted(headers, args.session_id, args.keep_traceparent),
+        max_connections=args.max_connections,
+        drain=parse_duration(args.drain, "--drain"),
+    )
+
+
+def _agent_of(config: Config) -> str:
+    """The agent on this node, as its configuration has it."""
+    host, port = config.agent.address
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _url(option: str, text: str) -> str:
+    try:
+        return normal_url(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _address(option: str, text: str) -> Address:
+    try:
+        return Agent(listen=text).address
+    except (ValueError, msgspec.ValidationError) as error:
+        raise UsageError(f"{option}: {str(error).replace('listen', 'it')}") from None
