@@ -287,6 +287,7 @@ class Translator:
                     plan.changes[position] = (meaning.changes, column)
         self._changes = {counter: n for counter, n in self._changes.items() if counter in self._group}
 
+    @np.errstate(over="ignore", invalid="ignore")  # a page may have any number, and infinity less infinity is none
     def _write(self, plan: _Plan, t: float, page: Page) -> None:
         index, new = page.indices, page.values
         gaps: list[int] = []
