@@ -20,8 +20,8 @@ PHASES = ("gateway", "queue", "kv_wait", "prefill", "transfer", "decode")
 MAX_ID = 200
 
 
-class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One observation of one request by one observer."""
+class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One observation of one request by one observer. Without cycles, so the collector need not look at it."""
 
     observer: Observer
     system: str  # who said it: vllm, sglang, dynamo, llm-d, litellm, envoy, nginx, kvitals ...
@@ -54,14 +54,18 @@ class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     aborted: bool = False  # the client left before the end
 
 
-class PartsRecord(msgspec.Struct, frozen=True, kw_only=True, tag="parts"):
-    """Parts that came in together."""
+class PartsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="parts"):
+    """Parts that came in together, and how their source fares. Without parts it only tells the latter."""
 
     t: float
     target: str = ""  # it is of no target
     source: str  # otlp, tap, or the name of a request log
     parts: tuple[RequestPart, ...]
     dropped: dict[str, int] = {}  # reason -> parts or lines that were not taken
+    waiting: int = 0  # parts of this source that are still to be handed out
+    state: str = "ok"  # ok, partial, unknown or failed
+    reason: str = "ok"  # why it is not ok: a key of the sense's own reasons
+    message: str = ""  # the same for a person, with what to do
 
 
 def identity(kind: Literal["trace", "request", "room", "remote", "response"], value: str) -> str:
