@@ -355,7 +355,7 @@ class _Reader:
         present = {meaning.labels for meaning in meanings}
         raws = (self._raws[series[0]][0] for series in self._layout.series)
         for raw, meaning in zip(raws, self.reading.meanings, strict=True):
-            if meaning is not None:
+            if meaning is not None and meaning.part in ("", "_count"):
                 implied = [meaning.labels.with_(**_naming(entry)) for entry in late if entry.zero_beside == raw]
                 self.reading.zeros += [labels for labels in implied if labels not in present]
 

@@ -50,7 +50,7 @@ def samples(system: str) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize("system", systems())
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_nothing_on_a_page_crashes_it(system, data):
     window = Window(1000.0, 120)

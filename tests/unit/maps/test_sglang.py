@@ -98,6 +98,18 @@ def test_a_counter_that_has_not_counted_is_zero_from_the_version_on_that_has_it(
         assert read.page(running).now("kvitals_preemptions_total") == expected
 
 
+@pytest.mark.parametrize(
+    ("page", "failures"), [("prefill", {"h:1/0": 0.0}), ("decode", {"h:1/0": 0.0}), ("colocated", {})]
+)
+def test_a_pair_without_a_failed_transfer_has_none(page, failures):
+    text = stored(f"sglang-0.5.23-{page}")
+    without = "".join(line for line in text.splitlines(keepends=True) if "_failed_reqs" not in line)
+    read = Read().page(without)
+    assert read.now("kvitals_transfer_failures_total") == failures
+    assert read.now("kvitals_transfer_bootstrap_failures_total") == failures
+    assert Read().page(text).now("kvitals_transfer_failures_total") == {"h:1/0": 1.0}
+
+
 # Spellings, labels
 
 
