@@ -516,7 +516,7 @@ def _shift_back(plan: _Plan, position: int, was: float) -> None:
     """Shift a series so that it goes on from the raw value before."""
     now, target = float(plan.raw[position]), was + float(plan.shift[position])
     shift = target - now
-    if np.isnan(shift):  # there was no value before
+    if not np.isfinite(shift):  # there was no value before, or none that could be gone on from
         return
     while now + shift < target:  # rounding must not make it fall: that would be a reset
         shift = float(np.nextafter(shift, np.inf))
