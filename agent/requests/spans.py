@@ -1,0 +1,389 @@
+"""Spans to parts: what a span says of a request, by `rules/observers/spans/`. Pure; spans are redacted here.
+
+    reader = SpanReader(tenants, config.tenants.attributes)
+    reader.read(spans, scope, engine, seen, parts, dropped)     # fills the two
+
+Only attributes that a map names are looked at, and each is brought into the type of its field: a number, an id, a word.
+So a prompt in a span can not come out of here, wherever it stands. Tenants become pseudonyms at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from agent.requests.part import MAX_ID, RequestPart, identity
+from rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
+
+NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"
+"""Why a span is not kept: it is nothing that a map knows, one of many within another, without an id to join it by, of
+another time than now, or no span."""
+
+MAX_AGE = 24 * 3600.0
+MAX_AHEAD = 3600.0
+"""Seconds by which a span may have ended before it came, and after: clocks differ, and exporters try again."""
+
+MAX_TEXT = 200
+MAX_TOKENS = 1_000_000_000
+MIN_ID = 4
+"""Characters of an id. Requests that are called `1` by two clients are not one request."""
+
+CLOCK_SLACK = 1.0
+"""Seconds by which a duration may be longer than its span, since they may be of different clocks."""
+
+CLIENT_LEFT = 499
+MAX_SCOPES = 64
+
+_NO_ID = frozenset(("null", "none", "undefined", "unknown"))
+_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
+_TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
+
+Value = str | int | float | bool
+_SCALARS = frozenset(("string_value", "int_value", "double_value", "bool_value"))
+
+
+class Whose(Protocol):
+    """Makes the pseudonyms of tenants and sessions; empty for one who is nobody."""
+
+    def pseudonym(self, raw: str) -> str: ...
+    def session(self, raw: str) -> str: ...
+
+
+class SpanReader:
+    """Makes parts of spans. For one thread at a time."""
+
+    def __init__(self, whose: Whose, tenant_attributes: Sequence[str], maps: Sequence[SpanMap] | None = None) -> None:
+        """`tenant_attributes` name a tenant on any span, the first that is there and is somebody."""
+        maps = load_span_maps() if maps is None else maps
+        self._whose = whose
+        self._kinds = [_Kind(kind, one, tenant_attributes) for one in maps for kind in one.spans]
+        self._scopes: dict[str, _Scope] = {}
+        self.implausible = 0
+        """Numbers that were left out because they can not be."""
+
+    def read(
+        self,
+        spans: Iterable[Span | None],
+        scope: str,
+        engine: str,
+        seen: float,
+        parts: list[RequestPart],
+        dropped: dict[str, int],
+    ) -> None:
+        """Add the parts of some spans of one scope and resource, and count those that give none by reason.
+
+        `engine` is what the resource calls the engine, `seen` when the spans came. None is a span that is none.
+        """
+        here = self._scope(scope)
+        for span in spans:
+            made = MALFORMED if span is None else self._part(span, here, engine, seen)
+            if isinstance(made, str):
+                dropped[made] = dropped.get(made, 0) + 1
+            else:
+                parts.append(made)
+
+    def _scope(self, scope: str) -> _Scope:
+        found = self._scopes.get(scope)
+        if found is None:
+            found = _Scope([kind for kind in self._kinds if kind.said.of_scope(scope)])
+            if len(self._scopes) >= MAX_SCOPES:
+                self._scopes.clear()
+            self._scopes[scope] = found
+        return found
+
+    def _part(self, span: Span, scope: _Scope, engine: str, seen: float) -> RequestPart | str:
+        for kind in scope.named.get(span.name, ()):
+            got = kind.look(span)
+            if got is not None:
+                return self._make(span, kind, got, engine, seen)
+        if scope.others:
+            keys = {attribute.key for attribute in span.attributes}
+            for kind in scope.others:
+                if kind.may_be(span.name, keys) and (got := kind.look(span)) is not None:
+                    return self._make(span, kind, got, engine, seen)
+        return NOT_OURS
+
+    def _make(self, span: Span, kind: _Kind, got: Mapping[str, Value], engine: str, seen: float) -> RequestPart | str:
+        said = kind.said
+        if not said.keep:
+            return DETAIL
+        start, end = span.start_time_unix_nano / 1e9, span.end_time_unix_nano / 1e9
+        if not start <= end or not seen - MAX_AGE <= end <= seen + MAX_AHEAD:
+            return TIME
+        ids = kind.ids(span, got)
+        if not ids:
+            return NO_IDS
+        told, phases = self._tell(kind, got, end - start)
+        if phases:
+            told["phases"] = phases
+        if said.first_token and "ttft" not in told:
+            told["ttft"] = _first_token(span, said.first_token)
+        self._judge(span, kind, got, told)
+        self._name(kind, got, told)
+        return RequestPart(
+            observer=said.observer,
+            system=kind.system,
+            seen=seen,
+            ids=ids,
+            span=span.span_id.hex(),
+            parent=span.parent_span_id.hex(),
+            name=said.called or span.name,
+            start=start,
+            end=end,
+            engine=kind.engine(got) or engine,
+            role=kind.role(span.name, got),
+            **told,
+        )
+
+    def _tell(self, kind: _Kind, got: Mapping[str, Value], whole: float) -> tuple[dict[str, Any], dict[str, float]]:
+        """Fields and phases of a span that took `whole` seconds."""
+        told: dict[str, Any] = {}
+        phases: dict[str, float] = {}
+        longest = whole + CLOCK_SLACK
+        for key, value in got.items():
+            use = kind.uses.get(key)
+            if use is None or (use.better and not use.better.isdisjoint(got)):
+                continue
+            made = use.convert(value)
+            if use.scale != 1.0 and made is not None:
+                made *= use.scale
+            if made is None or (use.is_duration and made > longest):
+                self.implausible += 1
+            elif use.is_phase:
+                phases[use.target] = made
+            else:
+                told[use.target] = made
+        if kind.said.phase:
+            phases[kind.said.phase] = whole
+        return told, phases
+
+    def _judge(self, span: Span, kind: _Kind, got: Mapping[str, Value], told: dict[str, Any]) -> None:
+        """How it ended: an error by its class, and whether the client left."""
+        if "error" in told and told["error"] in kind.said.no_error:
+            del told["error"]
+        if span.status.code == Status.STATUS_CODE_ERROR:
+            told.setdefault("error", "error")
+        if told.get("status") == CLIENT_LEFT or (kind.said.aborted and kind.left(got)):
+            told["aborted"] = True
+
+    def _name(self, kind: _Kind, got: Mapping[str, Value], told: dict[str, Any]) -> None:
+        """Whose it is, as pseudonyms."""
+        for field, keys, make in (
+            ("tenant", kind.tenant, self._whose.pseudonym),
+            ("session", kind.session, self._whose.session),
+        ):
+            for key in keys:
+                raw = got.get(key)
+                if raw is not None and not isinstance(raw, bool) and (name := make(str(raw))):
+                    told[field] = name
+                    break
+
+
+class _Scope:
+    """The kinds that spans of one instrumentation scope can be of."""
+
+    def __init__(self, kinds: Sequence[_Kind]) -> None:
+        self.named: dict[str, list[_Kind]] = {}
+        for kind in kinds:
+            for name in kind.said.names:
+                self.named.setdefault(name, []).append(kind)
+        self.others = [kind for kind in kinds if not kind.said.names]
+
+
+class _Kind:
+    """A kind of span, laid out for reading."""
+
+    def __init__(self, said: SpanKind, of: SpanMap, tenant_attributes: Sequence[str]) -> None:
+        whose = said.keep and said.observer != "stage"
+        self.said = said
+        self.system = of.system
+        self.tenant = (*tenant_attributes, *of.tenant) if whose else ()
+        self.session = of.session if whose else ()
+        self.uses = dict(_uses(said))
+        self._wanted = frozenset(said.attributes | {*self.tenant, *self.session})
+        self._having = frozenset(said.having)
+        self._pattern = re.compile(said.pattern) if said.pattern else None
+        self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
+        self._conditional = bool(said.having or said.where or said.matching)
+        self._wraps = of.wraps
+
+    def may_be(self, name: str, keys: set[str]) -> bool:
+        """Whether name and attributes' names are those of this kind."""
+        if self._having and self._having.isdisjoint(keys):
+            return False
+        return self._pattern is None or self._pattern.fullmatch(name[:MAX_NAME]) is not None
+
+    def look(self, span: Span) -> dict[str, Value] | None:
+        """The attributes that matter, of a list its first entry; None where the span is of another kind."""
+        wanted, got = self._wanted, {}
+        if wanted:
+            for attribute in span.attributes:
+                key = attribute.key
+                if key in wanted:
+                    holder = attribute.value
+                    which = holder.WhichOneof("value")
+                    if which in _SCALARS:
+                        got[key] = getattr(holder, which)
+                    elif which == "array_value" and holder.array_value.values:
+                        first = holder.array_value.values[0]
+                        if (which := first.WhichOneof("value")) in _SCALARS:
+                            got[key] = getattr(first, which)
+        return got if not self._conditional or self._holds(got) else None
+
+    def ids(self, span: Span, got: Mapping[str, Value]) -> tuple[str, ...]:
+        """By which the part finds others."""
+        trace = span.trace_id
+        found = [f"trace:{trace.hex()}"] if len(trace) == 16 and any(trace) else []
+        for kind, keys in self.said.ids.items():
+            for key in keys:
+                raw = got.get(key)
+                if raw is None:
+                    continue
+                if kind == "room":
+                    found.append(identity("room", _room(raw)))
+                elif (text := _id(raw)) and kind == "request" and self._wraps:
+                    bare, response = unwrapped(text, self._wraps)
+                    found += [identity("request", bare), identity("response", response)]
+                else:
+                    found.append(identity(kind, text))
+        return tuple(dict.fromkeys(one for one in found if one))
+
+    def left(self, got: Mapping[str, Value]) -> bool:
+        """Whether it says that the client left before the end."""
+        return any(str(got.get(attribute, "")) in values for attribute, values in self.said.aborted.items())
+
+    def engine(self, got: Mapping[str, Value]) -> str:
+        """What the span itself calls the engine."""
+        return next((text for key in self.said.engine if key in got and (text := _text(got[key]))), "")
+
+    def role(self, name: str, got: Mapping[str, Value]) -> str:
+        """The engine's part in disaggregation, where the span tells it."""
+        if self._pattern is not None and "role" in self._pattern.groupindex:
+            match = self._pattern.fullmatch(name[:MAX_NAME])
+            return (match["role"] if match else "") or "unified"
+        for attribute, means in self.said.roles.items():
+            role = means.get(str(got.get(attribute, "")))
+            if role:
+                return role
+        return self.said.role
+
+    def _holds(self, got: Mapping[str, Value]) -> bool:
+        if self._having and self._having.isdisjoint(got):
+            return False
+        for attribute, values in self.said.where.items():
+            if str(got.get(attribute, "")) not in values:
+                return False
+        return all(
+            attribute in got and pattern.search(str(got[attribute])) is not None
+            for attribute, pattern in self._matching
+        )
+
+
+class _Use(NamedTuple):
+    """What one attribute is for."""
+
+    target: str  # a field of the part, or a phase
+    is_phase: bool
+    is_duration: bool
+    convert: Callable[[Value], Any]
+    scale: float
+    better: frozenset[str]  # attributes that come before it
+
+
+def _uses(said: SpanKind) -> Iterator[tuple[str, _Use]]:
+    for targets, is_phase in ((said.fields, False), (said.phases, True)):
+        for target, keys in targets.items():
+            is_duration = is_phase or target in _DURATIONS
+            convert = _seconds if is_phase else _CONVERTERS[target]
+            for i, key in enumerate(keys):
+                scale = 0.001 if key in said.milliseconds else 1.0
+                yield key, _Use(target, is_phase, is_duration, convert, scale, frozenset(keys[:i]))
+
+
+def unwrapped(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:
+    """A request's id less what its engine put around it, and the id that the response has; empty where none is known.
+
+    >>> unwrapped("cmpl-rq-1-0", (Wrap(prefix="cmpl-", index=True),))
+    ('rq-1', 'cmpl-rq-1')
+    """
+    for wrap in wraps:
+        if request_id.startswith(wrap.prefix):
+            whole = re.sub(r"-\d{1,6}\Z", "", request_id) if wrap.index else request_id
+            return whole.removeprefix(wrap.prefix), whole
+    return request_id, ""
+
+
+def _seconds(value: Value) -> float | None:
+    if type(value) is float and 0.0 <= value < math.inf:
+        return value
+    if isinstance(value, str):
+        try:
+            value = float(value[:32])
+        except ValueError:
+            return None
+    number = float(value)
+    return number if math.isfinite(number) and number >= 0 and not isinstance(value, bool) else None
+
+
+def _count(value: Value) -> int | None:
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
+    number = _seconds(value)
+    return int(number) if number is not None and number <= MAX_TOKENS and number == int(number) else None
+
+
+def _text(value: Value) -> str | None:
+    text = value.strip() if isinstance(value, str) else str(value)
+    return text if text.isprintable() and 0 < len(text) <= MAX_TEXT else None
+
+
+def _word(value: Value) -> str:
+    """A class or code. What is no such word might be a message, so it is `other`."""
+    text = str(value).strip("[]\"' ").partition(",")[0].strip("\"' ")
+    return text if _WORD.fullmatch(text) else "other"
+
+
+def _flag(value: Value) -> bool | None:
+    text = str(value).lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _status(value: Value) -> int | None:
+    number = _count(value)
+    return number if number is not None and 100 <= number <= 599 else None
+
+
+def _id(value: Value) -> str:
+    text = str(value).strip()
+    good = MIN_ID <= len(text) <= MAX_ID and text.isprintable() and " " not in text and text.lower() not in _NO_ID
+    return text if good else ""
+
+
+def _room(value: Value) -> str:
+    """SGLang's bootstrap room, which spans have as 0x... and requests as a number."""
+    try:
+        return str(int(str(value)[:32], 0))
+    except ValueError:
+        return ""
+
+
+def _first_token(span: Span, names: Sequence[str]) -> float | None:
+    """Seconds until the first event of one of the names."""
+    times = [event.time_unix_nano for event in span.events if event.name in names]
+    took = (min(times) - span.start_time_unix_nano) / 1e9 if times else -1.0
+    return took if took >= 0 and min(times) <= span.end_time_unix_nano else None
+
+
+_DURATIONS = frozenset(("ttft", "itl", "itl_max", "itl_p99"))
+_CONVERTERS: dict[str, Callable[[Value], Any]] = {
+    **dict.fromkeys(_DURATIONS, _seconds),
+    **dict.fromkeys(("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens"), _count),
+    **dict.fromkeys(("model", "lora"), _text),
+    **dict.fromkeys(("finish", "error"), _word),
+    "stream": _flag,
+    "status": _status,
+}
