@@ -119,7 +119,7 @@ async def _vllm(scenario: Scenario, lab: Engines) -> AsyncIterator[Site]:
     async with contextlib.AsyncExitStack() as undo:
         servers = []
         for name in scenario.engines:
-            engine = await lab.start(name, **scenario.flags)
+            engine = await lab.start(name, None, **scenario.flags)
             undo.push_async_callback(lab.stop, name)
             servers.append(Server(name, engine.url, VLLM, log=engine.log))
         yield Site(tuple(servers), tuple(server.url for server in servers), lab.check, lab.kill)
@@ -132,13 +132,13 @@ async def _pair(scenario: Scenario, lab: Engines) -> AsyncIterator[Site]:
         servers: dict[str, Server] = {}
         for role in ("prefill", "decode"):
             env = UCX | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(programs.port().number)}
-            flags = scenario.flags | {"kv_transfer_config": transfer_config(scenario.pair.lease_s)}
-            engine = await lab.start(role, env, **flags)
+            transfer = transfer_config(scenario.pair.lease_s)
+            engine = await lab.start(role, env, **scenario.flags, kv_transfer_config=transfer)
             undo.push_async_callback(lab.stop, role)
             servers[role] = Server(role, engine.url, VLLM_NIXL, role, engine.log)
         door = programs.port()
         proxy = [sys.executable, str(ENGINE_SIDE / "pd_proxy.py")]
-        flags = {
+        flags: dict[str, FlagValue] = {
             "port": door.number,
             "prefill": servers["prefill"].url,
             "decode": servers["decode"].url,
@@ -199,7 +199,7 @@ async def _dynamo(scenario: Scenario) -> AsyncIterator[Site]:
             await programs.start(name, command, ready=f"{port.url}/metrics", env=own)
             servers.append(Server(name, port.url, DYNAMO_WORKER, log=programs.log(name)))
         port = programs.port()
-        frontend = {
+        frontend: dict[str, FlagValue] = {
             "http_host": HOST,
             "http_port": port.number,
             "router_mode": "kv",

@@ -1,0 +1,88 @@
+"""Recorded incidents of systems other than one vLLM: SGLang, a pair over NIXL, Dynamo. Made by tests/lab."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Config, Slo
+from rules.finding import Triage
+from rules.loader import load
+from ui.pipeline import Setup
+from ui.recorded import Judged, Moments, judge_recording, span_of
+
+FILES = sorted((Path(__file__).parent / "others").glob("*.kvcap"))
+INCIDENTS = [path for path in FILES if not path.stem.endswith("_healthy")]
+KNOWLEDGE = load()
+
+
+def name(path: Path) -> str:
+    return path.stem
+
+
+@cache
+def truth(path: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(path.with_suffix(".truth.json").read_text())
+    return told
+
+
+def judged(path: Path, moments: Moments | None = None) -> Judged:
+    slo = truth(path)["slo"]
+    config = Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"]))
+    return judge_recording(path, Setup(KNOWLEDGE, config), *([moments] if moments else []))
+
+
+@cache
+def at_the_end(path: Path) -> Judged:
+    return judged(path)
+
+
+def first_cause(document: Triage) -> str:
+    return document.causes[0].code if document.causes else "nothing"
+
+
+def expected(path: Path) -> list[str]:
+    return truth(path)["expect"] or ["nothing"]
+
+
+def test_each_system_has_an_incident_and_a_healthy_run() -> None:
+    for system in ("sglang", "pd", "dynamo"):
+        has = {bool(truth(path)["expect"]) for path in FILES if truth(path)["system"] == system}
+        assert has == {True, False}, system
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_the_first_cause_is_the_right_one(path: Path) -> None:
+    at_end = at_the_end(path)
+    assert at_end.damage == ""
+    assert first_cause(at_end.document) in expected(path), at_end.document.verdict
+    # Dynamo's mocker does not say enough to be called healthy, and is not called ill.
+    assert (at_end.document.healthy is False) is bool(truth(path)["expect"]), at_end.document.verdict
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
+    _, last = span_of(path)
+    document = judged(path, Moments(at=last, start=last - 12)).document
+    assert first_cause(document) in expected(path), document.verdict
+
+
+@pytest.mark.parametrize("path", INCIDENTS, ids=name)
+def test_before_the_incident_there_is_nothing_to_find(path: Path) -> None:
+    begun = truth(path)["phases"][1]["start"]
+    document = judged(path, Moments(at=begun - 1, start=begun - 16)).document
+    assert first_cause(document) == "nothing", document.verdict
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_servers_counted_what_the_clients_did(path: Path) -> None:
+    """The recordings are of real work: some server counted each prompt token that the clients sent."""
+    compared = truth(path)["compared"]
+    if truth(path)["scenario"] == "pd_dead_prefill":
+        assert compared["servers"]["prefill"] is None
+        return
+    sent = compared["clients"]["prompt_tokens"]
+    assert sent > 0
+    assert sent in [numbers["prompt_tokens"] for numbers in compared["servers"].values()]
