@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.senses.exposition import Layout, Series
 from agent.senses.status import Identity
-from rules.engine_map import EngineMap, InfoMetric, Metric, Telemetry, usable
+from rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from rules.versions import in_range, release
 from series.types import METRIC_NAME, Labels
 
@@ -400,7 +400,7 @@ class _Reader:
         self.reading.info.setdefault(rank, {}).update({k: v for k, v in strings.items() if v != "None"})
 
     def _know(self, rank: str, facts: dict[str, float | None]) -> None:
-        known = {fact: number for fact, number in facts.items() if number is not None}
+        known = {fact: n for fact, n in facts.items() if n is not None and abs(n) < MAX_FACT}  # so not NaN either
         self.reading.facts.setdefault(rank, {}).update(known)
 
     def _read_telemetry(self) -> None:

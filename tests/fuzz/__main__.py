@@ -1,0 +1,133 @@
+"""Mutate recorded pages for a while and see that what must hold holds.
+
+    python -m tests.fuzz parser|families [--seconds 600] [--seed N] [FILE ...]
+
+With atheris installed (`pip install kvitals[fuzz]`) its coverage leads the way, and the mutations are ours; without it
+they are made at random from the recorded pages and from what came of them. Either way a page that takes too long ends
+the run with a traceback, memory is watched, and the session that broke something is kept in `.fuzz/`. FILE: sessions to
+check once, such as a kept one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import hashlib
+import os
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz.mutations import MAX_SESSION_BYTES, mutate, seeds
+
+KEPT = Path(".fuzz")
+HANGS_SECONDS = 60
+MEMORY_BYTES = 600e6  # more than this above that after the first minute is a leak
+POOL = 500
+
+Check = Callable[[bytes], None]
+
+
+def at_random(check: Check, seconds: float, seed: int) -> int:
+    """Returns how many sessions were checked. Raises what a check raised."""
+    rng = random.Random(seed)
+    pool = seeds()
+    began, checked, settled = time.monotonic(), 0, 0.0
+    while (done := time.monotonic() - began) < seconds:
+        session = mutate(rng.choice(pool), rng)
+        run(check, session)
+        checked += 1
+        if rng.random() < 0.05:  # strange things on top of strange things
+            pool.append(session)
+            if len(pool) > POOL:
+                del pool[rng.randrange(len(pool))]
+        settled = settled or (resident() if done > min(60.0, seconds / 2) else 0.0)
+        if settled and resident() - settled > MEMORY_BYTES:
+            keep(session)
+            raise MemoryError(f"{resident() / 1e6:.0f} MB, after {settled / 1e6:.0f} MB")
+        if checked % 1000 == 0:
+            print(f"{checked} sessions, {done:.0f} s, {resident() / 1e6:.0f} MB", flush=True)
+    return checked
+
+
+def led_by_coverage(name: str, seconds: float, seed: int) -> None:
+    """Never returns: libFuzzer ends the process, with 0 where nothing was found."""
+    import atheris
+
+    with atheris.instrument_imports(include=["agent.senses", "agent.families", "rules.engine_map"]):
+        from tests.fuzz.checks import CHECKS
+
+    corpus = KEPT / f"corpus-{name}"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for session in seeds():
+        (corpus / hashlib.sha256(session).hexdigest()[:16]).write_bytes(session)
+
+    def change(data: bytes, max_size: int, seed: int) -> bytes:
+        return mutate(data, random.Random(seed))[:max_size]
+
+    arguments = [sys.argv[0], str(corpus), f"-artifact_prefix={KEPT}/", "-print_final_stats=1", "-rss_limit_mb=2048"]
+    arguments += [f"-max_total_time={seconds:.0f}", f"-timeout={HANGS_SECONDS}", f"-max_len={MAX_SESSION_BYTES}"]
+    arguments += [f"-seed={seed or 1}"]
+    atheris.Setup(arguments, CHECKS[name], custom_mutator=change)
+    atheris.Fuzz()
+
+
+def run(check: Check, session: bytes) -> None:
+    """Check one session; what breaks is kept, and what hangs ends the process."""
+    faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+    try:
+        check(session)
+    except BaseException:
+        keep(session)
+        raise
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def keep(session: bytes) -> None:
+    KEPT.mkdir(exist_ok=True)
+    path = KEPT / f"broke-{hashlib.sha256(session).hexdigest()[:16]}"
+    path.write_bytes(session)
+    print(f"kept as {path}", file=sys.stderr, flush=True)
+
+
+def resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=("parser", "families"))
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-random", action="store_true", help="without atheris, though it is installed")
+    options = parser.parse_args()
+    warnings.simplefilter("error")
+    if not options.files and not options.at_random and _has_atheris():
+        led_by_coverage(options.check, options.seconds, options.seed)
+    from tests.fuzz.checks import CHECKS
+
+    check = CHECKS[options.check]
+    for file in options.files:
+        run(check, file.read_bytes())
+    if not options.files:
+        checked = at_random(check, options.seconds, options.seed)
+        print(f"{options.check}: {checked} sessions in {options.seconds:.0f} s, seed {options.seed}, nothing broke")
+    return 0
+
+
+def _has_atheris() -> bool:
+    try:
+        import atheris  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
