@@ -81,7 +81,7 @@ class SpanKind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     phases: dict[Phase, Attributes] = {}  # durations that it tells
     fields: dict[Field, Attributes] = {}
     ids: dict[IdKind, Attributes] = {}  # here each attribute that is there counts
-    engine: Attributes = ()  # the engine's name or address; the resource tells it where the span does not
+    engine: Attributes = ()  # the engine's name or address
     milliseconds: Attributes = ()  # attributes that are in milliseconds; durations are in seconds else
     no_error: tuple[str, ...] = ()  # values of the attributes for `error` that are none
     aborted: dict[Attribute, tuple[str, ...]] = {}  # one of these values: the client left before the end
@@ -108,6 +108,7 @@ class SpanMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     title: str
     source: str  # what it was made from
     spans: tuple[SpanKind, ...]
+    is_engine: bool = False  # whoever sends them is an engine, so the resource tells which one
     fields: dict[Field, Attributes] = {}  # of every kind that is no stage, where the kind itself says nothing of them
     ids: dict[IdKind, Attributes] = {}  # likewise
     tenant: Attributes = ()  # that name a tenant, besides those of the configuration, which come before

@@ -134,7 +134,7 @@ class SpanReader:
             name=said.called or span.name,
             start=start,
             end=end,
-            engine=kind.engine(got) or engine,
+            engine=kind.engine(got) or (engine if kind.is_engine else ""),
             role=kind.role(span.name, got),
             **told,
         )
@@ -149,8 +149,8 @@ class SpanReader:
             if use is None or (use.better and not use.better.isdisjoint(got)):
                 continue
             made = use.convert(value)
-            if use.scale != 1.0 and made is not None:
-                made *= use.scale
+            if use.per != 1.0 and made is not None:
+                made /= use.per
             if made is None or (use.is_duration and made > longest):
                 self.implausible += 1
             elif use.is_phase:
@@ -203,6 +203,7 @@ class _Kind:
         self.system = of.system
         self.tenant = (*tenant_attributes, *of.tenant) if whose else ()
         self.session = of.session if whose else ()
+        self.is_engine = of.is_engine
         self.uses = dict(_uses(said))
         self._wanted = frozenset(said.attributes | {*self.tenant, *self.session})
         self._having = frozenset(said.having)
@@ -290,7 +291,7 @@ class _Use(NamedTuple):
     is_phase: bool
     is_duration: bool
     convert: Callable[[Value], Any]
-    scale: float
+    per: float  # what a second is in it
     better: frozenset[str]  # attributes that come before it
 
 
@@ -300,8 +301,8 @@ def _uses(said: SpanKind) -> Iterator[tuple[str, _Use]]:
             is_duration = is_phase or target in _DURATIONS
             convert = _seconds if is_phase else _CONVERTERS[target]
             for i, key in enumerate(keys):
-                scale = 0.001 if key in said.milliseconds else 1.0
-                yield key, _Use(target, is_phase, is_duration, convert, scale, frozenset(keys[:i]))
+                per = 1000.0 if key in said.milliseconds else 1.0
+                yield key, _Use(target, is_phase, is_duration, convert, per, frozenset(keys[:i]))
 
 
 def unwrapped(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:

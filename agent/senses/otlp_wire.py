@@ -26,8 +26,8 @@ RETRY_SECONDS = 1
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 3, 8, 12, 16
 """Codes of google.rpc.Status."""
 
-GENERIC_SERVICES = ("unknown_service", "sglang", "vllm", "dynamo", "litellm", "envoy", "llm-d")
-"""How names of services begin that nobody chose for one of several engines."""
+GENERIC_SERVICES = frozenset(("sglang", "vllm", "dynamo", "unknown_service"))
+"""Names of services that nobody chose for one of several engines."""
 
 
 class MalformedError(ValueError):
@@ -66,10 +66,10 @@ def engine_of(attributes: dict[str, str]) -> str:
     if pod:
         namespace = attributes.get("k8s.namespace.name", "")
         return f"{namespace}/{pod}" if namespace else pod
-    if service and not service.startswith(GENERIC_SERVICES):
+    if service and service.partition(":")[0] not in GENERIC_SERVICES:
         return service
     pid = attributes.get("process.pid") or attributes.get("vllm.process_id")
-    return f"pid:{pid}" if pid else service
+    return f"pid:{pid}" if pid else ""
 
 
 ENGINE_ATTRIBUTES = frozenset(("k8s.pod.name", "k8s.namespace.name", "service.name", "process.pid", "vllm.process_id"))

@@ -82,7 +82,7 @@ class _Source:
             ("kvitals_parts_waiting", (source,)): float(self.waiting),
         }
         for reason, count in self.dropped.items():
-            key = ("kvitals_parts_dropped_total", (source, ("reason", reason)))
+            key: Key = ("kvitals_parts_dropped_total", (source, ("reason", reason)))
             row[key] = float(count) if reason in self.said else 0.0
         self.said = set(self.dropped)
         self.waiting = 0
