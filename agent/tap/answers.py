@@ -47,23 +47,33 @@ class Said:
 
     def read(self, data: Mapping[str, Any]) -> bool:
         """Take what an event or a body tells. Whether there is output in it."""
-        inner = (data.get("response"), data.get("message"))  # OpenAI's responses, Anthropic's message_start
-        for told in (data, *(one for one in inner if isinstance(one, dict))):
-            self.model = _line(told.get("model")) or self.model
-            self.id = _line(told.get("id")) or self.id
-            self._read_usage(told.get("usage"))
-        self._read_meta(data.get("meta_info"))
-        if error := data.get("error") or (data if data.get("object") == "error" else None):
-            self._read_error(error)
+        self._read_head(data)
+        for name in ("response", "message"):  # OpenAI's responses, Anthropic's message_start
+            if name in data and isinstance(inner := data[name], dict):
+                self._read_head(inner)
+        if "meta_info" in data:
+            self._read_meta(data["meta_info"])
+        if "error" in data or data.get("object") == "error":
+            self._read_error(data.get("error", data))
         if data.get("type") in _ENDS:
             self.ended = True
         output = _has_output(data)
-        for choice in _dicts(data.get("choices")):
-            self.finish = _word(choice.get("finish_reason")) or self.finish
-            output = output or _has_output(choice)
+        choices = data.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self.finish = _word(choice.get("finish_reason")) or self.finish
+                output = output or _has_output(choice)
         if isinstance(delta := data.get("delta"), dict):
             self.finish = _word(delta.get("stop_reason")) or self.finish
         return output
+
+    def _read_head(self, told: Mapping[str, Any]) -> None:
+        if not self.model:
+            self.model = _line(told.get("model"))
+        if not self.id:
+            self.id = _line(told.get("id"))
+        if "usage" in told:
+            self._read_usage(told["usage"])
 
     def _read_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
@@ -88,6 +98,8 @@ class Said:
             self.finish = _word(reason.get("type")) or self.finish
 
     def _read_error(self, error: object) -> None:
+        if not error:
+            return
         told = error if isinstance(error, dict) else {}
         self.error = _word(told.get("type")) or _word(told.get("code")) or "error"
 
@@ -96,7 +108,7 @@ def _has_output(data: Mapping[str, Any]) -> bool:
     """Whether something that a model made is in an event, or in one of its choices."""
     delta = data.get("delta")
     if isinstance(delta, dict):  # chat; Anthropic's content_block_delta
-        return any(value for name, value in delta.items() if name not in _NO_OUTPUT)
+        return any(value and name not in _NO_OUTPUT for name, value in delta.items())
     if str(data.get("type", "")).endswith(".done"):  # OpenAI's responses say all of it once more
         return False
     return bool(delta or data.get("text") or data.get("token_ids") or data.get("output_ids"))
@@ -244,13 +256,11 @@ def _count(told: Mapping[str, Any], *names: str, default: int | None) -> int | N
 
 def _word(value: object) -> str:
     """A class or code; anything that might be a sentence is left out."""
+    if value is None:
+        return ""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     return text if _WORD.fullmatch(text) else ""
 
 
 def _line(value: object, limit: int = 200) -> str:
     return value[:limit] if isinstance(value, str) and value.isprintable() else ""
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

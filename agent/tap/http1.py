@@ -130,11 +130,11 @@ def _joined(start: bytes, head: Head, added: tuple[bytes, ...], removed: frozens
 
 def end_of_head(data: bytes | bytearray) -> int:
     """Where the body begins, or 0 where the head is not complete. Raises BadMessageError where it never will be."""
+    if data.startswith(b"PRI * HTTP/2.0"):
+        raise BadMessageError("the tap speaks HTTP/1.1; let the client do so too", 505)
     at = data.find(b"\r\n\r\n", 0, MAX_HEAD)
     if at >= 0:
         return at + 4
-    if data.startswith(b"PRI * HTTP/2.0"):
-        raise BadMessageError("the tap speaks HTTP/1.1; let the client do so too", 505)
     if b"\n\n" in data[:MAX_HEAD]:
         raise BadMessageError("lines of a head end with CR and LF")
     if len(data) >= MAX_HEAD:

@@ -403,7 +403,8 @@ class Pair(asyncio.Protocol):
     def _refuse(self, status: int, why: str, message: str) -> None:
         """Turn a client away for what it sent or did not send."""
         self._books.refused[why] += 1
-        if self._answer_body is None and (self._began is not None or why == "connections"):
+        said_something = self._request is not None or self._began is not None
+        if self._answer_body is None and (said_something or why == "connections"):
             self._answer(status, why, message)
         self._end_entry(error=f"tap_{why}", status=status)
         self._close()
