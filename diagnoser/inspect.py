@@ -84,7 +84,8 @@ class _Look:
         version = info.get("version", "")
         state = next((labels["reason"] for labels in self._labels("kvitals_target_state", entity)), "unknown")
         up = self._values("kvitals_target_up").get(entity, 0.0) == 1.0
-        families = list(self._families(system, version, entity)) if system else []
+        own = Labels() if info.get("kind") == "exporter" else entity  # an exporter's series are of GPUs
+        families = list(self._families(system, version, own)) if system else []
         known = {fact.fact: fact.value for fact in facts}
         return Inspected(
             engine=entity.get("engine", ""),
@@ -134,7 +135,7 @@ class _Look:
         entries: dict[str, list[Metric]] = {}
         for metric in system.metrics:
             entries.setdefault(metric.family, []).append(metric)
-        missing = {x["family"]: x for x in self._labels("kvitals_family_missing", entity)}
+        missing = {x["family"]: x for x in self._labels("kvitals_family_missing", entity) if entity}
         for family, metrics in entries.items():
             state, why = self._seen(family, entity)
             if state:
@@ -246,7 +247,8 @@ class _Look:
 
     def _remedy(self, lacking: Sequence[str]) -> str:
         families = self._judge.knowledge.families
-        caveats = [families[name].caveat for name in map(self._family, lacking) if name and families[name].caveat]
+        caveats = [families[name].caveat for name in map(self._family, lacking) if name]
+        caveats = [caveat for caveat in caveats if caveat.startswith("Only with")]
         return f"no {', '.join(lacking[:3])}" + (f": {caveats[0]}" if caveats else "") if lacking else ""
 
     def _family(self, metric: str) -> str | None:

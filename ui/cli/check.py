@@ -20,8 +20,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from agent.senses import gpu, host
 from diagnoser.inspect import inspect
-from rules.inspection import Inspected, Inspection, Score, schema
+from rules.inspection import Inspected, Inspection, Score, Sense, schema
 from ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -44,6 +45,7 @@ _STATE_WORDS = {
 }
 _BAR = 20
 MAX_LACKS = 4
+REASONS = {"gpu": {reason: text for reason, (_, text) in gpu.REASONS.items()}, "host": host.REASONS}
 _EXIT = {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}
 
 
@@ -101,12 +103,16 @@ def show(inspection: Inspection, console: Console, *, verbose: bool = False) -> 
         _problems(target, console)
         console.print()
     for sense in inspection.senses:
-        style = {"ok": "green", "failed": "red"}.get(sense.state, "dim")
-        reason = f": {sense.reason}" if sense.reason else ""
-        console.print(
-            Text.assemble(("this node's ", "dim"), sense.sense, " ", (sense.state.replace("_", " "), style), reason)
-        )
+        _sense(sense, console)
     console.print(_verdict(inspection))
+
+
+def _sense(sense: Sense, console: Console) -> None:
+    style = {"ok": "green", "failed": "red"}.get(sense.state, "yellow")
+    text = REASONS.get(sense.sense, {}).get(sense.reason, "")
+    why = sense.reason.replace("_", " ") if not text or "{" in text else text
+    head = (f"this node's {sense.sense}: ", (sense.state.replace("_", " "), style))
+    console.print(Text.assemble(*head, f"  {why}" if sense.reason not in ("", "ok") else ""))
 
 
 def _head(target: Inspected, console: Console) -> None:

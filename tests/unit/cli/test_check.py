@@ -46,7 +46,7 @@ def test_what_it_is_what_it_is_enough_for_and_what_brings_more(url: str, capsys:
     assert "vllm 0.32.0, model ./tiny" in out
     for word in ("triage", "tenants", "cascade", "traces", "review", "families:", "--kv-events-config", "cost:"):
         assert word in out
-    assert "this node's gpu" in out and "Nothing is wrong with the telemetry that is on." in out
+    assert "this node's gpu: " in out and "Nothing is wrong with the telemetry that is on." in out
     assert "[[target]]" in out  # and not taken for markup
 
 
