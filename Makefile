@@ -8,8 +8,9 @@ LOCK := requirements.lock
 PACKAGES := series rules agent diagnoser dashboards ui
 TARGETS ?=
 BENCH_SECONDS ?= 600
+FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others record bench lock clean
+.PHONY: help run test check format system lab live live-others record bench bench-agent fuzz lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -50,11 +51,15 @@ bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
 bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECONDS (600)
 	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
 
+fuzz: $(VENV)/.dev ## mutated pages at the page parser and at every engine map, FUZZ_SECONDS (600) each
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[fuzz]' || echo 'Without atheris: mutations at random.'
+	@for check in parser families; do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
+
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
 
 clean: ## remove what make made
-	@rm -rf $(VENV) .lab .run .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .lab .run .fuzz .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
