@@ -48,7 +48,7 @@ MAX_NAME = 300
 FORBIDDEN = re.compile(
     r"(^|\.)(input|output)\.(value|messages?)|(?<!token_count\.)\b(prompts?|completions?|messages?|choices)(\.|$)"
     r"|content|body"
-    r"|instructions|invocation_parameters|arguments|documents|stack_?trace|authorization|cookie|api_?key$"
+    r"|instructions|definitions|invocation_parameters|arguments|documents|stack_?trace|authorization|cookie|api_?key$"
 )
 """Attributes that hold what users wrote, or secrets. A map that names one is refused."""
 
