@@ -25,10 +25,10 @@ class Plain:
     """Names that show what went in."""
 
     def pseudonym(self, raw: str) -> str:
-        return f"t-{raw}"
+        return f"t-{raw}" if raw else ""
 
     def session(self, raw: str) -> str:
-        return f"s-{raw}"
+        return f"s-{raw}" if raw else ""
 
 
 def lines(name: str) -> list[bytes]:

@@ -149,7 +149,7 @@ def test_a_request_of_sglang_and_its_stages() -> None:
     }
     assert stages["prefill_forward"]["prefill"] == pytest.approx(0.0811, abs=1e-4)
     spans = {one.span for one in parts}
-    assert all(one.parent in spans for one in parts if one.observer == "stage")
+    assert all(one.parent in spans for one in parts if one.observer == "stage" and one.ids == (trace,))
     assert why == {DETAIL: sum(map(_count_of("decode_loop"), lines("sglang-0.5.23")))}
 
 
@@ -319,6 +319,30 @@ def test_envoy() -> None:
     assert dropped(span("ingress", **attributes | {"http.url": "http://gw/images/1"})) == NOT_OURS
 
 
+def test_a_proxy_of_litellm() -> None:
+    parts, _ = parts_of("litellm-1.109.1")
+    calls = [one for one in parts if one.name == "litellm_request"]
+    assert [(one.prompt_tokens, one.output_tokens, one.stream, one.model) for one in calls] == [
+        (10, 20, False, "tiny"),
+        (14, 6, True, "tiny"),
+    ]
+    assert {one.tenant for one in calls} == {"t-end-user-7"}
+    assert all(one.observer == "gateway" and one.ids[1].startswith("response:chatcmpl-") for one in calls)
+    outer = [one for one in parts if one.name == "Received Proxy Server Request"]
+    assert [one.status for one in outer] == [200, 200, 400]
+    assert outer[2].error == "ProxyException"
+    assert [one.status for one in parts if one.name == "http_request"] == [200, 200, 400]
+
+
+def test_a_proxy_of_litellm_with_the_new_names() -> None:
+    parts, _ = parts_of("litellm-1.109.1-v2")
+    plain, streamed = [one for one in parts if one.name == "llm_call"]
+    assert (plain.prompt_tokens, plain.output_tokens, plain.finish, plain.ttft) == (10, 20, "stop", None)
+    assert (streamed.stream, streamed.ttft) == (True, pytest.approx(0.138839006))
+    assert plain.system == "litellm"
+    assert [one.status for one in parts if one.name == "http_request"] == [200, 200, 400]
+
+
 def test_litellm() -> None:
     attributes = {
         "litellm.call_id": "abcdef",
@@ -448,6 +472,7 @@ def test_no_text_of_users_comes_out(name: str) -> None:
             made += len(parts)
             assert SECRET.encode() not in msgspec.msgpack.encode(parts)
             assert SECRET not in repr(parts)
+            assert "about the sea" not in repr(parts)  # what LiteLLM's recording was asked, and answered
     assert made
 
 
