@@ -111,6 +111,15 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
     return knowledge
 
 
+def read_as(path: Path, type_: type[T]) -> T | Problem:
+    """Read a file of another kind of knowledge, as safely: its content as a type, or what is wrong with it."""
+    try:
+        file = _read(path)
+    except OSError as error:
+        return Problem(path, 0, f"cannot be read: {error.strerror}")
+    return file if isinstance(file, Problem) else _convert(file, file.data, type_)
+
+
 def _load_directory(knowledge: Knowledge, root: Path) -> None:
     for path in sorted((root / "signals").glob("*.yaml")):
         _load_subject(knowledge, path)

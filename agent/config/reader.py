@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from agent.config.types import (
     MAX_OBJECTIVES,
+    MAX_REQUEST_LOGS,
     ROLES,
     TARGET_LABELS,
     Agent,
@@ -25,6 +26,8 @@ from agent.config.types import (
     Mute,
     NodeLabels,
     Objective,
+    Otlp,
+    RequestLog,
     Seconds,
     Slo,
     SomeSlo,
@@ -46,7 +49,9 @@ FROM_ENVIRONMENT = {
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TABLES = ("agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "mute", "params")
+_TABLES = (
+    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "mute", "params",
+)  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
 
@@ -129,6 +134,8 @@ class _Reader:
         targets = self._list("target", data.get("target", []), Target)
         kubernetes = self._table("[kubernetes]", data["kubernetes"], Kubernetes) if "kubernetes" in data else None
         tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
+        logs = self._request_logs(data.get("request_log", []))
+        otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
         if self._problems or agent is None or labels is None or slo is None or tenants is None:
@@ -141,10 +148,21 @@ class _Reader:
             targets=targets,
             kubernetes=kubernetes,
             tenants=tenants,
+            request_logs=logs,
+            otlp=otlp,
             mutes=mutes,
             params=params,
             file=self._file,
         )
+
+    def _request_logs(self, value: Any) -> tuple[RequestLog, ...]:
+        logs = self._list("request_log", value, RequestLog)
+        if len(logs) > MAX_REQUEST_LOGS:
+            self._problems.append(f"[[request_log]] {MAX_REQUEST_LOGS} entries are allowed, these are {len(logs)}")
+        names = [one.name for one in logs]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._problems.append(f"[[request_log]] several are called {name!r}: give each a name of its own")
+        return logs
 
     def _list(self, name: str, value: Any, kind: type[T]) -> tuple[T, ...]:
         if not isinstance(value, list):

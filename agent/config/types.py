@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
+from rules.log_map import formats
+
 TARGET_LABELS = ("cluster", "node", "pool", "role", "hardware")
 ENTITY_LABELS = ("cluster", "node", "pool", "engine")
 ROLES = ("prefill", "decode", "unified", "frontend", "router")
@@ -27,6 +29,9 @@ MAX_PREFIXES = 16
 MAX_SOURCES = 32
 MAX_CLASSED = 10_000  # tenants in classes
 MAX_TOP = 1000
+MAX_REQUEST_LOGS = 16
+OTHER_SOURCES = ("otlp", "tap")
+"""Where parts of requests come from besides logs."""
 
 _CODE = re.compile(r"[A-Z]{3}\d{2}")
 _HOST = re.compile(r"[\w.:%-]+")
@@ -35,6 +40,8 @@ _PREFIX = re.compile(r"[A-Za-z_:][\w:]{0,63}")
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,100}")
+_SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
 
 
@@ -252,6 +259,66 @@ class TenantsTable(Struct, frozen=True, kw_only=True):
         _between("ttl", self.ttl, 60, 30 * 24 * 3600)
 
 
+class RequestLog(Struct, frozen=True, kw_only=True):
+    """A log of requests that is followed, a JSON object a line."""
+
+    path: Path  # the last part may be a pattern
+    format: str = ""  # one that is known, or
+    mapping: Path | None = None  # a file that says what the keys mean
+    name: str = ""  # what its parts come from; the format's by default
+    tenant: tuple[str, ...] = ()  # keys that name the tenant, in place of the format's
+
+    def __post_init__(self) -> None:
+        if any(is_pattern(part) for part in self.path.parts[:-1]):
+            raise ValueError(f"path {self.path}: only the last part of a path may be a pattern")
+        if bool(self.format) == (self.mapping is not None):
+            raise ValueError(f"say either format ({', '.join(formats())}) or mapping, a file of your own")
+        if self.format:
+            one_of("format", self.format, formats())
+        if not self.name:
+            msgspec.structs.force_setattr(self, "name", self.mapping.stem if self.mapping else self.format)
+        if not _SOURCE.fullmatch(self.name) or self.name in OTHER_SOURCES:
+            raise ValueError(
+                f"name {self.name!r} must have lower case letters, digits, _ and -, and be none of"
+                f" {', '.join(OTHER_SOURCES)}"
+            )
+        for key in self.tenant:
+            if not _TEXT.fullmatch(key):
+                raise ValueError("tenant must list keys, one line of 1 to 200 characters each")
+
+
+class Otlp(Struct, frozen=True, kw_only=True):
+    """Where spans are taken in. The table being there switches it on; an empty address switches one of the two off."""
+
+    grpc: str = "127.0.0.1:4317"
+    http: str = "127.0.0.1:4318"
+    token_file: Path | None = None  # exporters must send it as a bearer token
+    cert_file: Path | None = None  # of the server, with its chain: TLS
+    key_file: Path | None = None
+    max_bytes: int = 4 << 20  # of one request, decompressed
+
+    def __post_init__(self) -> None:
+        for name, address in (("grpc", self.grpc), ("http", self.http)):
+            if address and _address(address, name)[0] not in _LOOPBACK and self.token_file is None:
+                raise ValueError(f"{name} = {address!r} can be reached from other machines: name a token_file")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together: name both")
+        if not (self.grpc or self.http):
+            raise ValueError("grpc and http are both switched off: leave the table away")
+        if not 1 << 16 <= self.max_bytes <= 1 << 28:
+            raise ValueError(f"max_bytes must be from {1 << 16} to {1 << 28}, not {self.max_bytes}")
+
+    @property
+    def grpc_address(self) -> tuple[str, int] | None:
+        """Host and port to bind to; the empty host is all interfaces."""
+        return _address(self.grpc, "grpc") if self.grpc else None
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Likewise."""
+        return _address(self.http, "http") if self.http else None
+
+
 class Mute(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
@@ -287,6 +354,8 @@ class Config(Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...] = ()
     kubernetes: Kubernetes | None = None
     tenants: TenantsTable = field(default_factory=TenantsTable)
+    request_logs: tuple[RequestLog, ...] = ()
+    otlp: Otlp | None = None
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from
@@ -363,11 +432,11 @@ def _check_prefixes(prefixes: Mapping[str, str]) -> None:
             raise ValueError(f"prefixes: {old!r} and {new!r} must be how names of metrics begin, such as 'vllm:'")
 
 
-def _address(listen: str) -> tuple[str, int]:
+def _address(listen: str, name: str = "listen") -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or (":" in bare and bare == host):
-        raise ValueError(f"listen must be HOST:PORT, such as 127.0.0.1:9477, not {listen!r}")
+        raise ValueError(f"{name} must be HOST:PORT, such as 127.0.0.1:9477, not {listen!r}")
     return bare, int(port)
 
 
