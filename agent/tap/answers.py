@@ -26,8 +26,9 @@ MAX_GAPS = 4096
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _USAGE = b'"usage"'
 _DONE = b"[DONE]"
-_ENDS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))
+_ENDS = ("message_stop", "response.completed", "response.incomplete", "response.failed")
 _NO_OUTPUT = frozenset(("role", "type", "stop_reason", "stop_sequence"))  # what else a delta may have
+_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "max_output_tokens": "length"}
 _decode = msgspec.json.decode
 
 
@@ -61,10 +62,10 @@ class Said:
         choices = data.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                self.finish = _word(choice.get("finish_reason")) or self.finish
+                self._read_finish(choice.get("finish_reason"))
                 output = output or _has_output(choice)
-        if isinstance(delta := data.get("delta"), dict):
-            self.finish = _word(delta.get("stop_reason")) or self.finish
+        if isinstance(delta := data.get("delta", data), dict):  # Anthropic's, streamed and whole
+            self._read_finish(delta.get("stop_reason"))
         return output
 
     def _read_head(self, told: Mapping[str, Any]) -> None:
@@ -74,13 +75,19 @@ class Said:
             self.id = _line(told.get("id"))
         if "usage" in told:
             self._read_usage(told["usage"])
+        if isinstance(why := told.get("incomplete_details"), dict):
+            self._read_finish(why.get("reason"))
 
     def _read_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        self.prompt_tokens = _count(usage, "prompt_tokens", "input_tokens", default=self.prompt_tokens)
         self.output_tokens = _count(usage, "completion_tokens", "output_tokens", default=self.output_tokens)
-        self.cached_tokens = _count(usage, "cache_read_input_tokens", default=self.cached_tokens)
+        prompt = _count(usage, "prompt_tokens", "input_tokens", default=None)
+        cached = _count(usage, "cache_read_input_tokens", default=None)
+        if prompt is not None and cached is not None:  # Anthropic counts what was cached, and what will be, beside it
+            prompt += cached + (_count(usage, "cache_creation_input_tokens", default=0) or 0)
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.cached_tokens = self.cached_tokens if cached is None else cached
         for details in (usage.get("prompt_tokens_details"), usage.get("input_tokens_details")):
             if isinstance(details, dict):
                 self.cached_tokens = _count(details, "cached_tokens", default=self.cached_tokens)
@@ -95,7 +102,11 @@ class Said:
         self.cached_tokens = _count(meta, "cached_tokens", default=self.cached_tokens)
         reason = meta.get("finish_reason")
         if isinstance(reason, dict):
-            self.finish = _word(reason.get("type")) or self.finish
+            self._read_finish(reason.get("type"))
+
+    def _read_finish(self, reason: object) -> None:
+        if word := _word(reason):
+            self.finish = _FINISH.get(word, word)
 
     def _read_error(self, error: object) -> None:
         if not error:
@@ -109,7 +120,9 @@ def _has_output(data: Mapping[str, Any]) -> bool:
     delta = data.get("delta")
     if isinstance(delta, dict):  # chat; Anthropic's content_block_delta
         return any(value and name not in _NO_OUTPUT for name, value in delta.items())
-    if str(data.get("type", "")).endswith(".done"):  # OpenAI's responses say all of it once more
+    if isinstance(kind := data.get("type"), str) and kind.endswith(
+        ".done"
+    ):  # OpenAI's responses say all of it once more
         return False
     return bool(delta or data.get("text") or data.get("token_ids") or data.get("output_ids"))
 

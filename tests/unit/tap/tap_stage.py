@@ -109,7 +109,7 @@ class Stage:
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something that should be so in a moment."""
     async with asyncio.timeout(PATIENCE):
-        while not true():
+        while not true():  # noqa: ASYNC110 (what is waited for is seen from outside)
             await asyncio.sleep(0.002)
 
 
