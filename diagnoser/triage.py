@@ -84,10 +84,11 @@ def verdict(
 ) -> str:
     """The whole answer in one sentence."""
     down = [f for f in telemetry if f.severity == "page"]
-    if down:
-        return f"{down[0].title} ({', '.join(f.entity.title for f in down)})."
+    unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
     if causes:
-        return f"{causes[0].title}."
+        return f"{causes[0].title}. {unread}".rstrip()
+    if down:
+        return unread
     if any(_WEIGHT[s.severity] > 0 for s in symptoms):
         return f"Cause unknown: {symptoms[0].title[0].lower()}{symptoms[0].title[1:]}, and no known cause fired."
     if telemetry:
