@@ -158,11 +158,12 @@ class Intake:
             self.drop("malformed")
             raise
         for group in found:
-            while chunk := list(islice(group.spans, CHUNK_SPANS)):
-                if taken >= MAX_SPANS:
-                    dropped["over_limit"] = dropped.get("over_limit", 0) + len(chunk)
-                    continue
-                taken += len(chunk)
+            room = min(group.size, MAX_SPANS - taken)
+            if room < group.size:
+                dropped["over_limit"] = dropped.get("over_limit", 0) + group.size - room
+            taken += room
+            spans = islice(group.spans, room)
+            while chunk := list(islice(spans, CHUNK_SPANS)):
                 self._reader.read(chunk, group.scope, group.engine, seen, self._parts, dropped)
                 if self._parts:
                     self.arrived.set()

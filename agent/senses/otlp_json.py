@@ -98,7 +98,8 @@ def groups(payload: bytes) -> list[Group]:
         for of_scope in of_resource.scope_spans:
             if len(found) >= MAX_GROUPS:
                 raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
-            found.append(Group(engine, of_scope.scope.name if of_scope.scope else "", _spans(of_scope.spans)))
+            scope = of_scope.scope.name if of_scope.scope else ""
+            found.append(Group(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
     return found
 
 

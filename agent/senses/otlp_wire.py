@@ -39,7 +39,8 @@ class Group(NamedTuple):
 
     engine: str  # what the resource calls the engine
     scope: str
-    spans: Iterator[Span | None]  # None for one that can not be read
+    size: int
+    spans: Iterator[Span | None]  # unpacked one by one; None for one that can not be read
 
 
 def groups(payload: bytes) -> list[Group]:
@@ -54,7 +55,7 @@ def groups(payload: bytes) -> list[Group]:
                     raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
                 of_scope = _ScopeSpans.FromString(scope_bytes)
                 scope = InstrumentationScope.FromString(_limited(of_scope.scope)).name
-                found.append(Group(engine, scope, _spans(of_scope.spans)))
+                found.append(Group(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
     except DecodeError as error:
         raise MalformedError(f"not an OTLP request for traces in protobuf: {error}") from error
     return found
