@@ -42,6 +42,8 @@ class Delivery:
         self._url = agent.rstrip("/") + PATH if agent else ""
         self._token_file = token_file
         self._waiting: deque[RequestPart] = deque()
+        self._in_hand = 0  # parts of the batch that is being sent
+        self._sending = asyncio.Lock()
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -50,7 +52,7 @@ class Delivery:
     @property
     def waiting(self) -> int:
         """Parts that the agent does not have yet."""
-        return len(self._waiting)
+        return len(self._waiting) + self._in_hand
 
     @property
     def reaches_agent(self) -> bool:
@@ -76,7 +78,8 @@ class Delivery:
     async def close(self) -> None:
         """Try once more to send what waits, then end."""
         if self._task is not None:
-            self._task.cancel()
+            async with self._sending:  # a batch that may have arrived is not sent twice
+                self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         while self._waiting and await self._send():
             pass
@@ -98,26 +101,31 @@ class Delivery:
 
     async def _send(self) -> bool:
         """Send one batch. Whether it is off our hands."""
-        batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
-        untold, self._untold = self._untold, Counter()
-        record = PartsRecord(t=time.time(), source="tap", parts=tuple(batch), dropped=dict(untold))
-        try:
-            status = await self._post(_encoder.encode(record))
-            why = "" if status in _TAKEN else f"it answers {status}"
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError: TimeoutError too, and the token's file
-            status, why = 0, type(error).__name__
-        except asyncio.CancelledError:
-            self._take_back(batch, untold)
-            raise
+        async with self._sending:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            untold, self._untold = self._untold, Counter()
+            self._in_hand = len(batch)
+            record = PartsRecord(t=time.time(), source="tap", parts=tuple(batch), dropped=dict(untold))
+            try:
+                status = await self._post(_encoder.encode(record))
+                why = "" if status in _TAKEN else f"it answers {status}"
+            except (
+                aiohttp.ClientError,
+                OSError,
+                ValueError,
+            ) as error:  # OSError: TimeoutError too, and the token's file
+                status, why = 0, type(error).__name__
+            self._in_hand = 0
         self._say(why)
         if status in _TAKEN:
             self.delivered += len(batch)
-        elif status in _HOPELESS:
-            self._untold += untold
+            return True
+        self._untold += untold
+        if status in _HOPELESS:
             self._drop("refused", len(batch))
-        else:
-            self._take_back(batch, untold)
-        return status in _TAKEN or status in _HOPELESS
+            return True
+        self._take_back(batch)
+        return False
 
     async def _post(self, body: bytes) -> int:
         assert self._session is not None
@@ -128,8 +136,7 @@ class Delivery:
         async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status
 
-    def _take_back(self, batch: list[RequestPart], untold: Counter[str]) -> None:
-        self._untold += untold
+    def _take_back(self, batch: list[RequestPart]) -> None:
         room = max(MAX_WAITING - len(self._waiting), 0)
         kept = batch[len(batch) - room :] if room < len(batch) else batch
         self._drop("full", len(batch) - len(kept))

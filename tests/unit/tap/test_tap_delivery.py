@@ -1,0 +1,165 @@
+"""Parts on their way to the agent, also to one that is away, slow or of another mind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+from tap_stage import until
+
+from agent.requests.part import PartsRecord, RequestPart
+from agent.tap import delivery
+from agent.tap.delivery import MAX_BATCH, MAX_WAITING, Delivery
+
+
+@dataclass
+class Agent:
+    url: str = ""
+    status: int = 202
+    records: list[PartsRecord] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.tokens.append(request.headers.get("Authorization", ""))
+        assert request.content_type == "application/x-msgpack"
+        if self.status == 202:
+            self.records.append(msgspec.msgpack.decode(await request.read(), type=PartsRecord))
+        return web.Response(status=self.status)
+
+    @property
+    def names(self) -> list[str]:
+        return [part.name for record in self.records for part in record.parts]
+
+
+@contextlib.asynccontextmanager
+async def listening(port: int = 0) -> AsyncIterator[Agent]:
+    agent = Agent()
+    app = web.Application()
+    app.router.add_post("/api/v1/parts", agent.take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    agent.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield agent
+    finally:
+        await runner.cleanup()
+
+
+def part(name: object) -> RequestPart:
+    return RequestPart(observer="tap", system="kvitals", seen=1.0, name=str(name))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(delivery, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(delivery, "LAST_RETRY_SECONDS", 0.02)
+
+
+async def test_parts_arrive_in_order_and_in_batches() -> None:
+    async with listening() as agent:
+        to = Delivery(agent.url)
+        await to.open()
+        for number in range(MAX_BATCH + 3):
+            to.add(part(number))
+        await until(lambda: to.waiting == 0)
+        to.add(part("last"))
+        await to.close()
+    assert agent.names == [*map(str, range(MAX_BATCH + 3)), "last"]
+    assert [len(record.parts) for record in agent.records] == [MAX_BATCH, 3, 1]
+    assert all(record.source == "tap" and record.dropped == {} for record in agent.records)
+    assert (to.delivered, to.dropped) == (MAX_BATCH + 4, {})
+
+
+async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() -> None:
+    async with listening() as agent:
+        port = int(agent.url.rpartition(":")[2])
+    to = Delivery(agent.url)
+    with capture_logs() as logs:
+        await to.open()
+        for number in range(MAX_WAITING + 7):
+            to.add(part(number))
+        await until(lambda: not to.reaches_agent)
+        assert to.waiting <= MAX_WAITING
+        async with listening(port) as back:
+            await until(lambda: to.waiting == 0)
+            await to.close()
+    assert back.names == list(map(str, range(7, MAX_WAITING + 7)))
+    assert to.dropped == {"full": 7}
+    assert sum(record.dropped.get("full", 0) for record in back.records) == 7
+    assert [line["log_level"] for line in logs] == ["warning", "info"]
+
+
+async def test_what_the_agent_will_never_take_is_dropped_and_told() -> None:
+    async with listening() as agent:
+        agent.status = 413
+        to = Delivery(agent.url)
+        await to.open()
+        to.add(part("bad"))
+        await until(lambda: to.waiting == 0 and to.dropped["refused"] == 1)
+        agent.status = 202
+        to.add(part("good"))
+        await until(lambda: bool(agent.records))
+        await to.close()
+    assert agent.names == ["good"]
+    assert agent.records[0].dropped == {"refused": 1}
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+async def test_what_it_may_take_later_is_kept(status: int) -> None:
+    async with listening() as agent:
+        agent.status = status
+        to = Delivery(agent.url)
+        await to.open()
+        to.add(part("one"))
+        await until(lambda: len(agent.tokens) >= 2)
+        agent.status = 202
+        await until(lambda: bool(agent.records))
+        await to.close()
+    assert agent.names == ["one"] and to.dropped == {}
+
+
+async def test_the_token_is_read_anew_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    async with listening() as agent:
+        to = Delivery(agent.url, file)
+        await to.open()
+        to.add(part("one"))
+        await until(lambda: not to.reaches_agent)  # there is no file yet
+        assert agent.tokens == []
+        file.write_text("first\n")
+        await until(lambda: agent.names == ["one"])
+        file.write_text("second\n")
+        to.add(part("two"))
+        await until(lambda: agent.names == ["one", "two"])
+        await to.close()
+    assert agent.tokens == ["Bearer first", "Bearer second"]
+
+
+async def test_an_agent_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts, and nobody answers
+        to = Delivery(f"http://127.0.0.1:{server.getsockname()[1]}")
+        await to.open()
+        to.add(part("one"))
+        await until(lambda: not to.reaches_agent)
+        async with asyncio.timeout(2):
+            await to.close()
+    assert to.waiting == 1
+
+
+async def test_with_no_agent_nothing_is_kept() -> None:
+    to = Delivery("")
+    await to.open()
+    to.add(part("one"))
+    assert to.waiting == 0
+    await to.close()
