@@ -16,7 +16,7 @@ from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from rules.model import SCOPES, Rule
-from series.promql import Expr, Selector, evaluate, expand
+from series.promql import Expr, Number, Selector, evaluate, expand
 from series.types import Labels
 
 ENTITIES = "kvitals_target_up"
@@ -182,9 +182,19 @@ class Judge:
 
     def _side(self, expr: Expr, rule: Rule, cache: dict[Expr, Values]) -> Values:
         if expr not in cache:
-            result = self.signals.now.evaluate(expr)
-            cache[expr] = result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope])
+            cache[expr] = self._values(expr, rule)
         return cache[expr]
+
+    def _values(self, expr: Expr, rule: Rule) -> Values:
+        if isinstance(expr, Number):
+            return expr.value
+        if isinstance(expr, Selector) and expr == Selector(expr.name):
+            name = expr.name.removeprefix(SIGNAL_PREFIX)
+            signal = self.knowledge.signals.get(name)
+            if signal is not None and expr.name != name and signal.scope == rule.scope:
+                return self.signals.known[name].values  # what was just stored need not be looked up
+        result = self.signals.now.evaluate(expr)
+        return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope])
 
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
