@@ -26,7 +26,8 @@ from tests.fuzz.mutations import MAX_SESSION_BYTES, mutate, seeds
 KEPT = Path(".fuzz")
 HANGS_SECONDS = 60
 MEMORY_BYTES = 600e6  # more than this above that after the first minute is a leak
-POOL = 500
+POOL = 500  # sessions to go on from, of so many bytes at most: small ones are fast
+POOL_BYTES = 40_000
 
 Check = Callable[[bytes], None]
 
@@ -40,7 +41,7 @@ def at_random(check: Check, seconds: float, seed: int) -> int:
         session = mutate(rng.choice(pool), rng)
         run(check, session)
         checked += 1
-        if rng.random() < 0.05:  # strange things on top of strange things
+        if len(session) < POOL_BYTES and rng.random() < 0.1:  # strange things on top of strange things
             pool.append(session)
             if len(pool) > POOL:
                 del pool[rng.randrange(len(pool))]
