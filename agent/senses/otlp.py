@@ -1,6 +1,6 @@
 """The OTLP sense: takes spans over gRPC and HTTP and makes parts of requests of them.
 
-    sense = OtlpSense(Settings(), tenants, config.tenants.attributes)
+    sense = OtlpSense(config.otlp, tenants, config.tenants.attributes)
     said = await sense.open()              # listens; what it can not listen on is its state, and tried again
     await sense.arrived()                  # until there are parts
     for record in sense.read(time.time()): # without I/O: hands out what came in
@@ -21,12 +21,11 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
 
+from agent.config import Otlp
 from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.spans import SpanReader, Whose
 from agent.senses.otlp_wire import Group, MalformedError
@@ -39,7 +38,7 @@ MAX_WAITING = 20_000
 """Parts that wait to be handed out, about 1 KB each."""
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
-"""Of requests that are being read, or wait to be."""
+"""Of requests that are being read, or wait to be; where a single one may be larger, of two of them."""
 
 MAX_SPANS = 20_000  # in one request
 RECORD_PARTS = 2000  # in one record
@@ -68,17 +67,6 @@ UNUSABLE = ("no_ids", "time", "malformed", "over_limit")
 """Reasons that are told to the exporter, as a partial success. The others are as they should be."""
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """What of the configuration concerns the sense."""
-
-    grpc: str = "127.0.0.1:4317"  # HOST:PORT; empty: not over gRPC
-    http: str = "127.0.0.1:4318"  # likewise
-    token_file: Path | None = None  # a token that clients must send
-    cert_file: Path | None = None  # of the server, with its chain
-    key_file: Path | None = None
-    max_bytes: int = 4 * 1024 * 1024  # of a request, unpacked
-
-
 class BusyError(Exception):
     """There is too much under way; the client may try again."""
 
@@ -99,12 +87,13 @@ class Door(Protocol):
 class Intake:
     """Where the ways in meet: requests become parts that wait to be handed out. On one event loop."""
 
-    def __init__(self, settings: Settings, reader: SpanReader, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: Otlp, reader: SpanReader, clock: Callable[[], float] = time.time) -> None:
         self.max_bytes = settings.max_bytes
         self._token_file = settings.token_file
         self._reader = reader
         self._clock = clock
         self._turn = asyncio.Lock()
+        self._max_held = max(MAX_HELD_BYTES, 2 * settings.max_bytes)
         self._held = 0
         self._parts: list[RequestPart] = []
         self._dropped: dict[str, int] = {}
@@ -112,7 +101,7 @@ class Intake:
 
     def hold(self, size: int) -> None:
         """Account for bytes that are about to be kept. Raises BusyError; `let_go` gives them back."""
-        if self._held + size > MAX_HELD_BYTES or len(self._parts) >= MAX_WAITING:
+        if self._held + size > self._max_held or len(self._parts) >= MAX_WAITING:
             self.drop("busy")
             raise BusyError
         self._held += size
@@ -193,7 +182,7 @@ class OtlpSense:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Otlp,
         whose: Whose,
         tenant_attributes: Sequence[str],
         clock: Callable[[], float] = time.time,
@@ -259,7 +248,7 @@ class OtlpSense:
         )
 
 
-def _doors(settings: Settings, intake: Intake) -> dict[str, Door]:
+def _doors(settings: Otlp, intake: Intake) -> dict[str, Door]:
     """The ways in by name. gRPC is imported where it is used only: it costs time and memory."""
     doors: dict[str, Door] = {}
     if settings.http:

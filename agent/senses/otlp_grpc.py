@@ -6,8 +6,9 @@ from typing import Any
 
 import grpc
 
+from agent.config import Otlp
 from agent.senses import otlp_wire
-from agent.senses.otlp import BusyError, Intake, Settings
+from agent.senses.otlp import BusyError, Intake
 from agent.senses.otlp_wire import MalformedError
 
 MAX_CALLS = 16
@@ -30,7 +31,7 @@ _DETAILS = "grpc-status-details-bin"
 class GrpcDoor:
     """The server on its address."""
 
-    def __init__(self, settings: Settings, intake: Intake) -> None:
+    def __init__(self, settings: Otlp, intake: Intake) -> None:
         self._settings = settings
         self._intake = intake
         self._server: Any = None
@@ -75,10 +76,9 @@ class GrpcDoor:
 
     def _credentials(self) -> Any:
         cert, key = self._settings.cert_file, self._settings.key_file
-        if cert is None:
+        if cert is None or key is None:
             return None
-        chain = cert.read_bytes()
-        return grpc.ssl_server_credentials([((key or cert).read_bytes(), chain)])
+        return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
 
     async def _export(self, payload: bytes, context: Any) -> bytes:
         metadata = {key: value for key, value in context.invocation_metadata() if key == "authorization"}

@@ -11,8 +11,9 @@ import msgspec
 from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from agent.config import Otlp
 from agent.senses import otlp_json, otlp_wire
-from agent.senses.otlp import BusyError, Intake, Settings
+from agent.senses.otlp import BusyError, Intake
 from agent.senses.otlp_wire import Group, MalformedError
 
 BODY_SECONDS = 10.0
@@ -28,7 +29,9 @@ _DECODE: dict[str, Callable[[bytes], list[Group]]] = {PROTOBUF: otlp_wire.groups
 class HttpDoor:
     """The server on its address."""
 
-    def __init__(self, settings: Settings, intake: Intake) -> None:
+    def __init__(self, settings: Otlp, intake: Intake) -> None:
+        assert settings.http_address is not None
+        self._address = settings.http_address
         self._settings = settings
         self._intake = intake
         self._runner: web.AppRunner | None = None
@@ -41,12 +44,12 @@ class HttpDoor:
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)
         # Bodies are unpacked here, so that they are counted while they are.
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False, max_line_size=8190, max_field_size=8190)
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=2, lingering_time=1)
         await runner.setup()
-        host, _, port = self._settings.http.rpartition(":")
+        host, port = self._address
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(runner), host.strip("[]") or None, int(port), ssl=tls(self._settings)
+                lambda: self._connection(runner), host or None, port, ssl=tls(self._settings)
             )
         except BaseException:
             await runner.cleanup()
@@ -168,7 +171,7 @@ class _Refusal(asyncio.Protocol):
         transport.close()
 
 
-def tls(settings: Settings) -> ssl.SSLContext | None:
+def tls(settings: Otlp) -> ssl.SSLContext | None:
     """The server's side of TLS, where it has a certificate. Raises OSError."""
     if settings.cert_file is None:
         return None

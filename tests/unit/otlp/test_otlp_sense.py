@@ -30,9 +30,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from span_fixtures import Plain, lines, protobuf, request, span
 
+from agent.config import Otlp
 from agent.requests.part import PartsRecord, RequestPart
 from agent.senses import otlp, otlp_grpc, otlp_http, otlp_json, otlp_wire
-from agent.senses.otlp import OtlpSense, Settings
+from agent.senses.otlp import OtlpSense
 
 GRPC, HTTP = "grpc", "http"
 EXPORT = f"/{otlp_grpc.TRACES}/Export"
@@ -42,7 +43,7 @@ HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-prot
 @asynccontextmanager
 async def listening(clock: Any = time.time, **settings: Any) -> AsyncIterator[OtlpSense]:
     ports = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
-    sense = OtlpSense(Settings(**ports | settings), Plain(), ("tenant.id",), clock)
+    sense = OtlpSense(Otlp(**ports | settings), Plain(), ("tenant.id",), clock)
     assert await sense.open() == []
     try:
         yield sense
@@ -248,8 +249,8 @@ def retry_of(error: grpc.aio.AioRpcError) -> bytes:
 
 
 async def test_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_HELD_BYTES", 1000)
     async with listening() as sense:
+        monkeypatch.setattr(sense._intake, "_max_held", 1000)
         assert (await post(sense, b"\x00" * 1001))[0] == 429
         assert (await post(sense, good()))[0] == 200
         assert sense._intake._held == 0
@@ -270,11 +271,12 @@ async def test_a_gzip_bomb() -> None:
 
 
 async def test_a_request_that_is_too_large() -> None:
-    async with listening(max_bytes=2000) as sense:
-        assert (await post(sense, bytes(2001)))[0] == 413
-        assert (await post(sense, chunks(b"\x00" * 1500, 2)))[0] == 413
+    most = 65536
+    async with listening(max_bytes=most) as sense:
+        assert (await post(sense, bytes(most + 1)))[0] == 413
+        assert (await post(sense, chunks(bytes(most // 2 + 1), 2)))[0] == 413
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(sense, bytes(2001))
+            await call(sense, bytes(most + 1))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert taken(sense) == ([], {"too_large": 2})
         assert sense._intake._held == 0
@@ -456,7 +458,7 @@ async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = tmp_path / "server.pem"
     certificate.private_key_and_cert_chain_pem.write_to_path(pem)
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-    async with listening(cert_file=pem) as sense:
+    async with listening(cert_file=pem, key_file=pem) as sense:
         exporter = HttpExporter(url(sense).replace("http:", "https:"), certificate_file=str(tmp_path / "ca.pem"))
         assert await asyncio.to_thread(exporter.export, sdk_spans()) is SpanExportResult.SUCCESS
         exporter.shutdown()
@@ -472,7 +474,7 @@ async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_address_that_is_taken_is_a_state_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "RETRY_OPEN_SECONDS", 0.01)
     async with listening() as first:
-        settings = Settings(grpc=f"127.0.0.1:{first.ports[GRPC]}", http=f"127.0.0.1:{first.ports[HTTP]}")
+        settings = Otlp(grpc=f"127.0.0.1:{first.ports[GRPC]}", http=f"127.0.0.1:{first.ports[HTTP]}")
         second = OtlpSense(settings, Plain(), ())
         said = await second.open()
         assert len(said) == 2
@@ -498,7 +500,9 @@ async def test_one_way_in_alone() -> None:
 
 
 async def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:
-    settings = Settings(grpc="127.0.0.1:0", http="127.0.0.1:0", cert_file=tmp_path / "none.pem")
+    settings = Otlp(
+        grpc="127.0.0.1:0", http="127.0.0.1:0", cert_file=tmp_path / "none.pem", key_file=tmp_path / "none.pem"
+    )
     sense = OtlpSense(settings, Plain(), ())
     assert len(await sense.open()) == 2
     await sense.close()
