@@ -85,7 +85,9 @@ async def _run(settings: Settings, config: Config) -> None:
         raise UsageError(f"can not listen ({error.strerror}); choose others with --listen and --admin") from error
     listen, admin = (":".join(map(str, address)) for address in (settings.listen, settings.admin or ("", 0)))
     told = settings.agent or "nobody"
-    console.print(f"http://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics")
+    console.print(
+        f"http://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
+    )
     await stop.wait()
     stop.clear()
     console.print(f"stopping; {len(tap.books.under_way)} requests under way. Once more to stop at once.")
