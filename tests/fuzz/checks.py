@@ -163,7 +163,10 @@ def _check_sums(frame: Frame | None) -> None:
         if frame is None or count is None or not labels.name.endswith("_sum"):
             continue
         both = frame.values[:, [column, count]]
-        steps = np.diff(both[~is_stale(both).any(axis=1)], axis=0)
+        with np.errstate(invalid="ignore"):
+            steps = np.diff(both, axis=0)
+        # A series that comes again after a gap may begin anew.
+        steps[is_stale(both).any(axis=1)[1:]] = np.nan
         assert not ((steps[:, 0] < 0) & (steps[:, 1] >= 0)).any(), (str(labels), both.tolist())
 
 
