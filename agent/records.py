@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.requests.part import PartsRecord
+
 OK = "ok"
 
 
@@ -160,4 +162,4 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
 
 
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
-Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord
+Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,12 @@ from agent.families import CONFIGURATION, VERSION
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
+from agent.request_senses import RequestSenses
+from agent.requests.part import PartsRecord
+from agent.requests.side import RequestSide
+from agent.seen_engines import SeenEngines
 from agent.senses import scrape
+from agent.senses.parts_in import PartsIn
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
 from agent.targets import Look, Sources, scraped
@@ -83,6 +89,11 @@ class Node:
         self._senses: NodeSenses | None = None  # once it is known whether the node is this one or a recorded one
         self._processes: dict[str, tuple[ProcessRef, ...]] = {}  # of the targets on this node, by key
         self._walk_at = 0.0  # when processes are looked for again
+        self._requests: RequestSide | None = None  # once some part came, which tells whether the node is this one
+        self._request_senses: RequestSenses | None = None
+        self._parts_in: PartsIn | None = None
+        self._is_recorded = False
+        self._engines = SeenEngines(self.window)
 
     @property
     def targets(self) -> list[str]:
@@ -95,6 +106,24 @@ class Node:
         return self._sources.failing
 
     @property
+    def requests(self) -> RequestSide:
+        """What is known of requests."""
+        if self._requests is None:
+            labels = {} if self._is_recorded else self._node_labels()
+            top = self.config.tenants.top
+            self._requests = RequestSide(self.window, labels, self._engines, self._engines.waited, top)
+            self._parts_in = PartsIn(self.window, labels)
+        return self._requests
+
+    def take_parts(self, record: PartsRecord) -> bool:
+        """Keep parts that somebody sent for the next `read`. False where there is no room, or nobody listens."""
+        return self._request_senses is not None and self._request_senses.take(record)
+
+    def tenant_name(self, tenant: str) -> str | None:
+        """The name behind a tenant's pseudonym, while it is remembered. For loopback and the terminal alone."""
+        return self._request_senses.resolve(tenant) if self._request_senses is not None else None
+
+    @property
     def meta(self) -> dict[str, Any]:
         """What a recording must know of the targets besides their records."""
         told = [
@@ -103,10 +132,11 @@ class Node:
         ]
         return {"targets": told}
 
-    async def open(self, urls: Sequence[str] = (), *, patient: bool = False) -> list[str]:
+    async def open(self, urls: Sequence[str] = (), *, patient: bool = False, requests: Path | None = None) -> list[str]:
         """Watch the URLs, else the configured targets, else the engines on this node. Returns what to tell the user.
 
-        patient: targets may come later. Raises ConfigError where there is nothing to watch, unless it is patient and
+        patient: targets may come later. requests: listen to what is said of requests, too, and keep the places of
+        their logs in this directory. Raises ConfigError where there is nothing to watch, unless it is patient and
         a source is configured that may have targets later, and where a configured target can not be watched.
         """
         self._sources = Sources(self.config, self._finder, urls)
@@ -119,6 +149,9 @@ class Node:
                 "no engine found on this node. Name one: kvitals triage http://HOST:PORT, or [[target]] in kvitals.toml"
                 + "".join(f"\n{line}" for line in said)
             )
+        if requests is not None:
+            self._request_senses = RequestSenses(requests)
+            said += await self._request_senses.open(self.config)
         return said if self._targets else [*said, "no targets yet; they are watched when they come"]
 
     async def refresh(self, *, at_once: bool = False, fresh: bool = False) -> list[str]:
@@ -166,18 +199,23 @@ class Node:
         config = msgspec.structs.replace(config, agent=agent, labels=self.config.labels)
         for target in config.targets:
             self._check(target, config)
+        if self._request_senses is not None:
+            self._request_senses.configure(config)
         self.config = config
         self._slo_sources = dict(slo_sources or {})
         self._sources.configure(config)
 
     async def close(self) -> None:
         await self._sense.close()
+        if self._request_senses is not None:
+            await self._request_senses.close()
 
     def expect(self, meta: Mapping[str, Any]) -> None:
         """Watch the targets of a recording, as its header names them. Raises ConfigError.
 
         A recording comes from anywhere, so only address, name, labels and prefixes are taken from it: no token file.
         """
+        self._is_recorded = True
         try:
             for found in msgspec.convert(meta.get("targets", []), list[_Recorded]):
                 self._add(Target(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes), {})
@@ -186,7 +224,9 @@ class Node:
 
     async def read(self) -> list[Captured]:
         """Look at every target once, all at the same time."""
-        found = await asyncio.gather(*(self._read(key) for key in self._targets), self._read_node())
+        found = await asyncio.gather(
+            *(self._read(key) for key in self._targets), self._read_node(), self._read_requests()
+        )
         records, self._pending = [*self._pending, *(r for records in found for r in records)], []
         return [encode(record) for record in records]
 
@@ -198,7 +238,14 @@ class Node:
     def feed(self, captured: Captured) -> None:
         """Take one record into the window."""
         record = decode(captured)
+        if isinstance(record, PartsRecord):
+            self._feed_parts(record)
+            return
+        if record is not None and self._requests is not None:
+            self._requests.advance(record.t)
         if isinstance(record, HostRecord | GpuRecord):
+            if isinstance(record, HostRecord):
+                self._engines.found({p.pid: self._engine_of(p.target, p.rank) for p in record.processes})
             if self._senses is None:
                 self._senses = NodeSenses(self.window, {})
             self._senses.feed(record, self._engine_of)
@@ -211,6 +258,8 @@ class Node:
         if isinstance(record, ScrapeRecord):
             self._say_objectives(record.target)
         self._sense.feed(record)
+        if isinstance(record, ScrapeRecord):
+            self._name_engines(record.target)
 
     def complaints(self) -> list[str]:
         """For each target whose last scrape failed: its URL, why, and what to do."""
@@ -262,6 +311,7 @@ class Node:
 
     def _forget(self, key: str) -> None:
         self._sense.remove(key)
+        self._engines.gone(key)
         self._processes.pop(key, None)
         del self._targets[key], self._scraped[key]
 
@@ -290,6 +340,25 @@ class Node:
         if any(process.state in ENDED for process in host.processes):
             self._walk_at = 0.0  # some ended: the engine was restarted, or changed its workers
         return [host, gpu]
+
+    async def _read_requests(self) -> list[Record]:
+        return [*await self._request_senses.read()] if self._request_senses is not None else []
+
+    def _feed_parts(self, record: PartsRecord) -> None:
+        side = self.requests
+        if self._parts_in is not None:
+            self._parts_in.feed(record)
+        side.feed(record)
+        side.advance(record.t)
+
+    def _name_engines(self, key: str) -> None:
+        """How observers of requests may call the engines of a target."""
+        target, translator = self._targets[key], self._sense.translator(key)
+        identity, strings = translator.identity, translator.strings()
+        engines = {
+            engine: (identity.labels, strings.get(engine, {}).get("role", "")) for engine in translator.status.engines
+        }
+        self._engines.named(key, target.url, self._engine_of(key, ""), engines)
 
     def _is_here(self, key: str) -> bool:
         return self._scraped[key].labels.get("node") == self.config.labels.node

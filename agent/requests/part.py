@@ -17,6 +17,9 @@ Observer = Literal["gateway", "router", "proxy", "tap", "engine", "stage"]
 PHASES = ("gateway", "queue", "kv_wait", "prefill", "transfer", "decode")
 """What a request's time is made of; what no observer accounts for is "unattributed"."""
 
+OUTER = ("gateway", "router", "proxy", "tap")
+"""Observers around an engine."""
+
 MAX_ID = 200
 
 

@@ -8,8 +8,17 @@ import msgspec
 
 PhaseSource = Literal["measured", "derived", "unknown"]
 
+Outcome = Literal["success", "aborted", "refused", "invalid", "error"]
+"""How a request ended: refused is turned away for lack of room, invalid was the client's own fault."""
 
-class Phase(msgspec.Struct, frozen=True):
+OUTCOMES: tuple[Outcome, ...] = ("success", "aborted", "refused", "invalid", "error")
+
+REFUSED = (429, 503)
+
+UNATTRIBUTED = "unattributed"
+
+
+class Phase(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A stretch of a request's time."""
 
     name: str  # of agent.requests.part.PHASES, or "unattributed"
@@ -19,12 +28,21 @@ class Phase(msgspec.Struct, frozen=True):
     why: str = ""  # how it was derived, or why it is unknown
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SpanRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A span that a record was made from."""
+
+    observer: str
+    span: str
+    trace: str = ""  # empty: the record's
+    parent: str = ""  # the span around it
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A request as a whole. Times are seconds since the epoch; None is unknown, never 0."""
 
-    id: str
+    id: str  # its request id, else what else it is called; a client may use one twice
     trace: str = ""  # W3C trace id
-    start: float
+    start: float  # by the clock of the outermost observer, as far as any was told
     end: float
     complete: bool  # nothing that belongs to it is missing, as far as can be told
     engines: dict[str, str] = {}  # role (prefill, decode, unified) -> engine label
@@ -47,4 +65,21 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     error: str = ""
     aborted: bool = False
     observers: tuple[str, ...] = ()  # systems that said something of it
-    sources: dict[str, str] = {}  # field -> observer that it was taken from
+    spans: tuple[SpanRef, ...] = ()  # of its observers, the outermost first; without stages
+    sources: dict[str, str] = {}  # field -> observer that it was taken from, and who says otherwise
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        if self.aborted or self.finish == "abort":
+            return "aborted"
+        if self.status in REFUSED:
+            return "refused"
+        if self.status is not None and 400 <= self.status < 500:
+            return "invalid"
+        failed = self.error or self.finish == "error" or (self.status is not None and self.status >= 500)
+        return "error" if failed else "success"
+
+    def seconds(self, phase: str) -> float | None:
+        """How long a phase took; None where it is unknown or was none."""
+        return next((one.seconds for one in self.phases if one.name == phase), None)

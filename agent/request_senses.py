@@ -1,0 +1,87 @@
+"""The senses of requests: spans over OTLP, request logs, and parts that others send, such as the tap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.config import Config
+from agent.requests.part import PartsRecord
+from agent.requests.tenants import Tenants, open_tenants
+from agent.senses.request_log import RequestLogs
+
+if TYPE_CHECKING:
+    from agent.senses.otlp import OtlpSense
+
+MAX_SENT = 40_000
+"""Parts that were sent and wait for the next look."""
+
+
+class RequestSenses:
+    """Reads what observers of requests say. On one event loop."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        """`directory` is where the places of logs are kept."""
+        self._directory = directory
+        self._clock = clock
+        self._tenants: Tenants | None = None
+        self._otlp: OtlpSense | None = None
+        self._logs: RequestLogs | None = None
+        self._sent: list[PartsRecord] = []
+        self._sent_parts = 0
+
+    async def open(self, config: Config) -> list[str]:
+        """Listen and follow what the configuration names. Returns what to tell the user. Raises ConfigError."""
+        said = self.configure(config)
+        if config.otlp is not None and self._tenants is not None:
+            from agent.senses.otlp import OtlpSense  # takes memory, so it is loaded where it is used
+
+            self._otlp = OtlpSense(config.otlp, self._tenants, config.tenants.attributes)
+            said += await self._otlp.open()
+        return said
+
+    def configure(self, config: Config) -> list[str]:
+        """Take another configuration: whose requests are, and the logs. What is listened on stays as it is. Returns
+        what to tell the user. Raises ConfigError, and then nothing changed."""
+        said: list[str] = []
+        if self._tenants is None and (config.otlp is not None or config.request_logs):
+            self._tenants, said = open_tenants(config.tenants)
+        if self._tenants is None:
+            return said
+        if self._logs is None:
+            self._logs = RequestLogs(self._tenants, self._directory)
+        self._logs.configure(config.request_logs)
+        self._tenants.configure(config.tenants)
+        return said
+
+    async def read(self) -> list[PartsRecord]:
+        """What came since the last look."""
+        records = await self._logs.read() if self._logs is not None else []
+        if self._otlp is not None:
+            records += self._otlp.read(self._clock())
+        sent, self._sent, self._sent_parts = self._sent, [], 0
+        return [*records, *sent]
+
+    def take(self, record: PartsRecord) -> bool:
+        """Keep parts that were sent for the next look. False where there is no room."""
+        if self._sent_parts + len(record.parts) > MAX_SENT or len(self._sent) >= MAX_SENT:
+            return False
+        self._sent.append(msgspec.structs.replace(record, t=self._clock()))
+        self._sent_parts += len(record.parts)
+        return True
+
+    def resolve(self, tenant: str) -> str | None:
+        """The name behind a pseudonym, where it was seen here of late."""
+        return self._tenants.resolve(tenant) if self._tenants is not None else None
+
+    async def close(self) -> None:
+        """Let go of ports and files."""
+        if self._otlp is not None:
+            await self._otlp.close()
+        if self._logs is not None:
+            self._logs.close()
+        self._otlp = self._logs = None

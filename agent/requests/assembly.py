@@ -1,0 +1,291 @@
+"""One record of a request's parts: each number from who knows it best, and who that was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from agent.requests.part import RequestPart
+from agent.requests.phases import Waited, account
+from agent.requests.record import Phase, RequestRecord
+from agent.requests.sides import Sides, known, length, sort
+
+MAX_SOURCES = 4_000
+"""Different `sources` that are kept; almost all records share a few."""
+
+KINDS = ("request", "response", "room", "remote")
+
+BOTH_SIDES = "engine, both sides"
+BY_TOKENS = "engine, decode over tokens"
+
+
+class Engines(Protocol):
+    """What is known of engines besides what observers say."""
+
+    def label(self, name: str) -> str:
+        """The `engine` label of what observers call so; empty where no watched engine is meant."""
+
+    def role(self, name: str) -> str:
+        """Prefill or decode; empty where that is not known."""
+
+
+class Assembly:
+    """Makes records."""
+
+    def __init__(self, engines: Engines, waited: Waited) -> None:
+        self._engines = engines
+        self._waited = waited
+        self._sources: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+
+    def record(self, parts: Sequence[RequestPart], whole: bool) -> RequestRecord:
+        """The record of one request. `whole`: nothing was given up on."""
+        sides = sort(parts, self._engines.role)
+        sources: list[tuple[str, str]] = []
+        inner = [p for side in reversed(sides.sides) for p in (*side.outers, *side.engines)]  # decode first
+        ranked = [*sides.outers, *inner] if sides.outers else inner or list(parts)
+        e2e = _e2e(sides, sources)
+        ttft = _ttft(sides, sources)
+        phases: tuple[Phase, ...] = ()
+        if e2e is not None:
+            outer = next((t for p in sides.outers if (t := known(p.ttft)) is not None), None)
+            phases = account(e2e, sides, outer, self._waited)
+        start, end = _times(ranked, parts)
+        head = ranked[0]
+        engines = self._labels(sides)
+        first = _First(ranked)
+        return RequestRecord(
+            id=_id(ranked, parts),
+            trace=_trace(ranked),
+            start=start,
+            end=end,
+            complete=_is_complete(parts, sides, whole),
+            engines=engines,
+            tenant=_text("tenant", first, sources),
+            session=first.text("session"),
+            model=next((p.model for p in reversed(ranked) if p.model), ""),
+            lora=first.text("lora"),
+            phases=phases,
+            ttft=ttft,
+            e2e=e2e,
+            itl=_itl(ranked, sides, sources),
+            itl_max=first.seconds("itl_max"),
+            itl_p99=first.seconds("itl_p99"),
+            prompt_tokens=_tokens("prompt_tokens", sides, ranked, sources, _prompt),
+            cached_tokens=_tokens("cached_tokens", sides, ranked, sources, _sum),
+            external_tokens=_tokens("external_tokens", sides, ranked, sources, _sum),
+            output_tokens=_tokens("output_tokens", sides, ranked, sources, _sum),
+            status=first.number("status"),
+            finish=first.text("finish"),
+            error=first.text("error"),
+            aborted=head.aborted or any(p.aborted for p in ranked),
+            observers=tuple(sorted({p.system for p in parts})),
+            sources=self._shared(sources),
+        )
+
+    def _labels(self, sides: Sides) -> dict[str, str]:
+        """Role -> engine. An observer before a single engine names it where the engine's own name says nothing."""
+        found = {}
+        for side in sides.sides:
+            names = [p.engine for p in (*side.engines, *side.outers, *side.stages) if p.engine]
+            if len(sides.sides) == 1:
+                names += [p.engine for p in sides.outers if p.engine]
+            known_ones = (label for name in names if (label := self._engines.label(name)))
+            found[side.role] = next(known_ones, "") or next(iter(names), "")
+        if not sides.sides:
+            named = [p.engine for p in sides.outers if p.engine]
+            if named:
+                found["unified"] = self._engines.label(named[-1]) or named[-1]
+        return {role: label for role, label in found.items() if label}
+
+    def _shared(self, sources: list[tuple[str, str]]) -> dict[str, str]:
+        key = tuple(sources)
+        found = self._sources.get(key)
+        if found is None:
+            if len(self._sources) >= MAX_SOURCES:
+                self._sources.clear()
+            found = self._sources[key] = dict(sources)
+        return found
+
+
+class _First:
+    """Fields of the first part that tells them."""
+
+    def __init__(self, ranked: Sequence[RequestPart]) -> None:
+        self.ranked = ranked
+
+    def text(self, name: str) -> str:
+        for part in self.ranked:
+            value: str = getattr(part, name)
+            if value:
+                return value
+        return ""
+
+    def number(self, name: str) -> int | None:
+        for part in self.ranked:
+            value: int | None = getattr(part, name)
+            if value is not None:
+                return value
+        return None
+
+    def seconds(self, name: str) -> float | None:
+        for part in self.ranked:
+            value = known(getattr(part, name))
+            if value is not None:
+                return value
+        return None
+
+
+def _e2e(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+    """End to end, as the observer nearest to the client saw it."""
+    for part in sides.outers:
+        whole = length(part)
+        if whole is not None:
+            sources.append(("e2e", part.observer))
+            return whole
+    spent = [side.seconds for side in sides.sides]
+    told = [seconds for seconds in spent if seconds is not None]
+    if not told or None in spent:
+        return None
+    if len(told) == 1 or sides.together:
+        sources.append(("e2e", "engine"))
+        return told[-1]
+    sources.append(("e2e", BOTH_SIDES))
+    return sum(told)
+
+
+def _ttft(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+    for part in sides.outers:
+        ttft = known(part.ttft)
+        if ttft is not None:
+            sources.append(("ttft", part.observer))
+            return ttft
+    if not sides.sides:
+        return None
+    last = sides.sides[-1]
+    ttft = next((t for p in (*last.outers, *last.engines) if (t := known(p.ttft)) is not None), None)
+    if ttft is None or last.role == "prefill":
+        return None
+    if last.role == "unified" or sides.together:
+        sources.append(("ttft", "engine"))
+        return ttft
+    before = [side.seconds for side in sides.sides[:-1]]
+    if sides.outers or not before or None in before:
+        return None  # the prefill side is missing, or the client's observer saw no first token
+    sources.append(("ttft", BOTH_SIDES))
+    return ttft + sum(seconds for seconds in before if seconds is not None)
+
+
+def _itl(ranked: Sequence[RequestPart], sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+    for part in ranked:
+        itl = known(part.itl)
+        if itl is not None:
+            sources.append(("itl", part.observer))
+            return itl
+    main = sides.sides[-1].main if sides.sides else None
+    if main is None or main.output_tokens is None or main.output_tokens < 2:
+        return None
+    decode = known(main.phases.get("decode"))
+    if decode is None:
+        return None
+    sources.append(("itl", BY_TOKENS))
+    return decode / (main.output_tokens - 1)
+
+
+def _tokens(
+    name: str,
+    sides: Sides,
+    ranked: Sequence[RequestPart],
+    sources: list[tuple[str, str]],
+    of_engine: Callable[[list[int]], int],
+) -> int | None:
+    """A count from the response's usage, else the engine's; where they differ, both are told."""
+    told: list[tuple[str, int]] = []
+    for part in sides.outers:
+        value: int | None = getattr(part, name)
+        if value is not None:
+            told.append((part.observer, value))
+    engine = _of_engines(name, sides, of_engine)
+    if engine is not None:
+        told.append(("engine", engine))
+    if not told:
+        return None
+    who, count = told[0]
+    for other, value in told[1:]:
+        if value != count:
+            who = f"{who}; {other} says {value}"
+            break
+    sources.append((name, who))
+    return count
+
+
+def _of_engines(name: str, sides: Sides, of_engine: Callable[[list[int]], int]) -> int | None:
+    """What engines say, of a pair the decode side, which gives the answer."""
+    for side in reversed(sides.sides):
+        main = side.main
+        same = [p for p in side.engines if main is not None and p.system == main.system]  # not who is around it
+        for parts in (side.outers[:1], same, side.engines):
+            values = [value for p in parts if (value := getattr(p, name)) is not None]
+            if values:
+                return of_engine(values)
+    return None
+
+
+def _prompt(counts: list[int]) -> int:
+    """Choices have one prompt, several prompts of one request hardly the same number of tokens."""
+    return counts[0] if len(set(counts)) == 1 else sum(counts)
+
+
+def _sum(counts: list[int]) -> int:
+    return sum(counts)
+
+
+def _text(name: str, first: _First, sources: list[tuple[str, str]]) -> str:
+    """The first that is told; another one's other word is told with it."""
+    who = value = ""
+    for part in first.ranked:
+        other: str = getattr(part, name)
+        if other and not value:
+            who, value = part.observer, other
+        elif other and other != value:
+            who = f"{who}; {part.observer} says {other}"
+            break
+    if value:
+        sources.append((name, who))
+    return value
+
+
+def _times(ranked: Sequence[RequestPart], parts: Sequence[RequestPart]) -> tuple[float, float]:
+    """Start by the outermost observer's clock, and the end; where nobody told them, when the parts came."""
+    head = ranked[0]
+    came = [p.seen for p in parts]
+    start = head.start if head.start is not None else min((p.start for p in parts if p.start is not None), default=None)
+    end = head.end if head.end is not None else max((p.end for p in parts if p.end is not None), default=None)
+    first = start if start is not None else end if end is not None else min(came)
+    last = end if end is not None else max(first, *came)
+    return first, max(first, last)
+
+
+def _id(ranked: Iterable[RequestPart], parts: Sequence[RequestPart]) -> str:
+    """What the request is called, by the observer nearest to the client first."""
+    ids = [one.partition(":") for part in (*ranked, *parts) for one in part.ids]
+    for kind in KINDS:
+        for found, _, value in ids:
+            if found == kind:
+                return value
+    head = next(iter(ranked))
+    trace = _trace([head])
+    return f"{trace}-{head.span}".strip("-") or "unnamed"
+
+
+def _trace(ranked: Iterable[RequestPart]) -> str:
+    return next((one[6:] for part in ranked for one in part.ids if one.startswith("trace:")), "")
+
+
+def _is_complete(parts: Sequence[RequestPart], sides: Sides, whole: bool) -> bool:
+    """Whether an engine told of it, or it never got that far; and of a pair both sides."""
+    if not whole or not any(part.ids for part in parts):
+        return False
+    if sides.is_whole:
+        return True
+    turned_away = any(p.status is not None and p.status >= 400 for p in sides.outers)
+    return turned_away and not sides.sides

@@ -1,0 +1,386 @@
+"""Requests as families in the window: by tenant, by engine, and how stitching fares.
+
+Tenants come without end, series must not. The tenants with most traffic have series of their own, all others together
+are `other`. Who has series keeps them while there is traffic; one of the others takes the place of the least busy only
+when it was clearly busier lately. What is counted stays counted: nothing moves from one series to another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from agent.requests.record import RequestRecord
+from series.types import METRIC_NAME, Labels
+from series.window import Group, Window
+
+GROUP = "requests"
+
+OTHER = "other"
+"""What series say in place of a tenant or engine beyond those that have their own."""
+
+MAX_TENANTS = 50
+MAX_ENGINES = 256
+MAX_CANDIDATES = 500
+"""Tenants without series whose traffic is counted, about."""
+
+EPOCH_SECONDS = 300.0
+"""How often the traffic of late is halved and places are given anew."""
+
+IDLE_SECONDS = 3600.0
+"""A tenant without traffic for so long gives up its series."""
+
+CLEARLY = 2.0
+"""How many times as busy a newcomer has to be."""
+
+ROW_SECONDS = 1.0
+MAX_TEXT = 128
+
+TTFT = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
+ITL = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
+E2E = (0.1, 0.25, 0.5, 1, 2, 3.5, 5, 7.5, 10, 20, 40, 60, 120, 300, 600)
+QUEUE = (0.001, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 5, 10, 20, 40, 80)
+PHASE = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80, 160)
+
+LabelSet = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Exemplar:
+    """A request that fell into a bucket."""
+
+    trace: str
+    value: float
+    t: float  # when the request ended, seconds since the epoch
+
+
+class Histogram:
+    """Counts by bucket, the last one without a bound, and for each the last trace."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
+
+    def observe(self, value: float, trace: str, t: float) -> None:
+        """Count one value."""
+        i = bisect_left(self.bounds, value)
+        self.counts[i] += 1
+        self.total += value
+        if trace:
+            self.exemplars[i] = Exemplar(trace, value, t)
+
+    def samples(self) -> list[float]:
+        """The buckets as Prometheus has them, then sum and count."""
+        running, found = 0, []
+        for count in self.counts:
+            running += count
+            found.append(float(running))
+        return [*found, self.total, float(running)]
+
+    def names(self, family: str) -> list[tuple[str, str]]:
+        """Name and `le` of each sample."""
+        les = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
+        return [*((f"{family}_bucket", le) for le in les), (f"{family}_sum", ""), (f"{family}_count", "")]
+
+
+class _Tenant:
+    """One tenant's numbers, or those of all others."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str, str], float] = {}  # family, engine, outcome -> count
+        self.ttft, self.itl = Histogram(TTFT), Histogram(ITL)
+        self.e2e, self.queue = Histogram(E2E), Histogram(QUEUE)
+        self.recent = 0.0  # requests of late
+        self.last = 0.0  # when the last one came
+
+    def add(self, record: RequestRecord, engine: str, queue: float | None) -> None:
+        counts = self.counts
+        key: tuple[str, str, str] = "kvitals_tenant_requests_total", engine, record.outcome
+        counts[key] = counts.get(key, 0.0) + 1.0
+        trace, end = record.trace, record.end
+        prompt = record.prompt_tokens
+        for family, tokens in (
+            ("kvitals_tenant_prompt_tokens_total", prompt),
+            ("kvitals_tenant_cached_tokens_total", record.cached_tokens),
+            ("kvitals_tenant_cache_told_tokens_total", prompt if record.cached_tokens is not None else None),
+            ("kvitals_tenant_output_tokens_total", record.output_tokens),
+        ):
+            if tokens is not None:
+                key = family, engine, ""
+                counts[key] = counts.get(key, 0.0) + tokens
+        if record.ttft is not None:
+            self.ttft.observe(record.ttft, trace, end)
+        if record.itl is not None:
+            self.itl.observe(record.itl, trace, end)
+        if record.e2e is not None:
+            self.e2e.observe(record.e2e, trace, end)
+        if queue is not None:
+            self.queue.observe(queue, trace, end)
+
+    def histograms(self) -> Iterable[tuple[str, Histogram]]:
+        yield "kvitals_tenant_ttft_seconds", self.ttft
+        yield "kvitals_tenant_itl_seconds", self.itl
+        yield "kvitals_tenant_e2e_seconds", self.e2e
+        yield "kvitals_tenant_queue_seconds", self.queue
+
+
+class _Engine:
+    """What the request side saw of one engine."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str, str], float] = {}  # family, role, outcome -> count
+        self.phases: dict[str, Histogram] = {}
+
+    def count(self, family: str, role: str, outcome: str, amount: float) -> None:
+        key = family, role, outcome
+        self.counts[key] = self.counts.get(key, 0.0) + amount
+
+
+Key = tuple[str, LabelSet]
+"""A series' name and the labels that it has beside the node's or the engine's."""
+
+
+class Families:
+    """Counts records and writes them into the window, a row at most each second of the records' clock."""
+
+    def __init__(
+        self,
+        window: Window,
+        labels: Mapping[str, str],
+        labels_of: Callable[[str], Mapping[str, str] | None],
+        top: int = MAX_TENANTS,
+    ) -> None:
+        """`labels` are this node's; `labels_of` tells those of an engine that is watched."""
+        self._rows = _Rows(window)
+        self._labels = dict(labels)
+        self._labels_of = labels_of
+        self._top = top
+        self._tenants: dict[str, _Tenant] = {OTHER: _Tenant()}
+        self._candidates: dict[str, float] = {}  # tenant without series -> requests of late
+        self._engines: dict[str, _Engine] = {}
+        self._stitched: dict[str, float] = {}
+        self._dirty_tenants: set[str] = set()
+        self._dirty_engines: set[str] = set()
+        self._epoch: float | None = None
+
+    def add(self, record: RequestRecord) -> None:
+        """Count one request."""
+        engine = self._engine_name(record.engines.get("unified") or record.engines.get("decode") or "")
+        queue = self._add_engines(record, engine)
+        tenant = self._place(record.tenant)
+        held = self._tenants[tenant]
+        held.recent += 1.0
+        held.last = max(held.last, record.end)
+        held.add(record, engine, queue)
+        self._dirty_tenants.add(tenant)
+        state = "complete" if record.complete else "incomplete"
+        self._stitched[state] = self._stitched.get(state, 0.0) + 1.0
+
+    def row(self, t: float, opened: int, oldest: float | None, dropped: Mapping[str, int]) -> None:
+        """Write a row, if it is time. `opened`, `oldest`: requests that are open, and since when the first one is;
+        `dropped`: parts that are in no request, by reason."""
+        if not self._rows.due(t):
+            return
+        self._review(t)
+        counts: dict[Key, float] = {}
+        for name in self._dirty_tenants:
+            self._say_tenant(name, counts)
+        for name in self._dirty_engines:
+            self._say_engine(name, counts)
+        self._dirty_tenants.clear()
+        self._dirty_engines.clear()
+        for family, label, said in (
+            ("kvitals_requests_stitched_total", "state", self._stitched),
+            ("kvitals_request_parts_dropped_total", "reason", dropped),
+        ):
+            for value, count in said.items():
+                counts[family, ((label, value),)] = float(count)
+        gauges: dict[Key, float] = {
+            ("kvitals_requests_open", ()): float(opened),
+            ("kvitals_requests_open_age_seconds", ()): max(0.0, t - oldest) if oldest is not None else 0.0,
+            ("kvitals_tenants", ()): float(len(self._tenants.keys() - {"", OTHER})),
+        }
+        self._rows.write(t, counts, gauges, self._named)
+
+    def exemplars(self) -> Iterable[tuple[Labels, Exemplar]]:
+        """For each bucket that has one, its series and the last request that fell into it."""
+        for tenant, held in self._tenants.items():
+            for family, histogram in held.histograms():
+                yield from self._exemplars_of(histogram, family, _of_tenant(tenant))
+        for engine, seen in self._engines.items():
+            for phase, histogram in seen.phases.items():
+                labels = ("engine", engine), ("phase", phase)
+                yield from self._exemplars_of(histogram, "kvitals_request_phase_seconds", labels)
+
+    def _exemplars_of(self, histogram: Histogram, family: str, labels: LabelSet) -> Iterable[tuple[Labels, Exemplar]]:
+        for exemplar, (name, le) in zip(histogram.exemplars, histogram.names(family), strict=False):
+            if exemplar is not None:
+                yield self._named((name, (*labels, ("le", le)))), exemplar
+
+    def _engine_name(self, name: str) -> str:
+        name = name[:MAX_TEXT]
+        return name if name in self._engines or len(self._engines) < MAX_ENGINES else OTHER
+
+    def _add_engines(self, record: RequestRecord, engine: str) -> float | None:
+        """Count it by engine. Returns its queue time."""
+        outcome, trace, end, queue = record.outcome, record.trace, record.end, None
+        for role, label in record.engines.items():
+            name = self._engine_name(label)
+            seen = self._seen(name)
+            seen.count("kvitals_observed_requests_total", role, outcome, 1.0)
+            if record.prompt_tokens is not None:
+                seen.count("kvitals_observed_prompt_tokens_total", role, "", record.prompt_tokens)
+            if record.output_tokens is not None and role != "prefill":
+                seen.count("kvitals_observed_output_tokens_total", role, "", record.output_tokens)
+        phases = self._seen(engine).phases if engine else None
+        for phase in record.phases:
+            if phase.seconds is None:
+                continue
+            if phase.name == "queue":
+                queue = phase.seconds
+            if phases is not None:
+                histogram = phases.get(phase.name)
+                if histogram is None:
+                    histogram = phases[phase.name] = Histogram(PHASE)
+                histogram.observe(phase.seconds, trace, end)
+        return queue
+
+    def _seen(self, name: str) -> _Engine:
+        found = self._engines.get(name)
+        if found is None:
+            found = self._engines[name] = _Engine()
+        self._dirty_engines.add(name)
+        return found
+
+    def _place(self, tenant: str) -> str:
+        """Under which name a tenant is counted."""
+        tenant = tenant[:MAX_TEXT]
+        if tenant in self._tenants or not tenant:
+            self._tenants.setdefault(tenant, _Tenant())
+            return tenant
+        if len(self._tenants.keys() - {"", OTHER}) < self._top:
+            self._tenants[tenant] = _Tenant()
+            return tenant
+        if tenant not in self._candidates and len(self._candidates) >= MAX_CANDIDATES:
+            # Misra and Gries: who comes often stays, however many come once.
+            self._candidates = {name: count - 1.0 for name, count in self._candidates.items() if count > 1.0}
+            return OTHER
+        self._candidates[tenant] = self._candidates.get(tenant, 0.0) + 1.0
+        return OTHER
+
+    def _review(self, t: float) -> None:
+        """Now and then, give places to those who have the traffic."""
+        if self._epoch is None:
+            self._epoch = t
+        if 0 <= t - self._epoch < EPOCH_SECONDS:
+            return
+        self._epoch = t
+        for name, held in list(self._tenants.items()):
+            if name not in ("", OTHER) and t - held.last > IDLE_SECONDS:
+                self._leave(name)
+        busiest = sorted(self._candidates, key=self._candidates.__getitem__)
+        while busiest:
+            members = [name for name in self._tenants if name not in ("", OTHER)]
+            weakest = min(members, key=lambda name: self._tenants[name].recent, default="")
+            newcomer = busiest.pop()
+            if len(members) >= self._top:
+                if self._candidates[newcomer] <= CLEARLY * self._tenants[weakest].recent:
+                    break
+                self._leave(weakest)
+            self._tenants[newcomer] = _Tenant()
+            self._tenants[newcomer].recent, self._tenants[newcomer].last = self._candidates.pop(newcomer), t
+        for held in self._tenants.values():
+            held.recent /= 2.0
+        self._candidates = {name: count / 2.0 for name, count in self._candidates.items() if count >= 1.0}
+
+    def _leave(self, tenant: str) -> None:
+        del self._tenants[tenant]
+        self._dirty_tenants.discard(tenant)
+        self._rows.end(("tenant", tenant))
+
+    def _say_tenant(self, tenant: str, said: dict[Key, float]) -> None:
+        held, mine = self._tenants[tenant], _of_tenant(tenant)
+        for (family, engine, outcome), count in held.counts.items():
+            labels = (*mine, ("engine", engine), ("outcome", outcome)) if outcome else (*mine, ("engine", engine))
+            said[family, labels] = count
+        for family, histogram in held.histograms():
+            _say_histogram(histogram, family, mine, said)
+
+    def _say_engine(self, engine: str, said: dict[Key, float]) -> None:
+        seen, mine = self._engines[engine], ("engine", engine)
+        for (family, role, outcome), count in seen.counts.items():
+            labels = (mine, ("role", role), ("outcome", outcome)) if outcome else (mine, ("role", role))
+            said[family, labels] = count
+        for phase, histogram in seen.phases.items():
+            _say_histogram(histogram, "kvitals_request_phase_seconds", (mine, ("phase", phase)), said)
+
+    def _named(self, key: Key) -> Labels:
+        """What is an engine's has the engine's labels, all else this node's."""
+        name, pairs = key
+        labels = dict(pairs)
+        engine = labels.get("engine", "")
+        around = (self._labels_of(engine) if engine else None) or self._labels
+        return Labels({**around, **labels, METRIC_NAME: name})
+
+
+def _of_tenant(tenant: str) -> LabelSet:
+    return (("tenant", tenant),)
+
+
+def _say_histogram(histogram: Histogram, family: str, labels: LabelSet, said: dict[Key, float]) -> None:
+    for (name, le), value in zip(histogram.names(family), histogram.samples(), strict=True):
+        said[name, (*labels, ("le", le)) if le else labels] = value
+
+
+class _Rows:
+    """The group of series. A counter begins at 0 and has its number in the next row: one that began with it would have
+    no increase."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._group: Group | None = None  # once there is something to say
+        self._columns: dict[Key, int] = {}
+        self._due: dict[Key, float] = {}  # values of series that began with the row before
+        self._last = float("-inf")
+
+    def due(self, t: float) -> bool:
+        """Whether it is time for a row."""
+        return not 0 <= t - self._last < ROW_SECONDS
+
+    def write(
+        self, t: float, counts: Mapping[Key, float], gauges: Mapping[Key, float], named: Callable[[Key], Labels]
+    ) -> None:
+        """Add a row; series that are not said stay as they are."""
+        self._last = t
+        if self._group is None:
+            self._group = self._window.group(GROUP)
+        row: dict[int, float] = {self._columns[key]: value for key, value in self._due.items() if key in self._columns}
+        self._due = {}
+        for key, value in (*counts.items(), *gauges.items()):
+            column = self._columns.get(key)
+            if column is None:
+                column = self._group.column(named(key))
+                if column is None:
+                    continue
+                self._columns[key] = column
+                if key in counts:
+                    self._due[key], value = value, 0.0
+            row[column] = value
+        values = np.fromiter(row.values(), np.float64, len(row))
+        self._group.append(t, np.fromiter(row, np.intp, len(row)), values)
+
+    def end(self, label: tuple[str, str]) -> None:
+        """End all series with a label."""
+        gone = [key for key in self._columns if label in key[1]]
+        if self._group is not None:
+            self._group.end([self._columns[key] for key in gone])
+        for key in gone:
+            del self._columns[key]
+            self._due.pop(key, None)

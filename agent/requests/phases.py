@@ -1,0 +1,236 @@
+"""What a request's time went into.
+
+Each observer's durations are its own; times of different clocks are never compared here, durations are. Whoever knows
+more of a stretch than others is believed first, nothing is counted twice, and what is left is unattributed, so that the
+phases add up to the end-to-end time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.requests.part import PHASES, RequestPart
+from agent.requests.record import UNATTRIBUTED, Phase, PhaseSource
+from agent.requests.sides import Side, Sides, known, length
+
+Waited = Callable[[str, float, float], bool | None]
+"""Whether requests waited for capacity at an engine (as observers call it) between two times; None: nobody knows."""
+
+NOTHING = 1e-9
+"""Seconds that are rounding and no time."""
+
+BY_DIFFERENCE = "the time outside the engine: what the observer around it saw less what the engine saw"
+BY_TTFT = "from the first token to the end, as the engine told both"
+OUTER_TTFT = "from the first token to the end, as the observer nearest to the client saw both"
+SIDE_AS_A_WHOLE = "the request to the {role} side as a whole, its queue included"
+PULLED = "the decode side's queue time, during which nothing waited for capacity there"
+IN_QUEUE = "within queue: {why}"
+SOME_WAITED = "requests waited for capacity at the decode side, so its queue time is both"
+NOBODY_KNOWS = "whether requests waited for capacity at the decode side is not known"
+UNTOLD = "no engine told of it"
+MEANWHILE = "the decode side's wait for KV less what the prefill side did meanwhile"
+CUT = "cut to what was left of the end-to-end time"
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Seconds that a phase says it took."""
+
+    seconds: float = 0.0
+    source: PhaseSource = "measured"
+    start: float | None = None
+    why: str = ""
+
+    def add(self, seconds: float, start: float | None = None, why: str = "") -> None:
+        self.seconds += seconds
+        if start is not None and (self.start is None or start < self.start):
+            self.start = start
+        if why:
+            self.source, self.why = "derived", why
+
+
+def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tuple[Phase, ...]:
+    """The phases of a request that took `e2e` seconds. `ttft` is that of the outermost observer, if it told one."""
+    if not sides.outers and not sides.stages and len(sides.sides) == 1 and not sides.sides[0].stages:
+        quick = _of_one_engine(e2e, sides.sides[0])
+        if quick is not None:
+            return quick
+    claims: dict[str, _Claim] = {}
+    unknown: dict[str, str] = {}
+    for side in sides.sides:
+        _claim_side(side, claims)
+    if sides.together:
+        _untangle(sides, claims)
+    _claim_transfer(sides, claims, unknown, waited)
+    _claim_gateway(e2e, sides, claims)
+    _claim_unseen(e2e, sides, ttft, claims, unknown)
+    return _settled(e2e, claims, unknown)
+
+
+def _of_one_engine(e2e: float, side: Side) -> tuple[Phase, ...] | None:
+    """Of one engine's part that tells queue, prefill and decode, which is most of what comes in."""
+    if len(side.engines) != 1 or side.role == "decode":
+        return None
+    part = side.engines[0]
+    told = part.phases
+    queue, prefill, decode = told.get("queue"), told.get("prefill"), told.get("decode")
+    if queue is None or prefill is None or decode is None or len(told) != 3 or not min(queue, prefill, decode) >= 0.0:
+        return None
+    rest = e2e - queue - prefill - decode
+    if not rest >= 0.0:
+        return None
+    first = part.start + part.ttft if part.start is not None and part.ttft is not None else None
+    if first is None:
+        starts: tuple[float | None, float | None] = None, None
+    else:
+        starts = first - prefill - queue, first - prefill
+    phases = (
+        Phase("queue", queue, "measured", starts[0]),
+        Phase("prefill", prefill, "measured", starts[1]),
+        Phase("decode", decode, "measured", first),
+    )
+    return (*phases, Phase(UNATTRIBUTED, rest, "derived")) if rest > NOTHING else phases
+
+
+def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
+    """What an engine and its stages measured."""
+    main = side.main
+    told = {name: s for name, s in (main.phases if main else {}).items() if name in PHASES and known(s) is not None}
+    if main is not None:
+        for name, start in _starts(main, told).items():
+            claims.setdefault(name, _Claim()).add(told[name], start)
+    for name, (seconds, start) in _covered(side.stages).items():
+        if name not in told and name != "gateway":
+            claims.setdefault(name, _Claim()).add(seconds, start)
+    if main is not None and "decode" not in claims and side.role != "prefill":
+        whole, ttft = length(main), known(main.ttft)
+        if whole is not None and ttft is not None and whole >= ttft and main.start is not None:
+            claims.setdefault("decode", _Claim()).add(whole - ttft, main.start + ttft, BY_TTFT)
+    if main is None and side.role in ("prefill", "decode") and side.seconds is not None:
+        overhead = sum(s.phases.get("gateway", 0.0) for s in side.stages)
+        whole = max(0.0, (side.seconds if side.outers else _longest(side.stages)) - overhead)
+        claims.setdefault(side.role, _Claim()).add(whole, side.start, SIDE_AS_A_WHOLE.format(role=side.role))
+
+
+def _longest(stages: Iterable[RequestPart]) -> float:
+    return max((length(part) or 0.0 for part in stages), default=0.0)
+
+
+def _starts(part: RequestPart, told: Mapping[str, float]) -> dict[str, float | None]:
+    """When its phases began by its own clock: with the first token prefill ends and decode begins."""
+    found: dict[str, float | None] = dict.fromkeys(told)
+    ttft = known(part.ttft)
+    if part.start is None or ttft is None:
+        return found
+    at = part.start + ttft
+    if "decode" in told:
+        found["decode"] = at
+    for name in ("prefill", "queue"):
+        if name in told:
+            at -= told[name]
+            found[name] = at
+    return found
+
+
+def _covered(stages: Sequence[RequestPart]) -> dict[str, tuple[float, float | None]]:
+    """The time in which some stage of a phase was going on, and when it began: ranks tell the same stage each."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for part in stages:
+        for name, seconds in part.phases.items():
+            if name in PHASES and known(seconds) is not None and part.start is not None:
+                spans.setdefault(name, []).append((part.start, part.start + seconds))
+    found: dict[str, tuple[float, float | None]] = {}
+    for name, some in spans.items():
+        some.sort()
+        total, until = 0.0, float("-inf")
+        for start, end in some:
+            total += max(0.0, end - max(start, until))
+            until = max(until, end)
+        found[name] = total, some[0][0]
+    return found
+
+
+def _untangle(sides: Sides, claims: dict[str, _Claim]) -> None:
+    """The decode side waits for KV while the prefill side works: that time is counted once."""
+    waits = claims.get("kv_wait")
+    prefill = next((side for side in sides.sides if side.role == "prefill"), None)
+    worked = _covered(prefill.stages) if prefill is not None else {}
+    if waits is None or not worked:
+        return
+    own = worked["kv_wait"][0] if "kv_wait" in worked else 0.0
+    meanwhile = sum(seconds for seconds, _ in worked.values())
+    waits.seconds = own + max(0.0, waits.seconds - own - meanwhile)
+    waits.source, waits.why = "derived", MEANWHILE
+
+
+def _claim_transfer(sides: Sides, claims: dict[str, _Claim], unknown: dict[str, str], waited: Waited) -> None:
+    """A decode engine that tells its queue time alone pulls the KV within it. Where nothing waited for capacity, the
+    queue time is the pull."""
+    side = next((side for side in sides.sides if side.role == "decode"), None)
+    main = side.main if side is not None else None
+    if main is None or "transfer" in claims or "kv_wait" in claims:
+        return
+    queue = known(main.phases.get("queue"))
+    if queue is None or main.start is None:
+        return
+    crowded = waited(main.engine, main.start, main.start + queue)
+    if crowded is None or crowded:
+        unknown["transfer"] = IN_QUEUE.format(why=SOME_WAITED if crowded else NOBODY_KNOWS)
+        return
+    began = _starts(main, {name: main.phases[name] for name in main.phases if name in PHASES}).get("queue")
+    claims["queue"].seconds = max(0.0, claims["queue"].seconds - queue)
+    claims["transfer"] = _Claim(queue, "derived", began, PULLED)
+
+
+def _claim_gateway(e2e: float, sides: Sides, claims: dict[str, _Claim]) -> None:
+    """Time before and behind the engine."""
+    if not sides.outers:
+        return
+    start = sides.outers[0].start
+    worked = [side.seconds for side in sides.sides if side.engines]
+    if sides.is_whole and None not in worked:
+        seconds = [one for one in worked if one is not None]
+        inside = seconds[-1] if sides.together else sum(seconds)
+        claims["gateway"] = _Claim(max(0.0, e2e - inside), "derived", start, BY_DIFFERENCE)
+        return
+    told = [p.phases.get("gateway") for p in sides.outers]
+    told += [s.phases.get("gateway") for side in sides.sides for s in side.stages]
+    told.append(_covered(sides.stages).get("gateway", (None, None))[0])
+    spent = sum(known(one) or 0.0 for one in told)
+    if spent:
+        claims["gateway"] = _Claim(spent, "measured", start)
+
+
+def _claim_unseen(
+    e2e: float, sides: Sides, ttft: float | None, claims: dict[str, _Claim], unknown: dict[str, str]
+) -> None:
+    """What no engine told: the decode time where the first token's is known, and that the rest is unknown."""
+    if "decode" not in claims and sides.outers and ttft is not None and ttft <= e2e:
+        start = sides.outers[0].start
+        claims["decode"] = _Claim(e2e - ttft, "derived", start + ttft if start is not None else None, OUTER_TTFT)
+    for name in ("queue", "prefill", "decode"):
+        if name not in claims:
+            unknown.setdefault(name, UNTOLD)
+
+
+def _settled(e2e: float, claims: Mapping[str, _Claim], unknown: Mapping[str, str]) -> tuple[Phase, ...]:
+    """Phases in order, which add up: the engine's word comes before what is derived from it."""
+    left = e2e
+    granted: dict[str, float] = {}
+    for name in (*PHASES[1:], "gateway"):
+        if name in claims:
+            granted[name] = min(claims[name].seconds, left)
+            left -= granted[name]
+    phases = []
+    for name in PHASES:
+        claim = claims.get(name)
+        if claim is not None:
+            cut = claim.seconds - granted[name] > NOTHING
+            source: PhaseSource = "derived" if cut else claim.source
+            phases.append(Phase(name, granted[name], source, claim.start, CUT if cut else claim.why))
+        elif name in unknown:
+            phases.append(Phase(name, None, "unknown", None, unknown[name]))
+    if left > NOTHING:
+        phases.append(Phase(UNATTRIBUTED, left, "derived"))
+    return tuple(phases)

@@ -1,0 +1,69 @@
+"""The request side of a node: parts in, records and families out. Does no I/O and has no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from agent.requests import assembly
+from agent.requests.assembly import Assembly
+from agent.requests.families import Exemplar, Families
+from agent.requests.part import PartsRecord, RequestPart
+from agent.requests.phases import Waited
+from agent.requests.record import RequestRecord
+from agent.requests.stitch import LIMITS, Limits, Stitcher
+from agent.requests.store import Store
+from series.types import Labels
+from series.window import Window
+
+
+class Engines(assembly.Engines, Protocol):
+    """What is known of engines that are watched."""
+
+    def labels(self, engine: str) -> Mapping[str, str] | None:
+        """The labels of an engine's series, by its label `engine`; None for one that is not watched."""
+
+
+class RequestSide:
+    """Stitches parts, keeps the records and counts them."""
+
+    def __init__(
+        self,
+        window: Window,
+        labels: Mapping[str, str],
+        engines: Engines,
+        waited: Waited,
+        top: int,
+        limits: Limits = LIMITS,
+    ) -> None:
+        """`labels` are this node's; `waited`: whether requests waited for capacity at an engine; `top`: tenants that
+        have series of their own."""
+        self.store = Store()
+        self._assembly = Assembly(engines, waited)
+        self._families = Families(window, labels, engines.labels, top)
+        self._stitcher = Stitcher(self._give, engines.role, limits)
+        self._is_used = False
+
+    def feed(self, record: PartsRecord) -> None:
+        """Take parts in."""
+        self._is_used = True
+        self._stitcher.add(record.t, record.parts)
+
+    def advance(self, t: float) -> None:
+        """Give out what is done by `t`, seconds since the epoch, and write a row."""
+        if self._is_used:
+            self._stitcher.advance(t)
+            self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
+
+    def flush(self) -> None:
+        """Give out everything: nothing more is to come."""
+        self._stitcher.flush()
+
+    def exemplars(self) -> list[tuple[Labels, Exemplar]]:
+        """For each bucket the last request that fell into it."""
+        return list(self._families.exemplars())
+
+    def _give(self, parts: list[RequestPart], whole: bool) -> None:
+        record: RequestRecord = self._assembly.record(parts, whole)
+        self.store.add(record)
+        self._families.add(record)

@@ -1,0 +1,401 @@
+"""Parts to requests: which parts are of one request, and when nothing more is to come.
+
+    stitcher = Stitcher(give)
+    stitcher.add(t, parts)    # as they come, in any order
+    stitcher.advance(t)       # calls give(parts, whole) for each request that is done by then
+
+Parts find each other by the ids that they share, and by span and parent. A trace id alone does not make two parts one
+request, since an agent's trace has many requests in it: it joins only what else would be one of a kind each, such as
+one gateway's part and one engine's. Time is what the records say, so a replay gives the same requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from agent.requests.part import OUTER, RequestPart
+from agent.requests.separate import separate
+
+SETTLE_SECONDS = 7.0
+"""How long after the last part of a request the next may come. OpenTelemetry's exporters hold spans for up to 5 s."""
+
+MAX_AGE = 600.0
+"""Seconds after which a request is given out whatever is missing of it."""
+
+PATIENCE_SECONDS = 120.0
+"""How long an engine's part waits for the observer around it, where that engine's requests have one."""
+
+MAX_OPEN = 20_000
+MAX_PARTS = 256
+"""Of one request. An id that more parts share is no id."""
+
+MAX_MATES = 64
+"""Open requests of one trace, or below one span. A client may send the same trace id each time."""
+
+MAX_GONE = 50_000
+"""Ids of requests that were given out, by which late parts are told; twice as many are kept at most."""
+
+MAX_KNOWN = 1_000
+CLOCK_BACK_SECONDS = 60.0
+
+Give = Callable[[list[RequestPart], bool], None]
+"""Takes the parts of one request, and whether it was done by itself and not pushed out."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is remembered, and for how long (seconds)."""
+
+    settle: float = SETTLE_SECONDS
+    age: float = MAX_AGE
+    patience: float = PATIENCE_SECONDS
+    open: int = MAX_OPEN
+    gone: int = MAX_GONE
+
+
+LIMITS = Limits()
+
+
+class _Open:
+    """A request that parts may still come for."""
+
+    __slots__ = ("alone", "first", "into", "last", "parts")
+
+    def __init__(self, t: float) -> None:
+        self.parts: list[RequestPart] = []
+        self.first = t
+        self.last = t
+        self.alone = False  # its trace has several requests, so the trace says nothing
+        self.into: _Open | None = None  # the one that it became part of
+
+
+class _Gone:
+    """A request that was given out."""
+
+    __slots__ = ("end", "outer", "traces")
+
+    def __init__(self, parts: Sequence[RequestPart]) -> None:
+        self.end = max((p.end for p in parts if p.end is not None), default=float("-inf"))
+        self.outer = any(p.observer in OUTER for p in parts)
+        self.traces = tuple({trace for p in parts if (trace := _trace(p))})
+
+
+class Stitcher:
+    """Joins parts. `dropped` counts those that are of no request any more, by reason."""
+
+    def __init__(self, give: Give, role_of: Callable[[str], str] = lambda _: "", limits: Limits = LIMITS) -> None:
+        """`role_of` tells an engine's role from what observers call it, where that is known."""
+        self._give = give
+        self._role_of = role_of
+        self._limits = limits
+        self._now = float("-inf")
+        self._active: OrderedDict[_Open, None] = OrderedDict()  # the one that was touched last is last
+        self._held: OrderedDict[_Open, float] = OrderedDict()  # of which more must come, until when
+        self._by: dict[str, _Open] = {}  # id or span -> request
+        self._waiting: dict[str, list[_Open]] = {}  # span that did not come -> requests with parts below it
+        self._traces: dict[str, list[_Open]] = {}
+        self._gone: dict[str, _Gone] = {}
+        self._gone_before: dict[str, _Gone] = {}
+        self._gone_since = float("-inf")
+        self._has_outer: dict[tuple[str, str], float] = {}  # system, engine -> when one had an observer around it
+        self.dropped = {"late": 0, "duplicate": 0, "orphan": 0, "open_limit": 0}
+
+    @property
+    def open(self) -> int:
+        """Requests that parts may still come for."""
+        return len(self._active) + len(self._held)
+
+    def oldest(self) -> float | None:
+        """When the first part came of the one that is open longest."""
+        return min((one.first for requests in (self._active, self._held) for one in requests), default=None)
+
+    def add(self, t: float, parts: Iterable[RequestPart]) -> None:
+        """Take parts that came at `t`, seconds since the epoch."""
+        self.advance(t)
+        for part in parts:
+            self._take(part)
+        while self.open > self._limits.open:
+            pushed = next(iter(self._held if len(self._held) > len(self._active) else self._active))
+            self.dropped["open_limit"] += 1
+            self._close(pushed, whole=False)
+
+    def advance(self, t: float) -> None:
+        """Give out what is done by `t`."""
+        if t < self._now - CLOCK_BACK_SECONDS:
+            self.flush()
+            self._now = float("-inf")
+        self._now = max(self._now, t)
+        self._forget()
+        settled = self._now - self._limits.settle
+        while self._active:
+            one = next(iter(self._active))
+            if one.last > settled:
+                break
+            self._settle(one)
+        while self._held:
+            one, until = next(iter(self._held.items()))
+            if until > self._now:
+                break
+            self._close(one, whole=False)
+
+    def flush(self) -> None:
+        """Give out everything."""
+        while requests := self._active or self._held:
+            one = self._joined(next(iter(requests)))
+            self._close(one, whole=not self._waits(one))
+
+    def _take(self, part: RequestPart) -> None:
+        trace, keys = _keys(part)
+        by = self._by
+        own = trace + part.span if part.span else ""
+        if own and own in by:
+            self.dropped["duplicate"] += 1
+            return
+        parent = trace + part.parent if part.parent else ""
+        found = [_root(by[key]) for key in keys if key in by]
+        if parent and parent in by:
+            found.append(_root(by[parent]))
+        if own and own in self._waiting:
+            found += [_root(one) for one in self._waiting.pop(own)]
+        if found:
+            one = self._union(found)
+            if not own and any(_same(part, other) for other in one.parts):
+                self.dropped["duplicate"] += 1
+                return
+            self._touch(one)
+        else:
+            reason = self._why_gone(part, keys, own, parent)
+            if reason:
+                self.dropped[reason] += 1
+                return
+            one = _Open(self._now)
+            self._active[one] = None
+        one.parts.append(part)
+        for key in keys:
+            by[key] = one
+        if own:
+            by[own] = one
+        if parent and parent not in by:
+            self._list(self._waiting, parent, one)
+        if trace and not self._list(self._traces, trace, one):
+            one.alone = True
+        if len(one.parts) >= MAX_PARTS or self._now - one.first > self._limits.age:
+            self._close(one, whole=False)
+
+    def _union(self, found: Sequence[_Open]) -> _Open:
+        """One request of several."""
+        if len(found) == 1:
+            return found[0]
+        one = max(found, key=lambda other: len(other.parts))
+        for other in dict.fromkeys(found):
+            if other is not one:
+                one.parts += other.parts
+                one.first, one.last = min(one.first, other.first), max(one.last, other.last)
+                one.alone |= other.alone
+                other.parts, other.into = [], one
+                self._active.pop(other, None)
+                self._held.pop(other, None)
+        return one
+
+    def _touch(self, one: _Open) -> None:
+        one.last = self._now
+        self._held.pop(one, None)
+        self._active[one] = None
+        self._active.move_to_end(one)
+
+    def _settle(self, one: _Open) -> None:
+        """Nothing came for a while: it is done, or what is missing is waited for."""
+        one = self._joined(one)
+        if one.last > self._now - self._limits.settle:
+            return
+        until = self._waits(one)
+        if until > self._now:
+            self._active.pop(one, None)
+            self._held[one] = until
+        else:
+            self._close(one, whole=not until)
+
+    def _waits(self, one: _Open) -> float:
+        """Until when more is waited for; 0 where nothing is missing."""
+        engines = [p for p in one.parts if p.observer == "engine"]
+        if any(p.observer in OUTER and not p.role for p in one.parts):
+            return 0.0
+        if _is_stages(one.parts):
+            return one.first + self._limits.age
+        roles = {p.role or self._role_of(p.engine) for p in engines}
+        if roles == {"prefill"}:
+            return one.first + self._limits.age
+        for part in engines:
+            if part.parent and self._now - self._has_outer.get((part.system, part.engine), float("-inf")) < MAX_AGE:
+                return one.first + self._limits.patience
+        return 0.0
+
+    def _joined(self, one: _Open) -> _Open:
+        """The request with what only the trace joins to it: all of a trace where that may be one request, else the
+        stages during it."""
+        for trace in {_trace(part) for part in one.parts}:
+            here = self._traces.get(trace, ())
+            if len(here) < 2:
+                continue
+            groups = list(dict.fromkeys(_root(mate) for mate in here))
+            self._traces[trace] = groups
+            if len(groups) < 2 or one not in groups:
+                continue
+            solid = [group for group in groups if not _is_stages(group.parts)]
+            if not any(group.alone for group in solid) and _are_different(solid):
+                one = self._union(groups)
+                self._held.pop(one, None)
+                self._active[one] = None
+                self._active.move_to_end(one)
+                continue
+            for group in solid:
+                group.alone = True
+            for group in groups:
+                if group not in solid and [o for o in solid if _is_within(group.parts[0], o.parts)] == [one]:
+                    one = self._union([one, group])
+        return one
+
+    def _close(self, one: _Open, *, whole: bool) -> None:
+        self._active.pop(one, None)
+        self._held.pop(one, None)
+        self._unlist(one)
+        parts = one.parts
+        if _is_stages(parts):
+            self.dropped["orphan"] += len(parts)
+            return
+        for group in separate(parts):
+            self._learn(group)
+            self._give(group, whole)
+
+    def _unlist(self, one: _Open) -> None:
+        """Forget its ids, but for telling what comes late."""
+        gone = _Gone(one.parts)
+        for part in one.parts:
+            trace, keys = _keys(part)
+            if part.span:
+                keys = [*keys, trace + part.span]
+            for key in keys:
+                self._by.pop(key, None)
+                self._gone[key] = gone
+            if part.parent:
+                self._leave(self._waiting, trace + part.parent, one)
+            if trace:
+                self._leave(self._traces, trace, one)
+
+    @staticmethod
+    def _list(listed: dict[str, list[_Open]], key: str, one: _Open) -> bool:
+        """Add a request to those of a key; False where there are too many for the key to say anything."""
+        here = listed.get(key)
+        if here is None:
+            listed[key] = [one]
+        elif here[-1] is not one:
+            if len(here) >= MAX_MATES:
+                return one in here
+            here.append(one)
+        return True
+
+    @staticmethod
+    def _leave(listed: dict[str, list[_Open]], key: str, one: _Open) -> None:
+        here = listed.get(key)
+        if here is None:
+            return
+        if len(here) > 1:
+            here = [other for other in here if _root(other) is not one]
+            if here:
+                listed[key] = here
+                return
+        elif _root(here[0]) is not one:
+            return
+        del listed[key]
+
+    def _learn(self, parts: Sequence[RequestPart]) -> None:
+        """Remember which engines' requests have an observer around them."""
+        if len(parts) > 1 and any(p.observer in OUTER for p in parts):
+            for part in parts:
+                if part.observer == "engine":
+                    if len(self._has_outer) >= MAX_KNOWN:
+                        self._has_outer.clear()
+                    self._has_outer[part.system, part.engine] = self._now
+
+    def _why_gone(self, part: RequestPart, keys: Sequence[str], own: str, parent: str) -> str:
+        """Why a part is of no request any more; empty for one of a new request."""
+        if own and (own in self._gone or own in self._gone_before):
+            return "duplicate"
+        for key in (*keys, parent):
+            gone = self._gone.get(key) or self._gone_before.get(key)
+            if gone is None:
+                continue
+            if part.observer == "stage":
+                return "late"
+            trace = _trace(part)
+            is_other = trace and gone.traces and trace not in gone.traces  # an id that is used again
+            begins_later = part.start is not None and part.start > gone.end
+            if not is_other and not begins_later and (gone.outer or part.observer not in OUTER):
+                return "late"
+        return ""
+
+    def _forget(self) -> None:
+        if len(self._gone) >= self._limits.gone or self._now - self._gone_since > self._limits.age / 2:
+            self._gone_before, self._gone = self._gone, {}
+            self._gone_since = self._now
+
+
+def _keys(part: RequestPart) -> tuple[str, list[str]]:
+    """The trace, and the ids that make two parts one request."""
+    trace, keys = "", []
+    for one in part.ids:
+        if one.startswith("trace:"):
+            trace = one
+        else:
+            keys.append(one)
+    return trace, keys
+
+
+def _trace(part: RequestPart) -> str:
+    return next((one for one in part.ids if one.startswith("trace:")), "")
+
+
+def _is_stages(parts: Sequence[RequestPart]) -> bool:
+    return all(part.observer == "stage" for part in parts)
+
+
+def _root(one: _Open) -> _Open:
+    while one.into is not None:
+        one = one.into
+    return one
+
+
+def _same(part: RequestPart, other: RequestPart) -> bool:
+    """Whether two parts without span ids are one that came twice."""
+    return (
+        part.start == other.start
+        and part.end == other.end
+        and part.system == other.system
+        and part.name == other.name
+        and part.ids == other.ids
+        and not other.span
+    )
+
+
+def _are_different(groups: Sequence[_Open]) -> bool:
+    """Whether no two of them have a part of the same kind, so that all may be one request."""
+    seen: set[tuple[str, str, str]] = set()
+    for group in groups:
+        kinds = {
+            (p.observer, "" if p.observer == "engine" else p.system, p.role)
+            for p in group.parts
+            if p.observer != "stage"
+        }
+        if seen & kinds:
+            return False
+        seen |= kinds
+    return True
+
+
+def _is_within(stage: RequestPart, parts: Sequence[RequestPart]) -> bool:
+    start = stage.start
+    return start is not None and any(
+        p.start is not None and p.end is not None and p.start <= start <= p.end for p in parts if p.observer != "stage"
+    )

@@ -1,0 +1,116 @@
+"""Engines as observers of requests call them, and what the window knows of them at a request's time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from series.window import Window
+
+AROUND_SECONDS = 7.5
+"""How far from a request's wait a sample may be to tell of it: pages are read every few seconds."""
+
+LOCAL = ("localhost", "::1")
+SIDES = ("prefill", "decode")
+
+
+@dataclass
+class _Known:
+    """The engines of one target."""
+
+    names: frozenset[str]
+    whole: str  # the label of what serves all its ranks
+    engines: dict[str, tuple[Mapping[str, str], str]] = field(default_factory=dict)  # label -> labels, role
+
+
+class SeenEngines:
+    """Names to labels and roles. Fed from pages, asked by the request side."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._known: dict[str, _Known] = {}  # by the target's key
+        self._names: dict[str, str] = {}
+        self._engines: dict[str, tuple[Mapping[str, str], str]] = {}
+        self._processes: dict[int, str] = {}
+
+    def named(self, key: str, url: str, whole: str, engines: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
+        """A target's engines: label -> labels of their series and role. `whole` is the page's own label."""
+        known = _Known(frozenset(_addresses(url)), whole, dict(engines))
+        if self._known.get(key) != known:
+            self._known[key] = known
+            self._lay_out()
+
+    def gone(self, key: str) -> None:
+        """A target is watched no more."""
+        if self._known.pop(key, None) is not None:
+            self._lay_out()
+
+    def found(self, processes: Mapping[int, str]) -> None:
+        """Processes and the engines that they are of."""
+        self._processes = {pid: engine for pid, engine in processes.items() if engine}
+
+    def label(self, name: str) -> str:
+        """The `engine` label of what observers call so; empty where no watched engine is meant."""
+        kind, _, pid = name.partition(":")
+        if kind == "pid" and pid.isdigit():
+            return self._processes.get(int(pid[:9]), "")
+        found = self._names.get(name)
+        if found is None:
+            found = next((self._names[one] for one in _addresses(name) if one in self._names), "")
+        return found
+
+    def role(self, name: str) -> str:
+        """Prefill or decode; empty where that is not known."""
+        return self._engines.get(self.label(name), ({}, ""))[1] if name else ""
+
+    def labels(self, engine: str) -> Mapping[str, str] | None:
+        """The labels of an engine's series, by its label `engine`; None for one that is not watched."""
+        known = self._engines.get(engine)
+        return known[0] if known else None
+
+    def waited(self, name: str, start: float, end: float) -> bool | None:
+        """Whether requests waited for capacity at an engine between two times; None: nobody knows."""
+        engine = self.label(name)
+        if not engine:
+            return None
+        newest = self._most("kvitals_requests_waiting_by_reason", engine, start, end, "capacity")
+        if newest is not None:
+            return newest > 0
+        waiting = self._most("kvitals_requests_waiting", engine, start, end)
+        return False if waiting == 0 else None  # of those that wait some may wait for KV
+
+    def _most(self, family: str, engine: str, start: float, end: float, reason: str = "") -> float | None:
+        """The largest sample near a time."""
+        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, family), Matcher("engine", MatchOp.EQ, engine)]
+        if reason:
+            matchers.append(Matcher("reason", MatchOp.EQ, reason))
+        values = [
+            float(value)
+            for frame in self._window.select(matchers, start - AROUND_SECONDS, end + AROUND_SECONDS)
+            for value in frame.values[~is_stale(frame.values)]
+        ]
+        return max(values, default=None)
+
+    def _lay_out(self) -> None:
+        self._names, self._engines = {}, {}
+        for known in self._known.values():
+            for engine, (labels, role) in known.engines.items():
+                self._engines[engine] = labels, role if role in SIDES else ""
+                self._names[engine] = engine
+            for name in known.names:
+                self._names.setdefault(name, known.whole)
+
+
+def _addresses(url: str) -> list[str]:
+    """HOST:PORT of a URL or address, with each name of this machine."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return []
+    if not host or port is None:
+        return []
+    hosts = ("127.0.0.1", *LOCAL) if host in (*LOCAL, "127.0.0.1") else (host,)
+    return [f"{one}:{port}" for one in hosts]
