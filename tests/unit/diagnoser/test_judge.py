@@ -148,7 +148,7 @@ def test_entities_that_went_away_are_forgotten() -> None:
     window = Window(300, 1000)
     judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window, retention=300))
     group = window.group("engines")
-    for cycle in range(400):
+    for cycle in range(200):
         at = 1000.0 + STEP * cycle
         column = group.column(Labels({"__name__": "kvitals_target_up", "engine": f"e/{cycle}"}))
         assert column is not None
