@@ -14,6 +14,7 @@ from agent.config.reader import (
 )
 from agent.config.types import (
     ENTITY_LABELS,
+    MAX_CONNECTIONS,
     MAX_OBJECTIVES,
     MAX_REQUEST_LOGS,
     ROLES,
@@ -30,6 +31,7 @@ from agent.config.types import (
     Seconds,
     Slo,
     SomeSlo,
+    TapTable,
     Target,
     TenantsTable,
     normal_url,
@@ -38,6 +40,7 @@ from agent.config.types import (
 __all__ = [
     "ENTITY_LABELS",
     "FROM_ENVIRONMENT",
+    "MAX_CONNECTIONS",
     "MAX_FILE_BYTES",
     "MAX_OBJECTIVES",
     "MAX_REQUEST_LOGS",
@@ -55,6 +58,7 @@ __all__ = [
     "Seconds",
     "Slo",
     "SomeSlo",
+    "TapTable",
     "Target",
     "TenantsTable",
     "build",

@@ -31,6 +31,7 @@ from agent.config.types import (
     Seconds,
     Slo,
     SomeSlo,
+    TapTable,
     Target,
     TenantsTable,
     nearest,
@@ -50,7 +51,8 @@ FROM_ENVIRONMENT = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
-    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "mute", "params",
+    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "tap", "mute",
+    "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -136,9 +138,10 @@ class _Reader:
         tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
         logs = self._request_logs(data.get("request_log", []))
         otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
+        tap = self._table("[tap]", data.get("tap", {}), TapTable)
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
-        if self._problems or agent is None or labels is None or slo is None or tenants is None:
+        if self._problems or agent is None or labels is None or slo is None or tenants is None or tap is None:
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
         return Config(
             agent=agent,
@@ -150,6 +153,7 @@ class _Reader:
             tenants=tenants,
             request_logs=logs,
             otlp=otlp,
+            tap=tap,
             mutes=mutes,
             params=params,
             file=self._file,

@@ -30,6 +30,7 @@ MAX_SOURCES = 32
 MAX_CLASSED = 10_000  # tenants in classes
 MAX_TOP = 1000
 MAX_REQUEST_LOGS = 16
+MAX_CONNECTIONS = 100_000
 OTHER_SOURCES = ("otlp", "tap")
 """Where parts of requests come from besides logs."""
 
@@ -319,6 +320,44 @@ class Otlp(Struct, frozen=True, kw_only=True):
         return _address(self.http, "http") if self.http else None
 
 
+class TapTable(Struct, frozen=True, kw_only=True):
+    """What `kvitals tap` does where its options say nothing."""
+
+    upstream: str = ""  # URL of the engine or router behind it
+    listen: str = "127.0.0.1:8100"
+    admin: str = "127.0.0.1:9478"  # for its own metrics
+    agent: str = ""  # URL of the agent that is told; the configured one on this node where it is not said
+    token_file: Path | None = None  # a bearer token for the agent
+    router: bool = False  # the upstream is a router: which engine serves is unknown
+    engine: str = ""  # what the agent calls the engine; host:port of the upstream where it is not said
+    role: Literal["", "prefill", "decode", "unified"] = ""
+    session_headers: tuple[str, ...] = ("x-session-id",)
+    session_id: bool = False  # X-Session-ID = what stands for tenant and session
+    keep_traceparent: bool = False
+    max_connections: int = 4096
+    drain: Seconds = Seconds(30)  # for requests under way to end when it is stopped
+
+    def __post_init__(self) -> None:
+        for name in ("upstream", "agent"):
+            if url := getattr(self, name):
+                msgspec.structs.force_setattr(self, name, normal_url(url))
+        _address(self.listen)
+        _address(self.admin, "admin")
+        msgspec.structs.force_setattr(self, "session_headers", tuple(one.lower() for one in self.session_headers))
+        for header in self.session_headers:
+            if not _HEADER.fullmatch(header):
+                raise ValueError(f"session_headers: {header!r} is no name of a header")
+        if not self.session_headers or len(self.session_headers) > MAX_SOURCES:
+            raise ValueError(f"session_headers must have 1 to {MAX_SOURCES} entries")
+        if self.engine and not _TEXT.fullmatch(self.engine):
+            raise ValueError("engine must be one line of at most 200 characters")
+        if self.router and (self.engine or self.role):
+            raise ValueError("router says that the engine is unknown; leave engine and role away, or router")
+        if not 1 <= self.max_connections <= MAX_CONNECTIONS:
+            raise ValueError(f"max_connections must be from 1 to {MAX_CONNECTIONS}, not {self.max_connections}")
+        _between("drain", self.drain, 0, 3600)
+
+
 class Mute(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
@@ -356,6 +395,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tenants: TenantsTable = field(default_factory=TenantsTable)
     request_logs: tuple[RequestLog, ...] = ()
     otlp: Otlp | None = None
+    tap: TapTable = field(default_factory=TapTable)
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from

@@ -21,8 +21,12 @@ from agent.config import (
     Mute,
     NodeLabels,
     Objective,
+    Otlp,
+    RequestLog,
     Slo,
+    TapTable,
     Target,
+    TenantsTable,
     build,
     check_codes,
     load,
@@ -73,31 +77,41 @@ def test_the_example_of_the_document_is_valid() -> None:
     assert insecure.insecure
     assert [o.class_ for o in config.objectives] == ["", "", "gold"]
     assert config.kubernetes is not None and config.kubernetes.role == ("llm-d.ai/role",)
+    assert config.tenants.classes == {"gold": ("acme", "t-5kq2v7ndm3")} and config.tenants.gateways == ("10.1.0.0/16",)
+    nginx, ours = config.request_logs
+    assert (nginx.name, nginx.format, ours.name, ours.format) == ("nginx", "nginx", "front-door", "")
+    assert ours.mapping == Path("/etc/kvitals/our-gateway.yaml") and ours.tenant == ("customer",)
+    assert config.otlp is not None and config.otlp.grpc_address == ("10.1.0.7", 4317)
     (mute,) = config.mutes
     assert mute.until == datetime(2026, 12, 1, tzinfo=UTC)
     assert config.params == {"KVC05": {"refault_share": 0.3}}
 
 
-@pytest.mark.parametrize("kind", [Agent, NodeLabels, Slo, Objective, Target, Kubernetes, Mute])
+@pytest.mark.parametrize(
+    "kind", [Agent, NodeLabels, Slo, Objective, Target, Kubernetes, TenantsTable, RequestLog, Otlp, TapTable, Mute]
+)
 def test_every_key_is_in_the_example_and_explained(kind: type[Struct]) -> None:
     keys = {item.encode_name for item in fields(kind)}
     in_example = set(re.findall(r"^(\w+) = ", EXAMPLE, re.MULTILINE))
     explained = set(re.findall(r"`(\w+)`", DOCUMENT.replace(EXAMPLE, "")))
     assert keys <= explained
-    assert keys - {"ca_file"} <= in_example  # two tables have it, and it excludes `insecure`
-    assert in_example <= explained | {"refault_share"}
+    assert keys - {"ca_file", "classes"} <= in_example  # `ca_file` excludes `insecure`; a table of its own
+    assert in_example <= explained | {"refault_share", "gold"}
 
 
 def test_every_variable_is_explained() -> None:
-    explained = set(re.findall(r"KVITALS_[A-Z]+", DOCUMENT))
-    assert explained == {*FROM_ENVIRONMENT, "KVITALS_CONFIG", "KVITALS_TARGETS"}
+    explained = set(re.findall(r"KVITALS_[A-Z_]+", DOCUMENT))
+    assert explained == {*FROM_ENVIRONMENT, "KVITALS_CONFIG", "KVITALS_TARGETS", "KVITALS_TENANT_KEY_FILE"}
 
 
-@pytest.mark.parametrize(("table", "kind"), [("agent", Agent), ("kubernetes", Kubernetes)])
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [("agent", Agent), ("kubernetes", Kubernetes), ("tenants", TenantsTable), ("otlp", Otlp), ("tap", TapTable)],
+)
 def test_the_defaults_in_the_document_are_the_defaults(table: str, kind: type[Struct]) -> None:
     section = DOCUMENT.partition(f"# `[{table}]`\n")[2].partition("\n#")[0]
     told = [row for row in re.findall(r"^\| `(\w+)` \| `(.+?)` \|", section, re.MULTILINE) if "$" not in row[1]]
-    assert len(told) > 3
+    assert len(told) > 2
     for key, written in told:
         config = made(f"[{table}]\n{key} = {written}")
         assert getattr(getattr(config, table), key) == getattr(kind(), key), key
@@ -172,6 +186,40 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ('[[target]]\nurl = "http://a"\nslo = 3', "[[target]] 1.slo: expected"),
         ('[[target]]\nurl = "http://a"\ntimeout = 900', "timeout must be from"),
         ('[[target]]\nurl = "http://a"\nname = "a\\u0000"', "name must be one line"),
+        ("[tenants]\nnames = 'hidden'", "[tenants].names"),
+        ("[tenants]\nttl = '1s'", "ttl must be from 60"),
+        ("[tenants.classes]\ngold = 'acme'", "[tenants].classes"),
+        ('[[request_log]]\nformat = "nginx"', "[[request_log]] 1: there must be a key 'path'"),
+        ('[[request_log]]\npath = "a"', "say either format (envoy_ai_gateway, litellm, nginx) or mapping"),
+        ('[[request_log]]\npath = "a"\nformat = "nginx"\nmapping = "b.yaml"', "say either format"),
+        ('[[request_log]]\npath = "a"\nformat = "ngnix"', "did you mean 'nginx'?"),
+        ('[[request_log]]\npath = "*/a"\nformat = "nginx"', "only the last part of a path may be a pattern"),
+        ('[[request_log]]\npath = "a"\nformat = "nginx"\nname = "tap"', "be none of otlp, tap"),
+        ('[[request_log]]\npath = "a"\nmapping = "My Log.yaml"', "name 'My Log' must have lower case letters"),
+        ('[[request_log]]\npath = "a"\nformat = "nginx"\ntenant = [""]', "tenant must list keys"),
+        ('[[request_log]]\npath = "a"\nformat = "nginx"\n' * 2, "several are called 'nginx'"),
+        (
+            "".join(f'[[request_log]]\npath = "a"\nformat = "nginx"\nname = "a{n}"\n' for n in range(17)),
+            "16 entries are allowed, these are 17",
+        ),
+        (
+            "[otlp]\ngrpc = '0.0.0.0:4317'",
+            "grpc = '0.0.0.0:4317' can be reached from other machines: name a token_file",
+        ),
+        ("[otlp]\nhttp = ':4318'", "name a token_file"),
+        ("[otlp]\nhttp = '4318'", "http must be HOST:PORT"),
+        ("[otlp]\nhttp = ''\ngrpc = ''", "both switched off"),
+        ("[otlp]\ncert_file = 'a'", "belong together"),
+        ("[otlp]\nmax_bytes = 1", "max_bytes must be from 65536"),
+        ("[tap]\nupstream = 'ftp://x'", "no URL of an engine"),
+        ("[tap]\nlisten = '8100'", "listen must be HOST:PORT"),
+        ("[tap]\nadmin = 'x'", "admin must be HOST:PORT"),
+        ("[tap]\nrouter = true\nengine = 'a'", "leave engine and role away, or router"),
+        ("[tap]\nsession_headers = ['a b']", "session_headers: 'a b' is no name of a header"),
+        ("[tap]\nsession_headers = []", "session_headers must have 1 to 32 entries"),
+        ("[tap]\nmax_connections = 0", "max_connections must be from 1 to 100000"),
+        ("[tap]\ndrain = '2h'", "drain must be from 0 to 3600"),
+        ("[tap]\nrole = 'router'", "[tap].role"),
         ('[[mute]]\nrule = "KVC05"', "[[mute]] 1: there must be a key 'reason'"),
         ('[[mute]]\nrule = "KVC05"\nreason = " "', "reason must say why"),
         ('[[mute]]\nrule = "kvc"\nreason = "x"', "must be a code such as KVC05"),

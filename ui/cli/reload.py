@@ -21,7 +21,7 @@ from ui.pipeline import Pipeline, Setup
 LOOK_SECONDS = 1.0
 MAX_RULE_FILES = 1000
 
-_AFTER_RESTART = {"agent": ("listen", "hosts", "window"), "labels": ("cluster", "node")}
+_AFTER_RESTART = {"agent": ("listen", "hosts", "window"), "labels": ("cluster", "node"), "tenants": ("top",)}
 
 
 class Reload:

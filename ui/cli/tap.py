@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agent.config import Agent, Config, normal_url
+from agent.config import MAX_CONNECTIONS, Agent, Config, TapTable, normal_url
 from agent.config.types import ROLES
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
@@ -18,47 +18,49 @@ from agent.tap.observation import Place
 from agent.tap.server import Address, Settings, Tap, upstream_of
 from ui.cli.common import UsageError, add_config_option, configuration, parse_duration, status_console
 
-MAX_CONNECTIONS = 100_000
+_DEFAULT = TapTable()
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "tap",
         help="an observing proxy before one engine or router",
-        description="Passes all requests on as they are, measures those for work, and tells the agent of each.",
+        description="Passes all requests on as they are, measures those for work, and tells the agent of each. What"
+        " is not given here is as [tap] in the configuration says.",
     )
-    parser.add_argument("--upstream", required=True, metavar="URL", help="the engine or router behind the tap")
-    parser.add_argument("--listen", default="127.0.0.1:8100", metavar="HOST:PORT", help="for clients (%(default)s)")
-    parser.add_argument(
-        "--admin", default="127.0.0.1:9478", metavar="HOST:PORT", help="for the tap's own /metrics (%(default)s)"
-    )
+    parser.add_argument("--upstream", metavar="URL", help="the engine or router behind the tap")
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"for clients ({_DEFAULT.listen})")
+    parser.add_argument("--admin", metavar="HOST:PORT", help=f"for the tap's own /metrics ({_DEFAULT.admin})")
     parser.add_argument("--agent", metavar="URL", help="the agent that is told (the configured one on this node)")
     parser.add_argument("--no-agent", action="store_true", help="tell no agent; only /metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token for the agent")
     parser.add_argument(
-        "--router", action="store_true", help="the upstream is a router: which engine serves is unknown"
+        "--router", action="store_true", default=None, help="the upstream is a router: which engine serves is unknown"
     )
     parser.add_argument("--engine", metavar="NAME", help="what the agent calls the engine (host:port of the upstream)")
-    parser.add_argument("--role", choices=ROLES[:3], default="", help="the engine's part in a deployment")
+    parser.add_argument("--role", choices=ROLES[:3], help="the engine's part in a deployment")
     parser.add_argument(
         "--session-header",
         action="append",
+        dest="session_headers",
         metavar="NAME",
         help="a header that names the session, the first that is there counts (x-session-id)",
     )
     parser.add_argument(
         "--session-id",
         action="store_true",
+        default=None,
         help="set X-Session-ID to what stands for tenant and session, so that KV events tell of them",
     )
     parser.add_argument(
         "--keep-traceparent",
         action="store_true",
+        default=None,
         help="pass a given traceparent on as it is, rather than with the tap's span as the engine's parent",
     )
-    parser.add_argument("--max-connections", type=int, default=4096, metavar="N", help="of clients (%(default)s)")
+    parser.add_argument("--max-connections", type=int, metavar="N", help=f"of clients ({_DEFAULT.max_connections})")
     parser.add_argument(
-        "--drain", default="30s", metavar="TIME", help="for requests under way to end when stopped (%(default)s)"
+        "--drain", metavar="TIME", help=f"for requests under way to end when stopped ({_DEFAULT.drain:.0f}s)"
     )
     add_config_option(parser)
     parser.set_defaults(do=do)
@@ -100,6 +102,10 @@ async def _run(settings: Settings, config: Config) -> None:
 
 
 def _settings(args: argparse.Namespace, config: Config) -> Settings:
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    args = argparse.Namespace(**msgspec.structs.asdict(config.tap) | given)
+    if not args.upstream:
+        raise UsageError("name the engine or router behind the tap: --upstream URL, or upstream under [tap]")
     upstream = _url("--upstream", args.upstream)
     try:
         there = upstream_of(upstream)
@@ -110,7 +116,7 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
     if not 1 <= args.max_connections <= MAX_CONNECTIONS:
         raise UsageError(f"--max-connections must be from 1 to {MAX_CONNECTIONS}")
     engine = "" if args.router else args.engine or f"{there.host}:{there.port}"
-    headers = tuple(name.lower() for name in args.session_header or Wanted.session_headers)
+    headers = tuple(name.lower() for name in args.session_headers)
     return Settings(
         upstream=upstream,
         listen=_address("--listen", args.listen),
@@ -120,7 +126,7 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         place=Place(engine, args.role),
         wanted=Wanted(headers, args.session_id, args.keep_traceparent),
         max_connections=args.max_connections,
-        drain=parse_duration(args.drain, "--drain"),
+        drain=parse_duration(args.drain, "--drain") if "drain" in given else config.tap.drain,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config
+from agent.config import Config, build
 from ui.cli.common import UsageError
 from ui.cli.main import parser
 from ui.cli.tap import _settings
@@ -36,6 +36,29 @@ def test_before_a_router_no_engine_is_named() -> None:
     assert settings("--router").place.engine == ""  # type: ignore[attr-defined]
     assert settings("--no-agent").agent == ""  # type: ignore[attr-defined]
     assert settings("--session-header", "X-A", "--session-header", "x-b").wanted.session_headers == ("x-a", "x-b")  # type: ignore[attr-defined]
+
+
+def test_the_configuration_counts_where_the_options_say_nothing() -> None:
+    config = build(
+        {
+            "tap": {
+                "upstream": "gpu-7:8000",
+                "listen": "127.0.0.1:8200",
+                "session_headers": ["X-Conversation"],
+                "session_id": True,
+                "max_connections": 7,
+                "drain": "2m",
+            }
+        }
+    )
+    told = _settings(parser().parse_args(["tap"]), config)
+    assert (told.upstream, told.listen, told.place.engine) == ("http://gpu-7:8000", ("127.0.0.1", 8200), "gpu-7:8000")
+    assert told.wanted.session_headers == ("x-conversation",) and told.wanted.session_id
+    assert (told.max_connections, told.drain, told.agent) == (7, 120.0, "http://127.0.0.1:9477")
+    told = _settings(parser().parse_args(["tap", "--upstream=a:1", "--drain=1s", "--session-header=x-b"]), config)
+    assert (told.upstream, told.drain, told.wanted.session_headers) == ("http://a:1", 1.0, ("x-b",))
+    with pytest.raises(UsageError, match="--upstream URL, or upstream under"):
+        _settings(parser().parse_args(["tap"]), Config())
 
 
 @pytest.mark.parametrize(
