@@ -14,8 +14,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-
 from agent.requests.part import MAX_ID, RequestPart, identity
 from rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
 
@@ -43,7 +41,49 @@ _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
 
 Value = str | int | float | bool
+ERROR = 2
+"""The code of a span's status."""
+
 _SCALARS = frozenset(("string_value", "int_value", "double_value", "bool_value"))
+
+
+class Event(Protocol):
+    """Something that happened within a span."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def time_unix_nano(self) -> int: ...
+
+
+class Status(Protocol):
+    """How a span ended."""
+
+    @property
+    def code(self) -> int: ...
+
+
+class Span(Protocol):
+    """What is looked at of a span. Values of attributes are protobuf messages, of which one field is set."""
+
+    @property
+    def trace_id(self) -> bytes: ...
+    @property
+    def span_id(self) -> bytes: ...
+    @property
+    def parent_span_id(self) -> bytes: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_time_unix_nano(self) -> int: ...
+    @property
+    def end_time_unix_nano(self) -> int: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...
+    @property
+    def events(self) -> Sequence[Event]: ...
+    @property
+    def status(self) -> Status: ...
 
 
 class Whose(Protocol):
@@ -100,11 +140,9 @@ class SpanReader:
             got = kind.look(span)
             if got is not None:
                 return self._make(span, kind, got, engine, seen)
-        if scope.others:
-            keys = {attribute.key for attribute in span.attributes}
-            for kind in scope.others:
-                if kind.may_be(span.name, keys) and (got := kind.look(span)) is not None:
-                    return self._make(span, kind, got, engine, seen)
+        for kind in scope.others:
+            if kind.may_be(span) and (got := kind.look(span)) is not None:
+                return self._make(span, kind, got, engine, seen)
         return NOT_OURS
 
     def _make(self, span: Span, kind: _Kind, got: Mapping[str, Value], engine: str, seen: float) -> RequestPart | str:
@@ -165,7 +203,7 @@ class SpanReader:
         """How it ended: an error by its class, and whether the client left."""
         if "error" in told and told["error"] in kind.said.no_error:
             del told["error"]
-        if span.status.code == Status.STATUS_CODE_ERROR:
+        if span.status.code == ERROR:
             told.setdefault("error", "error")
         if told.get("status") == CLIENT_LEFT or (kind.said.aborted and kind.left(got)):
             told["aborted"] = True
@@ -205,34 +243,32 @@ class _Kind:
         self.session = of.session if whose else ()
         self.is_engine = of.is_engine
         self.uses = dict(_uses(said))
-        self._wanted = frozenset(said.attributes | {*self.tenant, *self.session})
+        self._wanted = tuple(said.attributes | {*self.tenant, *self.session})
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
         self._conditional = bool(said.having or said.where or said.matching)
         self._wraps = of.wraps
 
-    def may_be(self, name: str, keys: set[str]) -> bool:
-        """Whether name and attributes' names are those of this kind."""
-        if self._having and self._having.isdisjoint(keys):
+    def may_be(self, span: Span) -> bool:
+        """Whether the span's name, and one of the attributes that it must have, are those of this kind."""
+        if self._having and not any(key in span.attributes for key in self._having):
             return False
-        return self._pattern is None or self._pattern.fullmatch(name[:MAX_NAME]) is not None
+        return self._pattern is None or self._pattern.fullmatch(span.name[:MAX_NAME]) is not None
 
     def look(self, span: Span) -> dict[str, Value] | None:
         """The attributes that matter, of a list its first entry; None where the span is of another kind."""
-        wanted, got = self._wanted, {}
-        if wanted:
-            for attribute in span.attributes:
-                key = attribute.key
-                if key in wanted:
-                    holder = attribute.value
+        got: dict[str, Value] = {}
+        attributes = span.attributes
+        for key in self._wanted:
+            if key in attributes:
+                holder = attributes[key]
+                which = holder.WhichOneof("value")
+                if which == "array_value" and holder.array_value.values:
+                    holder = holder.array_value.values[0]
                     which = holder.WhichOneof("value")
-                    if which in _SCALARS:
-                        got[key] = getattr(holder, which)
-                    elif which == "array_value" and holder.array_value.values:
-                        first = holder.array_value.values[0]
-                        if (which := first.WhichOneof("value")) in _SCALARS:
-                            got[key] = getattr(first, which)
+                if which in _SCALARS:
+                    got[key] = getattr(holder, which)
         return got if not self._conditional or self._holds(got) else None
 
     def ids(self, span: Span, got: Mapping[str, Value]) -> tuple[str, ...]:

@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 
 SOURCE = "otlp"
 
-MAX_WAITING = 20_000
-"""Parts that wait to be handed out, about 1 KB each."""
+MAX_WAITING = 40_000
+"""Parts that wait to be handed out, about 1.2 KB each."""
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
 """Of requests that are being read, or wait to be; where a single one may be larger, of two of them."""
@@ -98,6 +98,10 @@ class Intake:
         self._parts: list[RequestPart] = []
         self._dropped: dict[str, int] = {}
         self.arrived = asyncio.Event()
+
+    def read_with(self, reader: SpanReader) -> None:
+        """Take another reader for what comes from now on."""
+        self._reader = reader
 
     def hold(self, size: int) -> None:
         """Account for bytes that are about to be kept. Raises BusyError; `let_go` gives them back."""
@@ -188,11 +192,15 @@ class OtlpSense:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch."""
-        self.settings = settings
+        self._whose = whose
         self._intake = Intake(settings, SpanReader(whose, tenant_attributes), clock)
         self._doors = _doors(settings, self._intake)
         self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
         self._keeper: asyncio.Task[None] | None = None
+
+    def configure(self, tenant_attributes: Sequence[str]) -> None:
+        """Take other attributes for tenants. What is listened on stays as it is."""
+        self._intake.read_with(SpanReader(self._whose, tenant_attributes))
 
     async def open(self) -> list[str]:
         """Listen, and go on trying where that fails. Returns what to tell the user."""

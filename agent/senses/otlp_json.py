@@ -7,18 +7,17 @@ what a part may need is decoded: what it is not asked for, such as events' attri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from agent.requests.spans import ERROR, Span
+from agent.senses import otlp_messages as messages
 from agent.senses.otlp_wire import ENGINE_ATTRIBUTES, MAX_GROUPS, MAX_NAME, Group, MalformedError, engine_of
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
-
-_STATUS = {"STATUS_CODE_ERROR": 2}
 
 
 class _Array(Struct):
@@ -123,28 +122,29 @@ def _spans(spans: Sequence[_Span]) -> Iterator[Span | None]:
 
 def _span(said: _Span) -> Span:
     code = said.status.code if said.status else 0
-    return Span(
+    made: Span = messages.Span(
         trace_id=bytes.fromhex(said.trace_id),
         span_id=bytes.fromhex(said.span_id),
         parent_span_id=bytes.fromhex(said.parent_span_id),
         name=said.name,
         start_time_unix_nano=int(said.start_time_unix_nano),
         end_time_unix_nano=int(said.end_time_unix_nano),
-        attributes=[KeyValue(key=one.key, value=_value(one.value)) for one in said.attributes if one.value],
-        events=[Span.Event(name=one.name, time_unix_nano=int(one.time_unix_nano)) for one in said.events],
-        status=Status(code=Status.STATUS_CODE_ERROR if code in (2, *_STATUS) else Status.STATUS_CODE_UNSET),
+        attributes={one.key: _value(one.value) for one in said.attributes if one.value},
+        events=[messages.Event(name=one.name, time_unix_nano=int(one.time_unix_nano)) for one in said.events],
+        status=messages.SpanStatus(code=ERROR if code in (ERROR, "STATUS_CODE_ERROR") else 0),
     )
+    return made
 
 
-def _value(said: _Value) -> AnyValue:
+def _value(said: _Value) -> Any:
     if said.string_value is not None:
-        return AnyValue(string_value=said.string_value)
+        return messages.AnyValue(string_value=said.string_value)
     if said.int_value is not None:
-        return AnyValue(int_value=int(said.int_value))
+        return messages.AnyValue(int_value=int(said.int_value))
     if said.double_value is not None:
-        return AnyValue(double_value=float(said.double_value))
+        return messages.AnyValue(double_value=float(said.double_value))
     if said.bool_value is not None:
-        return AnyValue(bool_value=said.bool_value)
+        return messages.AnyValue(bool_value=said.bool_value)
     first = said.array_value.values[:1] if said.array_value else []
     scalar = [_value(one) for one in first if one.array_value is None]
-    return AnyValue(array_value=ArrayValue(values=scalar)) if scalar else AnyValue()
+    return messages.AnyValue(array_value=messages.ArrayValue(values=scalar)) if scalar else messages.AnyValue()

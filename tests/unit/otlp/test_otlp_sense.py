@@ -32,7 +32,7 @@ from span_fixtures import Plain, lines, protobuf, request, span
 
 from agent.config import Otlp
 from agent.requests.part import PartsRecord, RequestPart
-from agent.senses import otlp, otlp_grpc, otlp_http, otlp_json, otlp_wire
+from agent.senses import otlp, otlp_grpc, otlp_http, otlp_json, otlp_messages, otlp_wire
 from agent.senses.otlp import OtlpSense
 
 GRPC, HTTP = "grpc", "http"
@@ -180,6 +180,15 @@ async def test_waiting_for_parts() -> None:
         again.cancel()
 
 
+async def test_other_attributes_for_tenants() -> None:
+    said = span("chat m", at=time.time(), gen_ai__operation__name="chat", tenant__id="acme", team="red")
+    async with listening() as sense:
+        await call(sense, protobuf(request(said)))
+        sense.configure(("team",))
+        await call(sense, protobuf(request(said)))
+        assert [part.tenant for part in taken(sense)[0]] == ["t-acme", "t-red"]
+
+
 async def test_records_have_a_bounded_number_of_parts() -> None:
     async with listening() as sense:
         await call(sense, good(5000))
@@ -242,7 +251,7 @@ def retry_of(error: grpc.aio.AioRpcError) -> bytes:
     """The RetryInfo in the details of a gRPC error."""
     metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416 (it is no mapping)
     assert metadata["google.rpc.retryinfo-bin"] == otlp_wire.RETRY_INFO
-    details = otlp_wire._Status.FromString(metadata["grpc-status-details-bin"]).details[0]
+    details = otlp_messages.Status.FromString(metadata["grpc-status-details-bin"]).details[0]
     assert ProtobufAny.FromString(details.SerializeToString()).type_url.endswith("/google.rpc.RetryInfo")
     value: bytes = details.value
     return value
