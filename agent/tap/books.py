@@ -16,6 +16,8 @@ from agent.tap.http1 import Request, Response
 from agent.tap.observation import Clock, Observation, Place, measured_as
 
 SAY_AGAIN_SECONDS = 60.0
+MAX_PIECES, MAX_UNREAD = 16, 64 * 1024
+"""Pieces and bytes of a response that may wait to be read."""
 
 _log = structlog.get_logger(__name__)
 P = ParamSpec("P")
@@ -31,6 +33,9 @@ class Entry:
         self.removed: frozenset[bytes] = frozenset()
         self._books = books
         self._key = key
+        self._pieces: list[tuple[bytes, float]] = []  # of the response's content, with when they came
+        self._size = 0  # bytes of them
+        self._most = 1 + key % MAX_PIECES  # at first: streams that began together are not read together
         self._observation = books.guarded(books.observe, head, peer, began)
         if self._observation is not None:
             self.added = self._observation.context.added
@@ -47,12 +52,24 @@ class Entry:
             self._books.unread[why] += 1
 
     def content(self, piece: bytes, now: float) -> None:
-        """More of the response's content came at `now` of the steady clock."""
+        """More of the response's content came at `now` of the steady clock.
+
+        It is read some pieces later, all at once: reading them one by one takes twice the time, and that is time for
+        which other streams wait.
+        """
+        self._pieces.append((piece, now))
+        self._size += len(piece)
+        if len(self._pieces) >= self._most or self._size >= MAX_UNREAD:
+            self._read()
+
+    def _read(self) -> None:
+        pieces, self._pieces, self._size, self._most = self._pieces, [], 0, MAX_PIECES
         if self._observation is not None:
-            self._books.guarded(self._observation.content, piece, now)
+            self._books.guarded(self._observation.content, pieces)
 
     def ended(self, *, left: bool = False, error: str = "", status: int = 0) -> None:
         """The response ended, or something else ended the request. Only the first call counts."""
+        self._read()
         self._books.guarded(self._books.close, self._key, self._observation, left, error, status)
         self._observation = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.requests.part import RequestPart, identity
@@ -83,10 +84,11 @@ class Observation:
             self._answer = Whole()
         return ""
 
-    def content(self, piece: bytes, now: float) -> None:
-        """More of the response's content."""
+    def content(self, pieces: Iterable[tuple[bytes, float]]) -> None:
+        """More of the response's content: what came, and when."""
         if self._answer is not None:
-            self._answer.feed(piece, now)
+            for piece, now in pieces:
+                self._answer.feed(piece, now)
 
     def ended(self, now: float, *, left: bool = False, error: str = "", status: int | None = None) -> RequestPart:
         """The request as a part. left: the client went away. error: why there was no whole response. status: the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ async def _run(settings: Settings, config: Config) -> None:
     for line in said:
         console.print(line, style="yellow", markup=False)
     tap = Tap(settings, tenants)
+    gc.collect()
+    gc.freeze()  # what was loaded stays: looking through it again would hold streams up by tens of milliseconds
     try:
         await tap.open()
     except OSError as error:
