@@ -66,6 +66,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     prefixes: dict[str, str] = {}
     rules: tuple[Path, ...] = ()
     hosts: tuple[str, ...] = ()
+    parts_token_file: Path | None = None  # a token with which parts of requests are taken from other machines
 
     def __post_init__(self) -> None:
         _address(self.listen)

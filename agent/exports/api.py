@@ -28,6 +28,7 @@ import structlog
 from aiohttp import web
 
 from agent.exports import metrics, wire
+from agent.exports.requests import Requests, add_routes, exemplars
 from rules.model import Family
 from series.promql import (
     Expr,
@@ -80,6 +81,7 @@ def build_app(
     ready: Callable[[], bool],
     rules: Callable[[], list[dict[str, Any]]] = list,
     runtime: Callable[[], dict[str, Any]] = dict,
+    requests: Requests | None = None,
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
@@ -89,12 +91,13 @@ def build_app(
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
     ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. runtime: what
-    Prometheus tells of itself as it runs. version: of kvitals.
+    Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. version: of
+    kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
     under which it is served; None is all (see
     `allowed_hosts`).
     """
-    api = _Api(source, families, clock, limits)
+    api = _Api(source, families, clock, limits, requests)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
@@ -117,6 +120,8 @@ def build_app(
     ):
         app.router.add_get(f"/api/v1/{path}", _told(data))
     app.router.add_get("/api/v1/findings", _findings(findings))
+    if requests is not None:
+        add_routes(app.router, requests)
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
     app.router.add_get("/-/ready", _state(ready, "Ready"))
@@ -178,8 +183,10 @@ class _Api:
         families: Mapping[str, Family],
         clock: Callable[[], float],
         limits: Limits,
+        requests: Requests | None,
     ) -> None:
         self._source = source
+        self._requests = requests
         self._families = families
         self._clock = clock
         self._limits = limits
@@ -226,12 +233,12 @@ class _Api:
         )
 
     async def query_exemplars(self, asked: _Parameters) -> Any:
-        """None: the agent keeps no exemplars."""
+        """The last request in each bucket of the request side's histograms."""
         start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
         if end < start:
             raise ApiError("bad_data", "end timestamp must not be before start timestamp")
-        _parsed(asked)
-        return []
+        expr = _parsed(asked)
+        return exemplars(self._requests.exemplars(), expr, start, end) if self._requests is not None else []
 
     async def labels(self, asked: _Parameters) -> Any:
         found = self._series(asked, asked.all("match[]"))

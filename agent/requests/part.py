@@ -21,6 +21,7 @@ OUTER = ("gateway", "router", "proxy", "tap")
 """Observers around an engine."""
 
 MAX_ID = 200
+MAX_IDS = 16
 
 
 class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -69,6 +70,26 @@ class PartsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     state: str = "ok"  # ok, partial, unknown or failed
     reason: str = "ok"  # why it is not ok: a key of the sense's own reasons
     message: str = ""  # the same for a person, with what to do
+
+
+def is_bounded(part: RequestPart) -> bool:
+    """Whether its texts are short and its ids and phases few, as those of our own senses are."""
+    texts = (
+        *(
+            part.system,
+            part.span,
+            part.parent,
+            part.name,
+            part.engine,
+            part.role,
+            part.tenant,
+            part.session,
+            part.model,
+        ),
+        *(part.lora, part.finish, part.error),
+    )
+    ids = len(part.ids) <= MAX_IDS and all(len(one) <= MAX_ID + 10 and ":" in one for one in part.ids)
+    return ids and len(part.phases) <= len(PHASES) and all(len(text) <= MAX_ID for text in texts)
 
 
 def identity(kind: Literal["trace", "request", "room", "remote", "response"], value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -37,9 +38,14 @@ def do(args: argparse.Namespace) -> int:
 
 
 async def _record(args: argparse.Namespace, seconds: float, every: float) -> int:
+    with tempfile.TemporaryDirectory() as places:  # of request logs: those of a running agent stay as they are
+        return await _record_from(args, seconds, every, Path(places))
+
+
+async def _record_from(args: argparse.Namespace, seconds: float, every: float, places: Path) -> int:
     console = status_console()
     node = Node(configuration(args))
-    for line in await node.open(args.source):
+    for line in await node.open(args.source, requests=places):
         console.print(line, style="dim")
     meta = {**node.meta, "every_seconds": every}
     try:

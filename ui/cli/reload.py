@@ -21,7 +21,11 @@ from ui.pipeline import Pipeline, Setup
 LOOK_SECONDS = 1.0
 MAX_RULE_FILES = 1000
 
-_AFTER_RESTART = {"agent": ("listen", "hosts", "window"), "labels": ("cluster", "node"), "tenants": ("top",)}
+_AFTER_RESTART = {
+    "agent": ("listen", "hosts", "window", "parts_token_file"),
+    "labels": ("cluster", "node"),
+    "tenants": ("top",),
+}
 
 
 class Reload:
@@ -104,6 +108,8 @@ class Reload:
             for key in keys
             if getattr(getattr(now, table), key) != getattr(getattr(self._at_start, table), key)
         ]
+        if now.otlp != self._at_start.otlp:
+            changed.append("[otlp]")
         return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []
 
     def _paths(self) -> list[Path]:

@@ -20,6 +20,8 @@ from aiohttp import web
 from rich.console import Console
 
 from agent.exports.api import allowed_hosts, build_app
+from agent.exports.requests import Requests
+from agent.places import state_directory
 from rules.finding import Source, encode
 from ui.alerting import groups
 from ui.cli.common import UsageError, add_judging_options, setup, status_console
@@ -69,7 +71,7 @@ async def _run(args: argparse.Namespace) -> None:
     name = ", ".join(args.source) or "this node"
     pipeline = Pipeline(setup(args), Source("agent", name))
     reload = Reload(pipeline, partial(_setup_of, args), status_console())
-    for line in await pipeline.node.open(args.source, patient=True):
+    for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
         console.print(line, style="dim", markup=False)
     try:
         async with _served(pipeline, time.time, args, console, lambda: reload.status):
@@ -154,6 +156,7 @@ async def _served(
         ready=lambda: pipeline.span is not None,
         rules=lambda: groups(pipeline),
         runtime=runtime,
+        requests=_requests(args, pipeline),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
@@ -177,6 +180,18 @@ async def _served(
             await page.wait()
         await runner.cleanup()
         console.print("stopped")
+
+
+def _requests(args: argparse.Namespace, pipeline: Pipeline) -> Requests:
+    """The request side for the API; a recorded incident takes no parts."""
+    node = pipeline.node
+    return Requests(
+        store=lambda: node.requests.store,
+        exemplars=lambda: node.requests.exemplars(),
+        resolve=node.tenant_name,
+        take=None if args.demo else node.take_parts,
+        token_file=pipeline.setup.config.agent.parts_token_file,
+    )
 
 
 def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:

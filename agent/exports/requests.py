@@ -1,0 +1,187 @@
+"""Requests over HTTP: what is known of them, and parts that others send, such as the tap.
+
+GET /api/v1/requests?slowest=20 | newest=20 | id=ID, each with tenant=PSEUDONYM and since=TIME
+POST /api/v1/parts: a PartsRecord as msgpack, from this machine, or with the configured token
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agent.exports import wire
+from agent.requests.families import Exemplar
+from agent.requests.part import PartsRecord, is_bounded
+from agent.requests.record import RequestRecord
+from agent.requests.store import Store
+from series.promql import Expr, Selector
+from series.types import METRIC_NAME, Labels
+
+PARTS_TYPE = "application/x-msgpack"
+MAX_ASKED = 1000
+FEW = 20
+MAX_PARTS = 5000
+"""In one message. A larger one is refused as too large."""
+
+MAX_TOKEN_BYTES = 4096
+BODY_SECONDS = 10.0
+RETRY_SECONDS = "5"
+
+_SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_TAKEN_SOURCES = frozenset(("otlp",))
+_PROXIED = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
+_decoder = msgspec.msgpack.Decoder(PartsRecord)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What the API needs of the request side."""
+
+    store: Callable[[], Store]
+    exemplars: Callable[[], Iterable[tuple[Labels, Exemplar]]] = tuple
+    resolve: Callable[[str], str | None] = lambda _: None  # a tenant's name, for this machine's users alone
+    take: Callable[[PartsRecord], bool] | None = None  # keeps parts, or says that there is no room; None: takes none
+    token_file: Path | None = None  # of those who may send parts from elsewhere
+
+
+class BadRequestError(Exception):
+    """What was asked for can not be, and why."""
+
+
+def add_routes(router: web.UrlDispatcher, requests: Requests) -> None:
+    """Serve requests, and take parts where they are taken."""
+
+    async def listed(request: web.Request) -> web.Response:
+        try:
+            found = _asked(requests.store(), request)
+        except BadRequestError as error:
+            return _answer({"status": "error", "errorType": "bad_data", "error": str(error)}, 400)
+        resolve = requests.resolve if is_local(request) else None
+        told = [_told(record, resolve) for record in found]
+        return _answer({"status": "success", "data": {"requests": told, "kept": len(requests.store())}})
+
+    router.add_get("/api/v1/requests", listed)
+    if requests.take is not None:
+        router.add_post("/api/v1/parts", _Taking(requests.take, requests.token_file).handle)
+
+
+def exemplars(found: Iterable[tuple[Labels, Exemplar]], expr: Expr, start: float, end: float) -> list[dict[str, Any]]:
+    """Exemplars of the series that an expression reads, as Prometheus answers query_exemplars."""
+    wanted = [node.all_matchers() for node in expr.walk() if isinstance(node, Selector)]
+    answer = []
+    for labels, exemplar in found:
+        if start <= exemplar.t <= end and any(all(m.matches(labels) for m in matchers) for matchers in wanted):
+            told = {"labels": {"trace_id": exemplar.trace}, "value": wire.value(exemplar.value)}
+            answer.append({"seriesLabels": dict(labels), "exemplars": [told | {"timestamp": exemplar.t}]})
+    return sorted(answer, key=lambda one: (one["seriesLabels"][METRIC_NAME], sorted(one["seriesLabels"].items())))
+
+
+def is_local(request: web.Request) -> bool:
+    """Whether a request comes from this machine and no proxy stands between."""
+    try:
+        near = ipaddress.ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False
+    return near and not any(header in request.headers for header in _PROXIED)
+
+
+class _Taking:
+    """Takes parts that others send."""
+
+    def __init__(self, take: Callable[[PartsRecord], bool], token_file: Path | None) -> None:
+        self._take = take
+        self._token_file = token_file
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if not is_local(request) and not self._is_admitted(request):
+            return _refused(
+                403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]"
+            )
+        if request.content_type != PARTS_TYPE:  # what a browser's page could send across sites is none
+            return _refused(415, f"send {PARTS_TYPE}")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            return _refused(408, "the message did not arrive")
+        except web.HTTPRequestEntityTooLarge:
+            return _refused(413, "the message is too large: send fewer parts at a time")
+        try:
+            record = _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return _refused(400, f"no PartsRecord: {error}")
+        if len(record.parts) > MAX_PARTS:
+            return _refused(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
+        if not _SOURCE.fullmatch(record.source) or record.source in _TAKEN_SOURCES:
+            return _refused(400, "source must be a name of small letters, digits, _ and -, such as tap")
+        bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
+        if bad is not None:
+            return _refused(400, f"part {bad} has a text that is too long, or too many ids or phases")
+        if not self._take(record):
+            return _refused(
+                429, "too many parts wait to be taken over; send them again", {"Retry-After": RETRY_SECONDS}
+            )
+        return web.Response(status=202)
+
+    def _is_admitted(self, request: web.Request) -> bool:
+        """By the token, which is read each time, so that it may be replaced."""
+        if self._token_file is None:
+            return False
+        try:
+            with self._token_file.open("rb") as file:
+                token = file.read(MAX_TOKEN_BYTES).strip()
+        except OSError:
+            return False
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ").strip().encode()
+        return bool(token) and hmac.compare_digest(sent, token)
+
+
+def _asked(store: Store, request: web.Request) -> list[RequestRecord]:
+    query = request.query
+    if name := query.get("id"):
+        return store.find(name)[:MAX_ASKED]
+    if unknown := query.keys() - {"slowest", "newest", "tenant", "since", "id"}:
+        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: there are slowest, newest, id, tenant, since")
+    tenant = query.get("tenant")
+    try:
+        since = wire.read_time(query["since"]) if "since" in query else 0.0
+    except ValueError as error:
+        raise BadRequestError(f'invalid parameter "since": {error}') from None
+    if "slowest" in query:
+        return store.slowest(_count(query["slowest"]), tenant, since)
+    return [one for one in store.newest(_count(query.get("newest", str(FEW))), tenant) if one.end >= since]
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text) or not 1 <= int(text) <= MAX_ASKED:
+        raise BadRequestError(f"ask for 1 to {MAX_ASKED} requests")
+    return int(text)
+
+
+def _told(record: RequestRecord, resolve: Callable[[str], str | None] | None) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(record)
+    told["outcome"] = record.outcome
+    if resolve is not None and record.tenant and (name := resolve(record.tenant)) is not None:
+        told["tenant_name"] = name
+    return told
+
+
+def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return _answer({"status": "error", "errorType": "bad_data", "error": message}, status, headers)
+
+
+def _answer(data: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    answer = web.Response(
+        body=msgspec.json.encode(data), status=status, content_type="application/json", headers=headers
+    )
+    answer.enable_compression()
+    return answer
