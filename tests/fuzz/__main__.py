@@ -70,9 +70,9 @@ def led_by_coverage(name: str, seconds: float, seed: int) -> None:
     def change(data: bytes, max_size: int, seed: int) -> bytes:
         return mutate(data, random.Random(seed))[:max_size]
 
-    arguments = [sys.argv[0], str(corpus), f"-artifact_prefix={KEPT}/", "-print_final_stats=1", "-rss_limit_mb=2048"]
+    arguments = [sys.argv[0], str(corpus), f"-artifact_prefix={KEPT}/", "-verbosity=0", "-print_final_stats=1"]
     arguments += [f"-max_total_time={seconds:.0f}", f"-timeout={HANGS_SECONDS}", f"-max_len={MAX_SESSION_BYTES}"]
-    arguments += [f"-seed={seed or 1}"]
+    arguments += [f"-seed={seed or 1}", "-rss_limit_mb=2048"]
     atheris.Setup(arguments, CHECKS[name], custom_mutator=change)
     atheris.Fuzz()
 

@@ -36,7 +36,7 @@ PREFIXES = (
 )  # fmt: skip
 
 _NUMBER = re.compile(rb"(?<= )[^ \n]+(?=\n|\Z)")
-_LABEL = re.compile(rb'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
+_LABEL = re.compile(rb'(?<!\w)([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
 _PREFIX = re.compile(rb"^([a-zA-Z]+[:_])", re.MULTILINE)
 _TOKEN = re.compile(rb"[ {}\",=]")
 _TYPE = re.compile(rb"(?m)^(# TYPE \S+) \S+")
