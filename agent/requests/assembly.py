@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from agent.requests.part import RequestPart
-from agent.requests.phases import Waited, account
+from agent.requests.part import OUTER, RequestPart
+from agent.requests.phases import Waited, account, of_one_engine
 from agent.requests.record import Phase, RequestRecord
 from agent.requests.sides import Sides, known, length, sort
 
 MAX_SOURCES = 4_000
-"""Different `sources` that are kept; almost all records share a few."""
+"""Different values of a field that are kept; almost all records share a few."""
+
+SIDES = ("prefill", "decode")
 
 KINDS = ("request", "response", "room", "remote")
 
@@ -35,10 +37,115 @@ class Assembly:
     def __init__(self, engines: Engines, waited: Waited) -> None:
         self._engines = engines
         self._waited = waited
+        # Records share what is the same in many of them.
         self._sources: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        self._unified: dict[str, dict[str, str]] = {}
+        self._systems: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def record(self, parts: Sequence[RequestPart], whole: bool) -> RequestRecord:
         """The record of one request. `whole`: nothing was given up on."""
+        plain = self._plain(parts) if whole else None
+        return plain if plain is not None else self._thorough(parts, whole)
+
+    def _plain(self, parts: Sequence[RequestPart]) -> RequestRecord | None:
+        """The same, soon, for one engine's part that tells all phases and at most one observer around it, which is most
+        of what comes in. None where it is not as simple as that."""
+        engine, outer = parts[0], None
+        if len(parts) == 2:
+            outer = parts[1]
+            if engine.observer != "engine":
+                engine, outer = outer, engine
+            if outer.observer not in OUTER or outer.role or (outer.tenant and engine.tenant):
+                return None
+        elif len(parts) > 2:
+            return None
+        head = outer or engine
+        e2e = length(head)
+        if engine.observer != "engine" or e2e is None or (engine.role or self._engines.role(engine.engine)) in SIDES:
+            return None
+        phases = of_one_engine(e2e, outer, engine)
+        ids = head.ids
+        if phases is None or len(ids) < 2 or head.start is None or head.end is None or not ids[0].startswith("trace:"):
+            return None
+        if not ids[1].startswith("request:"):
+            return None
+        return self._plain_record(head, engine, e2e, phases)
+
+    def _plain_record(
+        self, head: RequestPart, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]
+    ) -> RequestRecord | None:
+        """Of an engine's part and the one nearest to the client, which may be the same."""
+        said = head.observer
+        sources: list[tuple[str, str]] = [("e2e", said)]
+        ttft = known(head.ttft)
+        if ttft is None:
+            ttft = known(engine.ttft)
+            sources.append(("ttft", "engine"))
+        else:
+            sources.append(("ttft", said))
+        tenant = head.tenant or engine.tenant
+        if tenant:
+            sources.append(("tenant", said if head.tenant else "engine"))
+        itl = known(head.itl)
+        if itl is not None:
+            sources.append(("itl", said))
+        elif known(engine.itl) is not None or not engine.output_tokens:
+            return None
+        elif engine.output_tokens > 1:
+            itl = engine.phases["decode"] / (engine.output_tokens - 1)
+            sources.append(("itl", BY_TOKENS))
+        prompt = _either("prompt_tokens", head.prompt_tokens, engine.prompt_tokens, said, sources)
+        cached = _either("cached_tokens", head.cached_tokens, engine.cached_tokens, said, sources)
+        external = _either("external_tokens", head.external_tokens, engine.external_tokens, said, sources)
+        output = _either("output_tokens", head.output_tokens, engine.output_tokens, said, sources)
+        label = self._engines.label(engine.engine) or self._engines.label(head.engine) or engine.engine or head.engine
+        return RequestRecord(
+            id=head.ids[1][8:],
+            trace=head.ids[0][6:],
+            start=head.start or 0.0,
+            end=head.end or 0.0,
+            complete=True,
+            engines=self._one_engine(label),
+            tenant=tenant,
+            session=head.session or engine.session,
+            model=engine.model or head.model,
+            lora=head.lora or engine.lora,
+            phases=phases,
+            ttft=ttft,
+            e2e=e2e,
+            itl=itl,
+            itl_max=_seconds(head.itl_max, engine.itl_max),
+            itl_p99=_seconds(head.itl_p99, engine.itl_p99),
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            external_tokens=external,
+            output_tokens=output,
+            status=head.status if head.status is not None else engine.status,
+            finish=head.finish or engine.finish,
+            error=head.error or engine.error,
+            aborted=head.aborted or engine.aborted,
+            observers=self._observers(head.system, engine.system),
+            sources=self._shared(sources),
+        )
+
+    def _one_engine(self, label: str) -> dict[str, str]:
+        found = self._unified.get(label)
+        if found is None:
+            if len(self._unified) >= MAX_SOURCES:
+                self._unified.clear()
+            found = self._unified[label] = {"unified": label} if label else {}
+        return found
+
+    def _observers(self, one: str, other: str) -> tuple[str, ...]:
+        found = self._systems.get((one, other))
+        if found is None:
+            if len(self._systems) >= MAX_SOURCES:
+                self._systems.clear()
+            found = self._systems[one, other] = tuple(sorted({one, other}))
+        return found
+
+    def _thorough(self, parts: Sequence[RequestPart], whole: bool) -> RequestRecord:
+        """The record of whatever came."""
         sides = sort(parts, self._engines.role)
         sources: list[tuple[str, str]] = []
         inner = [p for side in reversed(sides.sides) for p in (*side.outers, *side.engines)]  # decode first
@@ -133,6 +240,21 @@ class _First:
             if value is not None:
                 return value
         return None
+
+
+def _either(name: str, outer: int | None, engine: int | None, said: str, sources: list[tuple[str, str]]) -> int | None:
+    """A count from the response's usage, else the engine's."""
+    if outer is None:
+        if engine is not None:
+            sources.append((name, "engine"))
+        return engine
+    sources.append((name, said if engine is None or engine == outer else f"{said}; engine says {engine}"))
+    return outer
+
+
+def _seconds(outer: float | None, engine: float | None) -> float | None:
+    found = known(outer)
+    return found if found is not None else known(engine)
 
 
 def _e2e(sides: Sides, sources: list[tuple[str, str]]) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agent.requests.part import PHASES, RequestPart
 from agent.requests.record import UNATTRIBUTED, Phase, PhaseSource
-from agent.requests.sides import Side, Sides, known, length
+from agent.requests.sides import LONGEST, Side, Sides, known, length
 
 Waited = Callable[[str, float, float], bool | None]
 """Whether requests waited for capacity at an engine (as observers call it) between two times; None: nobody knows."""
@@ -52,10 +52,12 @@ class _Claim:
 
 def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tuple[Phase, ...]:
     """The phases of a request that took `e2e` seconds. `ttft` is that of the outermost observer, if it told one."""
-    if not sides.outers and not sides.stages and len(sides.sides) == 1 and not sides.sides[0].stages:
-        quick = _of_one_engine(e2e, sides.sides[0])
-        if quick is not None:
-            return quick
+    if len(sides.outers) <= 1 and not sides.stages and len(sides.sides) == 1:
+        (side,) = sides.sides
+        if len(side.engines) == 1 and side.role != "decode" and not (side.stages or side.outers):
+            plain = of_one_engine(e2e, sides.outers[0] if sides.outers else None, side.engines[0])
+            if plain is not None and side.role == "unified":
+                return plain
     claims: dict[str, _Claim] = {}
     unknown: dict[str, str] = {}
     for side in sides.sides:
@@ -68,29 +70,30 @@ def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tup
     return _settled(e2e, claims, unknown)
 
 
-def _of_one_engine(e2e: float, side: Side) -> tuple[Phase, ...] | None:
-    """Of one engine's part that tells queue, prefill and decode, which is most of what comes in."""
-    if len(side.engines) != 1 or side.role == "decode":
-        return None
-    part = side.engines[0]
-    told = part.phases
+def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) -> tuple[Phase, ...] | None:
+    """The phases where one engine told queue, prefill and decode, and at most one observer stood around it, which is
+    most of what comes in. None where it is not as simple as that."""
+    told = engine.phases
     queue, prefill, decode = told.get("queue"), told.get("prefill"), told.get("decode")
-    if queue is None or prefill is None or decode is None or len(told) != 3 or not min(queue, prefill, decode) >= 0.0:
+    start, ttft = engine.start, engine.ttft
+    if queue is None or prefill is None or decode is None or len(told) != 3 or start is None or ttft is None:
         return None
-    rest = e2e - queue - prefill - decode
-    if not rest >= 0.0:
-        return None
-    first = part.start + part.ttft if part.start is not None and part.ttft is not None else None
-    if first is None:
-        starts: tuple[float | None, float | None] = None, None
-    else:
-        starts = first - prefill - queue, first - prefill
-    phases = (
-        Phase("queue", queue, "measured", starts[0]),
-        Phase("prefill", prefill, "measured", starts[1]),
+    whole = length(engine)
+    around = 0.0 if outer is None else e2e - whole if whole is not None else -1.0
+    rest = e2e - around - queue - prefill - decode
+    if not (rest >= 0.0 and around >= 0.0 and min(queue, prefill, decode) >= 0.0 and 0.0 <= ttft < LONGEST):
+        return None  # also where one is no number, which is in the rest
+    first = start + ttft
+    phases: tuple[Phase, ...] = (
+        Phase("queue", queue, "measured", first - prefill - queue),
+        Phase("prefill", prefill, "measured", first - prefill),
         Phase("decode", decode, "measured", first),
     )
-    return (*phases, Phase(UNATTRIBUTED, rest, "derived")) if rest > NOTHING else phases
+    if rest > NOTHING:
+        phases = (*phases, Phase(UNATTRIBUTED, rest, "derived"))
+    if outer is not None:
+        phases = (Phase("gateway", around, "derived", outer.start, BY_DIFFERENCE), *phases)
+    return phases
 
 
 def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:

@@ -61,10 +61,12 @@ LIMITS = Limits()
 class _Open:
     """A request that parts may still come for."""
 
-    __slots__ = ("alone", "first", "into", "last", "parts")
+    __slots__ = ("alone", "first", "into", "keys", "last", "parts", "traces")
 
     def __init__(self, t: float) -> None:
         self.parts: list[RequestPart] = []
+        self.keys: list[str] = []  # ids and spans by which it is found
+        self.traces: list[str] = []
         self.first = t
         self.last = t
         self.alone = False  # its trace has several requests, so the trace says nothing
@@ -76,10 +78,10 @@ class _Gone:
 
     __slots__ = ("end", "outer", "traces")
 
-    def __init__(self, parts: Sequence[RequestPart]) -> None:
-        self.end = max((p.end for p in parts if p.end is not None), default=float("-inf"))
-        self.outer = any(p.observer in OUTER for p in parts)
-        self.traces = tuple({trace for p in parts if (trace := _trace(p))})
+    def __init__(self, one: _Open) -> None:
+        self.end = max([p.end for p in one.parts if p.end is not None], default=float("-inf"))
+        self.outer = any(p.observer in OUTER for p in one.parts)
+        self.traces = one.traces
 
 
 class Stitcher:
@@ -149,16 +151,21 @@ class Stitcher:
     def _take(self, part: RequestPart) -> None:
         trace, keys = _keys(part)
         by = self._by
-        own = trace + part.span if part.span else ""
-        if own and own in by:
-            self.dropped["duplicate"] += 1
-            return
-        parent = trace + part.parent if part.parent else ""
+        own = parent = ""
+        if part.span:
+            own = trace + part.span
+            if own in by:
+                self.dropped["duplicate"] += 1
+                return
         found = [_root(by[key]) for key in keys if key in by]
-        if parent and parent in by:
-            found.append(_root(by[parent]))
-        if own and own in self._waiting:
-            found += [_root(one) for one in self._waiting.pop(own)]
+        if part.parent:
+            parent = trace + part.parent
+            if parent in by:
+                found.append(_root(by[parent]))
+        if own:
+            keys.insert(0, own)
+            if own in self._waiting:
+                found += [_root(one) for one in self._waiting.pop(own)]
         if found:
             one = self._union(found)
             if not own and any(_same(part, other) for other in one.parts):
@@ -166,21 +173,23 @@ class Stitcher:
                 return
             self._touch(one)
         else:
-            reason = self._why_gone(part, keys, own, parent)
+            reason = self._why_gone(part, trace, keys, own, parent)
             if reason:
                 self.dropped[reason] += 1
                 return
             one = _Open(self._now)
             self._active[one] = None
         one.parts.append(part)
+        one.keys += keys
         for key in keys:
             by[key] = one
-        if own:
-            by[own] = one
         if parent and parent not in by:
             self._list(self._waiting, parent, one)
-        if trace and not self._list(self._traces, trace, one):
-            one.alone = True
+        if trace:
+            if trace not in one.traces:
+                one.traces.append(trace)
+            if not self._list(self._traces, trace, one):
+                one.alone = True
         if len(one.parts) >= MAX_PARTS or self._now - one.first > self._limits.age:
             self._close(one, whole=False)
 
@@ -192,6 +201,8 @@ class Stitcher:
         for other in dict.fromkeys(found):
             if other is not one:
                 one.parts += other.parts
+                one.keys += other.keys
+                one.traces += [trace for trace in other.traces if trace not in one.traces]
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
                 other.parts, other.into = [], one
@@ -219,10 +230,10 @@ class Stitcher:
 
     def _waits(self, one: _Open) -> float:
         """Until when more is waited for; 0 where nothing is missing."""
-        engines = [p for p in one.parts if p.observer == "engine"]
         if any(p.observer in OUTER and not p.role for p in one.parts):
             return 0.0
-        if _is_stages(one.parts):
+        engines = [p for p in one.parts if p.observer == "engine"]
+        if not engines and _is_stages(one.parts):
             return one.first + self._limits.age
         roles = {p.role or self._role_of(p.engine) for p in engines}
         if roles == {"prefill"}:
@@ -235,7 +246,7 @@ class Stitcher:
     def _joined(self, one: _Open) -> _Open:
         """The request with what only the trace joins to it: all of a trace where that may be one request, else the
         stages during it."""
-        for trace in {_trace(part) for part in one.parts}:
+        for trace in list(one.traces):
             here = self._traces.get(trace, ())
             if len(here) < 2:
                 continue
@@ -271,18 +282,15 @@ class Stitcher:
 
     def _unlist(self, one: _Open) -> None:
         """Forget its ids, but for telling what comes late."""
-        gone = _Gone(one.parts)
+        gone, by, late = _Gone(one), self._by, self._gone
+        for key in one.keys:
+            by.pop(key, None)
+            late[key] = gone
+        for trace in one.traces:
+            self._leave(self._traces, trace, one)
         for part in one.parts:
-            trace, keys = _keys(part)
-            if part.span:
-                keys = [*keys, trace + part.span]
-            for key in keys:
-                self._by.pop(key, None)
-                self._gone[key] = gone
-            if part.parent:
-                self._leave(self._waiting, trace + part.parent, one)
-            if trace:
-                self._leave(self._traces, trace, one)
+            if part.parent and self._waiting:
+                self._leave(self._waiting, _trace(part) + part.parent, one)
 
     @staticmethod
     def _list(listed: dict[str, list[_Open]], key: str, one: _Open) -> bool:
@@ -319,17 +327,17 @@ class Stitcher:
                         self._has_outer.clear()
                     self._has_outer[part.system, part.engine] = self._now
 
-    def _why_gone(self, part: RequestPart, keys: Sequence[str], own: str, parent: str) -> str:
+    def _why_gone(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> str:
         """Why a part is of no request any more; empty for one of a new request."""
-        if own and (own in self._gone or own in self._gone_before):
-            return "duplicate"
+        late, before = self._gone, self._gone_before
         for key in (*keys, parent):
-            gone = self._gone.get(key) or self._gone_before.get(key)
+            gone = late.get(key) or before.get(key)
             if gone is None:
                 continue
+            if key == own:
+                return "duplicate"
             if part.observer == "stage":
                 return "late"
-            trace = _trace(part)
             is_other = trace and gone.traces and trace not in gone.traces  # an id that is used again
             begins_later = part.start is not None and part.start > gone.end
             if not is_other and not begins_later and (gone.outer or part.observer not in OUTER):

@@ -233,6 +233,45 @@ def test_a_stream_that_the_client_left_is_cut_to_what_it_saw() -> None:
     assert adds_up(record)
 
 
+some = st.one_of(st.none(), st.floats(0, 1))
+counts = st.one_of(st.none(), st.integers(0, 200))
+ENGINE = st.fixed_dictionaries(
+    {"ttft": some, "output_tokens": counts, "prompt_tokens": counts, "engine": st.sampled_from(("", "e"))},
+    optional={
+        "phases": st.fixed_dictionaries({name: st.floats(0, 0.2) for name in ("queue", "prefill", "decode")}),
+        "role": st.sampled_from(("", "unified", "decode")),
+        "itl": some,
+        "tenant": st.sampled_from(("", "t-e")),
+        "start": some.map(lambda s: T - s if s is not None else None),
+    },
+)
+OUTER = st.fixed_dictionaries(
+    {"ttft": some, "itl": some, "prompt_tokens": counts, "output_tokens": counts, "cached_tokens": counts},
+    optional={
+        "tenant": st.sampled_from(("", "t-o")),
+        "status": st.sampled_from((None, 200, 500)),
+        "aborted": st.booleans(),
+        "ids": st.sampled_from((("request:req-1",), ("trace:1", "request:req-1"), ("response:chatcmpl-req-1",))),
+    },
+)
+
+
+@given(ENGINE, st.one_of(st.none(), OUTER))
+def test_the_short_way_comes_to_the_same_record(engine: dict[str, Any], outer: dict[str, Any] | None) -> None:
+    parts = [llm(1, T, **engine), *([tap(1, T, **outer)] if outer is not None else [])]
+    assembly = Stitched().assembly
+    for order in (parts, parts[::-1]):
+        plain = assembly._plain(order)
+        if plain is not None:
+            assert plain == assembly._thorough(order, True)
+
+
+def test_what_comes_in_most_goes_the_short_way() -> None:
+    assembly = Stitched().assembly
+    assert assembly._plain([llm(1, T)]) is not None
+    assert assembly._plain([tap(1, T), llm(1, T)]) is not None
+
+
 numbers = st.one_of(st.none(), st.floats(), st.floats(0, 2))
 
 
