@@ -48,7 +48,7 @@ PHASE = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10,
 LabelSet = tuple[tuple[str, str], ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Exemplar:
     """A request that fell into a bucket."""
 
@@ -60,13 +60,13 @@ class Exemplar:
 class Histogram:
     """Counts by bucket, the last one without a bound, and for each the last trace."""
 
-    __slots__ = ("bounds", "counts", "exemplars", "total")
+    __slots__ = ("bounds", "counts", "last", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
-        self.exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
+        self.last: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)
 
     def observe(self, value: float, trace: str, t: float) -> None:
         """Count one value."""
@@ -74,7 +74,7 @@ class Histogram:
         self.counts[i] += 1
         self.total += value
         if trace:
-            self.exemplars[i] = Exemplar(trace, value, t)
+            self.last[i] = trace, value, t
 
     def samples(self) -> list[float]:
         """The buckets as Prometheus has them, then sum and count."""
@@ -183,11 +183,13 @@ class Families:
         state = "complete" if record.complete else "incomplete"
         self._stitched[state] = self._stitched.get(state, 0.0) + 1.0
 
+    def due(self, t: float) -> bool:
+        """Whether it is time for a row."""
+        return self._rows.due(t)
+
     def row(self, t: float, opened: int, oldest: float | None, dropped: Mapping[str, int]) -> None:
-        """Write a row, if it is time. `opened`, `oldest`: requests that are open, and since when the first one is;
+        """Write a row. `opened`, `oldest`: requests that are open, and since when the first one is;
         `dropped`: parts that are in no request, by reason."""
-        if not self._rows.due(t):
-            return
         self._review(t)
         counts: dict[Key, float] = {}
         for name in self._dirty_tenants:
@@ -220,9 +222,9 @@ class Families:
                 yield from self._exemplars_of(histogram, "kvitals_request_phase_seconds", labels)
 
     def _exemplars_of(self, histogram: Histogram, family: str, labels: LabelSet) -> Iterable[tuple[Labels, Exemplar]]:
-        for exemplar, (name, le) in zip(histogram.exemplars, histogram.names(family), strict=False):
-            if exemplar is not None:
-                yield self._named((name, (*labels, ("le", le)))), exemplar
+        for last, (name, le) in zip(histogram.last, histogram.names(family), strict=False):
+            if last is not None:
+                yield self._named((name, (*labels, ("le", le)))), Exemplar(*last)
 
     def _engine_name(self, name: str) -> str:
         name = name[:MAX_TEXT]
@@ -232,8 +234,7 @@ class Families:
         """Count it by engine. Returns its queue time."""
         outcome, trace, end, queue = record.outcome, record.trace, record.end, None
         for role, label in record.engines.items():
-            name = self._engine_name(label)
-            seen = self._seen(name)
+            seen = self._seen(self._engine_name(label))
             seen.count("kvitals_observed_requests_total", role, outcome, 1.0)
             if record.prompt_tokens is not None:
                 seen.count("kvitals_observed_prompt_tokens_total", role, "", record.prompt_tokens)
@@ -241,15 +242,16 @@ class Families:
                 seen.count("kvitals_observed_output_tokens_total", role, "", record.output_tokens)
         phases = self._seen(engine).phases if engine else None
         for phase in record.phases:
-            if phase.seconds is None:
+            name, seconds = phase.name, phase.seconds
+            if seconds is None:
                 continue
-            if phase.name == "queue":
-                queue = phase.seconds
+            if name == "queue":
+                queue = seconds
             if phases is not None:
-                histogram = phases.get(phase.name)
+                histogram = phases.get(name)
                 if histogram is None:
-                    histogram = phases[phase.name] = Histogram(PHASE)
-                histogram.observe(phase.seconds, trace, end)
+                    histogram = phases[name] = Histogram(PHASE)
+                histogram.observe(seconds, trace, end)
         return queue
 
     def _seen(self, name: str) -> _Engine:
@@ -262,10 +264,9 @@ class Families:
     def _place(self, tenant: str) -> str:
         """Under which name a tenant is counted."""
         tenant = tenant[:MAX_TEXT]
-        if tenant in self._tenants or not tenant:
-            self._tenants.setdefault(tenant, _Tenant())
+        if tenant in self._tenants:
             return tenant
-        if len(self._tenants.keys() - {"", OTHER}) < self._top:
+        if not tenant or len(self._tenants.keys() - {"", OTHER}) < self._top:
             self._tenants[tenant] = _Tenant()
             return tenant
         if tenant not in self._candidates and len(self._candidates) >= MAX_CANDIDATES:

@@ -53,7 +53,8 @@ class RequestSide:
         """Give out what is done by `t`, seconds since the epoch, and write a row."""
         if self._is_used:
             self._stitcher.advance(t)
-            self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
+            if self._families.due(t):
+                self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
 
     def flush(self) -> None:
         """Give out everything: nothing more is to come."""
