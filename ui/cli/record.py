@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import signal
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from aiohttp import web
+
+from agent.config import Agent
+from agent.exports.api import allowed_hosts, build_app
+from agent.exports.requests import Requests
 from agent.service import Node
+from rules.loader import load as load_knowledge
 from series.capture import CaptureWriter
 from ui.cli.common import UsageError, add_config_option, configuration, parse_duration, status_console
 
 MAX_SECONDS = 24 * 3600.0
+EXIT_STOPPED = 130
 
 
 def add(commands: Any) -> None:
@@ -23,6 +34,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.kvcap")
     parser.add_argument("--for", dest="seconds", default="60s", metavar="TIME", help="how long (60s)")
     parser.add_argument("--every", default="1s", metavar="TIME", help="between looks (1s)")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="take what a tap sends, and answer for series and requests, here meanwhile",
+    )
     add_config_option(parser)
     parser.set_defaults(do=do)
 
@@ -45,23 +61,68 @@ async def _record(args: argparse.Namespace, seconds: float, every: float) -> int
 async def _record_from(args: argparse.Namespace, seconds: float, every: float, places: Path) -> int:
     console = status_console()
     node = Node(configuration(args))
-    for line in await node.open(args.source, requests=places):
-        console.print(line, style="dim")
-    meta = {**node.meta, "every_seconds": every}
+    current = asyncio.current_task()
+    assert current is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)  # as Ctrl-C
     try:
+        for line in await node.open(args.source, requests=places):
+            console.print(line, style="dim")
+        meta = {**node.meta, "every_seconds": every}
         with (
             CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer,
             console.status("") as status,
         ):
-            begun = time.monotonic()
-            while (done := time.monotonic() - begun) < seconds:
-                for record in await node.read():
-                    writer.write(record)
-                status.update(f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops")
-                await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
+            async with _served(node, args.listen):
+                begun = time.monotonic()
+                while (done := time.monotonic() - begun) < seconds:
+                    for record in await node.read():
+                        writer.write(record)
+                        if args.listen:
+                            node.feed(record)
+                    status.update(f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops")
+                    await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
     except asyncio.CancelledError:
-        pass  # Ctrl-C: what was recorded is whole
+        if not args.out.exists():
+            return EXIT_STOPPED
     finally:
         await node.close()
     console.print(f"{args.out}: {args.out.stat().st_size / 1024:.0f} KB. Look at it: kvitals triage {args.out}")
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
+    """Parts are taken, and series and requests answered for, where that is wanted."""
+    if not listen:
+        yield
+        return
+    try:
+        host, port = Agent(listen=listen).address
+    except (ValueError, msgspec.ValidationError) as error:
+        raise UsageError(f"--listen: {error}") from None
+    requests = Requests(
+        store=lambda: node.requests.store,
+        exemplars=lambda: node.requests.exemplars(),
+        resolve=node.tenant_name,
+        take=node.take_parts,
+        token_file=node.config.agent.parts_token_file,
+    )
+    app = build_app(
+        node.window,
+        load_knowledge().families,
+        findings=lambda: None,
+        ready=lambda: True,
+        requests=requests,
+        version=version("kvitals"),
+        hosts=allowed_hosts(host, node.config.agent.hosts),
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise UsageError(f"can not listen on {listen} ({error.strerror}); choose another with --listen") from error
+        yield
+    finally:
+        await runner.cleanup()

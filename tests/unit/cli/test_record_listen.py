@@ -1,0 +1,80 @@
+"""`kvitals record --listen`: what a tap sends is written down, and told meanwhile."""
+
+import asyncio
+import socket
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from agent.requests.part import PartsRecord, RequestPart
+from agent.service import decode
+from series.capture import CaptureReader
+
+PATIENCE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sent(now: float) -> PartsRecord:
+    part = RequestPart(
+        observer="tap", system="kvitals", seen=now, ids=("request:r-1",), start=now - 1, end=now, status=200
+    )
+    return PartsRecord(t=now, source="tap", parts=(part,))
+
+
+async def answered(session: aiohttp.ClientSession, url: str, **post: object) -> int:
+    """The status of a post, as soon as somebody listens."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                async with session.post(url, **post) as response:  # type: ignore[arg-type]
+                    return response.status
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.1)
+
+
+async def test_parts_that_are_sent_are_written_down_and_a_stop_keeps_them(tmp_path: Path) -> None:
+    port, out = free_port(), tmp_path / "x.kvcap"
+    command = ["-m", "ui.cli.main", "record", "http://127.0.0.1:9", f"--out={out}", f"--listen=127.0.0.1:{port}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--for=5m", "--every=200ms", stderr=asyncio.subprocess.DEVNULL
+    )
+    root = f"http://127.0.0.1:{port}/api/v1"
+    body = msgspec.msgpack.encode(sent(time.time()))
+    try:
+        async with aiohttp.ClientSession() as session:
+            status = await answered(
+                session, f"{root}/parts", data=body, headers={"Content-Type": "application/x-msgpack"}
+            )
+            assert status == 202
+            async with asyncio.timeout(PATIENCE_S):
+                told: list[object] = []
+                while not told:  # the look after it was sent writes it down
+                    async with session.get(f"{root}/query?query=kvitals_requests_open>0") as response:
+                        told = (await response.json())["data"]["result"]
+                    await asyncio.sleep(0.1)
+    finally:
+        process.terminate()
+        code = await process.wait()
+    assert code == 0
+    with CaptureReader.open(out) as reader:
+        parts = [p for r in map(decode, reader) if isinstance(r, PartsRecord) for p in r.parts]
+        assert reader.problem is None
+    assert [part.ids for part in parts] == [("request:r-1",)]
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:99999"])
+async def test_an_address_that_is_none_is_refused(tmp_path: Path, listen: str) -> None:
+    command = ["-m", "ui.cli.main", "record", "http://127.0.0.1:9", f"--out={tmp_path / 'x.kvcap'}", "--listen", listen]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert b"--listen" in said
