@@ -84,6 +84,14 @@ RECIPES = {
         torch=True,
         size="3 GB",
     ),
+    "sglang-traces": Recipe(
+        HOME / "sglang",
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"),
+        size="10 MB",
+        into="sglang",
+        stamp_name="kvitals-traces.stamp",
+    ),
+    "router": Recipe(HOME / "router", ("vllm-router==0.1.17",), size="0.1 GB"),
     "dynamo": Recipe(
         HOME / "dynamo", ("ai-dynamo==1.6.1",), never=("aisimulate",), instead=("certifi",), size="0.5 GB"
     ),

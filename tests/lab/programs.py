@@ -87,6 +87,10 @@ class Programs:
         )
         await self.until_ready(name, ready, is_ready)
 
+    async def stop(self, name: str) -> None:
+        """End one program as it is ended with the block, and wait for it."""
+        await _let_go(self._leashes.pop(name))
+
     async def check(self) -> None:
         """Raise LabError, with its last log lines, when a program has died."""
         for name, leash in self._leashes.items():

@@ -3,9 +3,10 @@
     python pd_proxy.py --port 8203 --prefill http://127.0.0.1:8201 --decode http://127.0.0.1:8202
 
 Each request goes to the prefill engine for one token, then, with the `kv_transfer_params` that came back, to the decode
-engine, whose stream is passed on. Two things go wrong on request: a decode is put off for `--hand-over` seconds, as a
-queue in front of the decode engine would, and tried again for `--retry` seconds while it fails, as routers do; and the
-clients of the tenant `--hangs-up` are gone when their prefill is done, so that no decode follows.
+engine, whose stream is passed on; trace and request id go with both. Two things go wrong on request: a decode is put off
+for `--hand-over` seconds, as a queue in front of the decode engine would, and tried again for `--retry` seconds while it
+fails, as routers do; and the clients of the tenant `--hangs-up` are gone when their prefill is done, so that no decode
+follows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from aiohttp import web
 
 TENANT_HEADER = "X-Tenant"
 CLIENT_CLOSED_REQUEST = 499
+FORWARDED = ("traceparent", "tracestate", "X-Request-Id")
 RETRY_EVERY_S = 1.0
 TIMEOUT_S = 120.0
 
@@ -59,8 +61,10 @@ class Proxy:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         tenant = request.headers.get(TENANT_HEADER, "")
+        passed = {name: request.headers[name] for name in FORWARDED if name in request.headers}
+        url = f"{self.prefill}{request.path}"
         try:
-            async with self.session.post(f"{self.prefill}{request.path}", json=prefill_body(body)) as prefilled:
+            async with self.session.post(url, json=prefill_body(body), headers=passed) as prefilled:
                 if prefilled.status != 200:
                     return web.Response(status=prefilled.status, body=await prefilled.read())
                 transfer = (await prefilled.json()).get("kv_transfer_params")
@@ -69,12 +73,14 @@ class Proxy:
         if tenant and tenant == self.hangs_up:
             return web.Response(status=CLIENT_CLOSED_REQUEST)
         await asyncio.sleep(self.hand_over_s)
-        return await self._decode(request, body | {"kv_transfer_params": transfer})
+        return await self._decode(request, body | {"kv_transfer_params": transfer}, passed)
 
-    async def _decode(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _decode(
+        self, request: web.Request, body: dict[str, Any], passed: Mapping[str, str]
+    ) -> web.StreamResponse:
         deadline = asyncio.get_running_loop().time() + self.retry_s
         while True:
-            async with self._asked(f"{self.decode}{request.path}", body) as (status, kind, first, rest):
+            async with self._asked(f"{self.decode}{request.path}", body, passed) as (status, kind, first, rest):
                 if has_failed(status, first) and asyncio.get_running_loop().time() < deadline:
                     await asyncio.sleep(RETRY_EVERY_S)
                     continue
@@ -87,11 +93,11 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, url: str, body: dict[str, Any]
+        self, url: str, body: dict[str, Any], passed: Mapping[str, str]
     ) -> AsyncIterator[tuple[int, str, bytes, AsyncIterator[bytes]]]:
         """Status, content type, first piece and the rest of an answer; 503 where there is nobody to give one."""
         try:
-            async with self.session.post(url, json=body) as answer:
+            async with self.session.post(url, json=body, headers=passed) as answer:
                 pieces = answer.content.iter_any()
                 first = await anext(pieces, b"")
                 yield answer.status, answer.headers.get("Content-Type", ""), first, pieces
