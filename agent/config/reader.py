@@ -27,6 +27,7 @@ from agent.config.types import (
     NodeLabels,
     Objective,
     Otlp,
+    OtlpOutTable,
     RequestLog,
     Seconds,
     Slo,
@@ -51,8 +52,8 @@ FROM_ENVIRONMENT = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
-    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "tap", "mute",
-    "params",
+    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "otlp_out", "tap",
+    "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -138,6 +139,7 @@ class _Reader:
         tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
         logs = self._request_logs(data.get("request_log", []))
         otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
+        otlp_out = self._table("[otlp_out]", data["otlp_out"], OtlpOutTable) if "otlp_out" in data else None
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
@@ -153,6 +155,7 @@ class _Reader:
             tenants=tenants,
             request_logs=logs,
             otlp=otlp,
+            otlp_out=otlp_out,
             tap=tap,
             mutes=mutes,
             params=params,

@@ -321,6 +321,28 @@ class Otlp(Struct, frozen=True, kw_only=True):
         return _address(self.http, "http") if self.http else None
 
 
+class OtlpOutTable(Struct, frozen=True, kw_only=True):
+    """Where traces of requests are sent. The table being there switches it on."""
+
+    endpoint: str  # URL of a collector; over HTTP without a path, /v1/traces is meant
+    protocol: Literal["http/protobuf", "grpc"] = "http/protobuf"
+    headers_file: Path | None = None  # NAME: VALUE a line, such as a token
+    sample: float = 0.1  # share of the requests that are neither slow nor failed
+
+    def __post_init__(self) -> None:
+        url = normal_url(self.endpoint)
+        path = urlsplit(url).path
+        if self.protocol == "grpc" and path:
+            raise ValueError(
+                f"endpoint {self.endpoint!r} must be without a path for grpc, such as http://collector:4317"
+            )
+        if self.protocol == "http/protobuf" and not path:
+            url = f"{url}/v1/traces"
+        msgspec.structs.force_setattr(self, "endpoint", url)
+        if not 0.0 <= self.sample <= 1.0:
+            raise ValueError(f"sample must be from 0 to 1, not {self.sample:g}")
+
+
 class TapTable(Struct, frozen=True, kw_only=True):
     """What `kvitals tap` does where its options say nothing."""
 
@@ -396,6 +418,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tenants: TenantsTable = field(default_factory=TenantsTable)
     request_logs: tuple[RequestLog, ...] = ()
     otlp: Otlp | None = None
+    otlp_out: OtlpOutTable | None = None
     tap: TapTable = field(default_factory=TapTable)
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value

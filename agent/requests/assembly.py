@@ -7,13 +7,16 @@ from typing import Protocol
 
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.phases import Waited, account, of_one_engine
-from agent.requests.record import Phase, RequestRecord
+from agent.requests.record import Phase, RequestRecord, SpanRef
 from agent.requests.sides import Sides, known, length, sort
 
 MAX_SOURCES = 4_000
 """Different values of a field that are kept; almost all records share a few."""
 
 SIDES = ("prefill", "decode")
+
+MAX_SPANS = 8
+"""Of a record."""
 
 KINDS = ("request", "response", "room", "remote")
 
@@ -125,6 +128,7 @@ class Assembly:
             error=head.error or engine.error,
             aborted=head.aborted or engine.aborted,
             observers=self._observers(head.system, engine.system),
+            spans=_spans(head.ids[0][6:], (head,) if head is engine else (head, engine)),
             sources=self._shared(sources),
         )
 
@@ -186,6 +190,7 @@ class Assembly:
             error=first.text("error"),
             aborted=head.aborted or any(p.aborted for p in ranked),
             observers=tuple(sorted({p.system for p in parts})),
+            spans=_spans(_trace(ranked), ranked),
             sources=self._shared(sources),
         )
 
@@ -401,6 +406,20 @@ def _id(ranked: Iterable[RequestPart], parts: Sequence[RequestPart]) -> str:
 
 def _trace(ranked: Iterable[RequestPart]) -> str:
     return next((one[6:] for part in ranked for one in part.ids if one.startswith("trace:")), "")
+
+
+def _spans(whole: str, ranked: Iterable[RequestPart]) -> tuple[SpanRef, ...]:
+    """The spans that observers told in, those around the engines first, the outermost of them before all. `whole` is
+    the record's trace."""
+    outer: list[SpanRef] = []
+    inner: list[SpanRef] = []
+    for part in ranked:
+        if part.span and part.observer != "stage" and (trace := _trace((part,))):
+            ref = SpanRef(part.observer, part.span, "" if trace == whole else trace, part.parent)
+            (outer if part.observer in OUTER else inner).append(ref)
+    if len(inner) > 1:
+        inner.sort(key=lambda ref: (ref.trace, ref.span))  # they may have come in any order
+    return tuple((outer + inner)[:MAX_SPANS])
 
 
 def _is_complete(parts: Sequence[RequestPart], sides: Sides, whole: bool) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
+from agent.gauge_rows import GaugeRows
 from agent.requests.occupancy import OTHER, UNKNOWN
 from agent.requests.record import RequestRecord
 from agent.requests.tail import OFS, Objective, PrefillsBeside, Recent, TailReport
 from series.types import METRIC_NAME, Labels
-from series.window import Group, Window
+from series.window import Window
 
 GROUP = "tail"
 WINDOW_SECONDS = 300.0
@@ -45,13 +44,11 @@ class Tails:
     ) -> None:
         """`labels` are the node's, `labels_of` those of an engine that is watched; `tenant_label` says which tenants
         have series, by the name that those have."""
-        self._window = window
         self._labels = dict(labels)
         self._labels_of = labels_of
         self._objective = objective
         self._tenant_label = tenant_label
-        self._group: Group | None = None
-        self._columns: dict[Labels, int] = {}
+        self._rows = GaugeRows(window, GROUP)
         self._last = float("-inf")
         self.reports: list[TailReport] = []
 
@@ -74,7 +71,7 @@ class Tails:
                 self.reports.append(report)
                 series |= families(report, labels, scope, self._tenant_label)
             series |= _beside(recent.prefills_beside(engines), labels, scope)
-        self._write(t, series)
+        self._rows.write(t, series)
 
     def _scopes(self, records: Sequence[RequestRecord]) -> Iterable[tuple[dict[str, str], str, set[str] | None]]:
         """Each engine that is watched, each pool and the node, with its labels and its engines."""
@@ -92,21 +89,6 @@ class Tails:
             yield dict(pool), "pool", members
         if records:
             yield self._labels, "node", None
-
-    def _write(self, t: float, series: Series) -> None:
-        if self._group is None:
-            if not series:
-                return
-            self._group = self._window.group(GROUP)
-        gone = [labels for labels in self._columns if labels not in series]
-        self._group.end([self._columns.pop(labels) for labels in gone])
-        row: dict[int, float] = {}
-        for labels, value in series.items():
-            column = self._columns[labels] if labels in self._columns else self._group.column(labels)
-            if column is not None:
-                self._columns[labels] = column
-                row[column] = value
-        self._group.append(t, np.fromiter(row, np.intp, len(row)), np.fromiter(row.values(), np.float64, len(row)))
 
 
 def families(

@@ -22,6 +22,7 @@ from agent.config import (
     NodeLabels,
     Objective,
     Otlp,
+    OtlpOutTable,
     RequestLog,
     Slo,
     TapTable,
@@ -82,13 +83,28 @@ def test_the_example_of_the_document_is_valid() -> None:
     assert (nginx.name, nginx.format, ours.name, ours.format) == ("nginx", "nginx", "front-door", "")
     assert ours.mapping == Path("/etc/kvitals/our-gateway.yaml") and ours.tenant == ("customer",)
     assert config.otlp is not None and config.otlp.grpc_address == ("10.1.0.7", 4317)
+    assert config.otlp_out is not None and config.otlp_out.endpoint == "https://collector.internal:4318/v1/traces"
     (mute,) = config.mutes
     assert mute.until == datetime(2026, 12, 1, tzinfo=UTC)
     assert config.params == {"KVC05": {"refault_share": 0.3}}
 
 
 @pytest.mark.parametrize(
-    "kind", [Agent, NodeLabels, Slo, Objective, Target, Kubernetes, TenantsTable, RequestLog, Otlp, TapTable, Mute]
+    "kind",
+    [
+        Agent,
+        NodeLabels,
+        Slo,
+        Objective,
+        Target,
+        Kubernetes,
+        TenantsTable,
+        RequestLog,
+        Otlp,
+        OtlpOutTable,
+        TapTable,
+        Mute,
+    ],
 )
 def test_every_key_is_in_the_example_and_explained(kind: type[Struct]) -> None:
     keys = {item.encode_name for item in fields(kind)}
@@ -211,6 +227,9 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ("[otlp]\nhttp = ''\ngrpc = ''", "both switched off"),
         ("[otlp]\ncert_file = 'a'", "belong together"),
         ("[otlp]\nmax_bytes = 1", "max_bytes must be from 65536"),
+        ("[otlp_out]\nsample = 0.5", "there must be a key 'endpoint'"),
+        ("[otlp_out]\nendpoint = 'http://c:4317/v1/traces'\nprotocol = 'grpc'", "must be without a path"),
+        ("[otlp_out]\nendpoint = 'http://c:4318'\nsample = 2", "sample must be from 0 to 1, not 2"),
         ("[tap]\nupstream = 'ftp://x'", "no URL of an engine"),
         ("[tap]\nlisten = '8100'", "listen must be HOST:PORT"),
         ("[tap]\nadmin = 'x'", "admin must be HOST:PORT"),
