@@ -15,7 +15,7 @@ from diagnoser.findings import Findings
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
 from rules.loader import Knowledge, load
-from rules.model import Signal
+from rules.model import SCOPES, Signal
 from series.types import Labels
 
 from .notation import Cases
@@ -100,7 +100,8 @@ def only(knowledge: Knowledge, code: str) -> Knowledge:
 def test_case(knowledge: Knowledge, code: str, case: Case) -> None:
     judge, judgements, span = judged(knowledge, code, case)
     assert not judge.crashed
-    found = next(j for j in judgements if j.entity == ENTITY)
+    entity = ENTITY.keep(SCOPES[knowledge.rules[code].scope])
+    found = next(j for j in judgements if j.entity == entity)
     assert (found.outcome, found.reason) == (case.expect, found.reason)
     assert "it counts after" not in found.reason or "it counts after" in case.says  # else clear by accident
     finding = Findings(judge, judgements, span).build(found)
