@@ -383,10 +383,13 @@ def _text(name: str, first: _First, sources: list[tuple[str, str]]) -> str:
 
 def _times(ranked: Sequence[RequestPart], parts: Sequence[RequestPart]) -> tuple[float, float]:
     """Start by the outermost observer's clock, and the end; where nobody told them, when the parts came."""
-    head = ranked[0]
-    came = [p.seen for p in parts]
-    start = head.start if head.start is not None else min((p.start for p in parts if p.start is not None), default=None)
-    end = head.end if head.end is not None else max((p.end for p in parts if p.end is not None), default=None)
+    head, came = ranked[0], [p.seen for p in parts]
+    start, end = (head.start, head.end) if head.observer in OUTER else (None, None)
+    for told in (ranked, parts):
+        if start is None:
+            start = min((p.start for p in told if p.start is not None), default=None)
+        if end is None:
+            end = max((p.end for p in told if p.end is not None), default=None)
     first = start if start is not None else end if end is not None else min(came)
     last = end if end is not None else max(first, *came)
     return first, max(first, last)

@@ -7,7 +7,7 @@ phases add up to the end-to-end time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.requests.part import PHASES, RequestPart
@@ -110,14 +110,11 @@ def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
         whole, ttft = length(main), known(main.ttft)
         if whole is not None and ttft is not None and whole >= ttft and main.start is not None:
             claims.setdefault("decode", _Claim()).add(whole - ttft, main.start + ttft, BY_TTFT)
-    if main is None and side.role in ("prefill", "decode") and side.seconds is not None:
-        overhead = sum(s.phases.get("gateway", 0.0) for s in side.stages)
-        whole = max(0.0, (side.seconds if side.outers else _longest(side.stages)) - overhead)
+    silent = main is None or (side.role == "prefill" and not told)
+    if silent and side.role in ("prefill", "decode") and side.role not in claims and side.seconds is not None:
+        overhead = sum(known(s.phases.get("gateway")) or 0.0 for s in side.stages)
+        whole = max(0.0, side.seconds - overhead)
         claims.setdefault(side.role, _Claim()).add(whole, side.start, SIDE_AS_A_WHOLE.format(role=side.role))
-
-
-def _longest(stages: Iterable[RequestPart]) -> float:
-    return max((length(part) or 0.0 for part in stages), default=0.0)
 
 
 def _starts(part: RequestPart, told: Mapping[str, float]) -> dict[str, float | None]:
@@ -192,9 +189,10 @@ def _claim_gateway(e2e: float, sides: Sides, claims: dict[str, _Claim]) -> None:
         return
     start = sides.outers[0].start
     worked = [side.seconds for side in sides.sides if side.engines]
-    if sides.is_whole and None not in worked:
-        seconds = [one for one in worked if one is not None]
-        inside = seconds[-1] if sides.together else sum(seconds)
+    seconds = [one for one in worked if one is not None]
+    inside = seconds[-1] if seconds and sides.together else sum(seconds)
+    fits = len(seconds) == 1 or inside <= e2e  # else the sides worked at the same time, and nobody says how long
+    if sides.is_whole and None not in worked and fits:
         claims["gateway"] = _Claim(max(0.0, e2e - inside), "derived", start, BY_DIFFERENCE)
         return
     told = [p.phases.get("gateway") for p in sides.outers]

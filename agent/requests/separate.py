@@ -16,8 +16,8 @@ CLIENTS = ("tap", "gateway")
 
 MAX_DEPTH = 64
 
-CHOICES_SECONDS = 0.5
-"""Parts of one request at one engine begin that close together."""
+CHOICES_SECONDS = 0.001
+"""Choices and prompts of one request begin at the same moment by the engine's clock."""
 
 
 def separate(parts: list[RequestPart]) -> list[list[RequestPart]]:

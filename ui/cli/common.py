@@ -110,6 +110,14 @@ def configuration(args: argparse.Namespace) -> Config:
     return msgspec.structs.replace(config, slo=slo)
 
 
+def agent_of(config: Config) -> str:
+    """The URL of the agent on this node, as its configuration has it."""
+    host, port = config.agent.address
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def knowledge(directories: Sequence[Path]) -> Knowledge:
     """The knowledge, the user's own rules included; broken files are named and left out."""
     found = load_knowledge(directories)

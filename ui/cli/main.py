@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from agent.config import ConfigError
 from series.capture import CaptureError
-from ui.cli import check, compare, record, replay, rules, run, tap, triage
+from ui.cli import check, compare, record, replay, rules, run, tap, trace, triage
 from ui.cli.common import EXIT_BAD_USE, UsageError
 from ui.recorded import RecordingError
 
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (triage, compare, check, run, record, replay, tap, rules):
+    for module in (triage, trace, compare, check, run, record, replay, tap, rules):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)
     return top

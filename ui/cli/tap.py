@@ -13,11 +13,19 @@ import msgspec
 
 from agent.config import MAX_CONNECTIONS, Agent, Config, TapTable, normal_url
 from agent.config.types import ROLES
+from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
 from agent.tap.server import Address, Settings, Tap, upstream_of
-from ui.cli.common import UsageError, add_config_option, configuration, parse_duration, status_console
+from ui.cli.common import (
+    UsageError,
+    add_config_option,
+    agent_of,
+    configuration,
+    parse_duration,
+    status_console,
+)
 
 _DEFAULT = TapTable()
 
@@ -118,27 +126,21 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         raise UsageError("--router says that the engine is unknown; leave --engine and --role away, or --router")
     if not 1 <= args.max_connections <= MAX_CONNECTIONS:
         raise UsageError(f"--max-connections must be from 1 to {MAX_CONNECTIONS}")
+    if len(args.engine) > MAX_ID or not args.engine.isprintable():
+        raise UsageError(f"--engine must be one line of at most {MAX_ID} characters")
     engine = "" if args.router else args.engine or f"{there.host}:{there.port}"
     headers = tuple(name.lower() for name in args.session_headers)
     return Settings(
         upstream=upstream,
         listen=_address("--listen", args.listen),
         admin=_address("--admin", args.admin),
-        agent="" if args.no_agent else _url("--agent", args.agent or _agent_of(config)),
+        agent="" if args.no_agent else _url("--agent", args.agent or agent_of(config)),
         token_file=args.token_file,
         place=Place(engine, args.role),
         wanted=Wanted(headers, args.session_id, args.keep_traceparent),
         max_connections=args.max_connections,
         drain=parse_duration(args.drain, "--drain") if "drain" in given else config.tap.drain,
     )
-
-
-def _agent_of(config: Config) -> str:
-    """The agent on this node, as its configuration has it."""
-    host, port = config.agent.address
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _url(option: str, text: str) -> str:

@@ -1,0 +1,180 @@
+"""`kvitals trace`: what single requests' time went into, as a waterfall in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from agent.requests.record import Phase, RequestRecord
+from ui.cli.common import EXIT_HEALTHY, EXIT_UNKNOWN, UsageError, add_config_option, agent_of, configuration
+from ui.cli.render import moment
+from ui.requests import Asked, RequestsError, Told, of_agent, of_recording
+
+MOST = 100
+NAME_WIDTH = 13
+BAR_WIDTH = 48
+STYLES = {
+    "gateway": "blue",
+    "queue": "yellow",
+    "kv_wait": "magenta",
+    "prefill": "cyan",
+    "transfer": "magenta",
+    "decode": "green",
+    "unattributed": "dim",
+}
+OUTCOMES = {"success": "green", "aborted": "yellow", "refused": "yellow", "invalid": "yellow", "error": "red"}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="what a request's time went into",
+        description="Shows requests of a running agent, or of a recording, phase by phase.",
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="ID [URL|FILE]",
+        help="a request id or trace id, unless --slowest or --newest is there; then the agent or recording"
+        " (the agent on this node)",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept")
+    which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
+    parser.add_argument("--tenant", default="", metavar="T", help="of this tenant alone, by what stands for it")
+    parser.add_argument("--json", action="store_true", help="the records as JSON, one a line")
+    add_config_option(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    asked, source = _asked(args)
+    try:
+        if "://" not in source and (Path(source).exists() or source.endswith(".kvcap")):
+            found = of_recording(Path(source), asked)
+        else:
+            found = asyncio.run(of_agent(source, asked))
+    except RequestsError as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        for told in found:
+            sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
+        return EXIT_HEALTHY if found else EXIT_UNKNOWN
+    console = Console(highlight=False)
+    if not found:
+        _say_none(asked, source, console)
+        return EXIT_UNKNOWN
+    for told in found:
+        show(told, console)
+    return EXIT_HEALTHY
+
+
+def show(told: Told, console: Console) -> None:
+    """One request with its waterfall. What comes from outside is printed as text and nothing else."""
+    record = told.record
+    console.print(_head(record), soft_wrap=True)
+    for line in _about(told):
+        console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+    at = 0.0
+    for phase in record.phases:
+        console.print(_line(phase, at, record.e2e or 0.0), soft_wrap=True)
+        at += phase.seconds or 0.0
+    console.print()
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people."""
+    if value is None:
+        return "unknown"
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.1f} ms"
+
+
+def _asked(args: argparse.Namespace) -> tuple[Asked, str]:
+    words = list(args.words)
+    many = args.slowest if args.slowest is not None else args.newest
+    if many is not None and not 1 <= many <= MOST:
+        raise UsageError(f"--slowest and --newest are for 1 to {MOST} requests")
+    name = words.pop(0) if many is None and words else ""
+    if many is None and not name:
+        raise UsageError("say which request: kvitals trace ID, or --slowest N, or --newest N")
+    if len(words) > 1:
+        raise UsageError(f"`{words[1]}` is one word too many: there is one agent or recording at a time")
+    source = words[0] if words else agent_of(configuration(args))
+    return Asked(name, args.slowest or 0, args.newest or 0, args.tenant), source
+
+
+def _say_none(asked: Asked, source: str, console: Console) -> None:
+    what = f"no request {asked.name}" if asked.name else "no requests"
+    console.print(
+        Text(
+            f"{_plain(what)} at {source}. Requests are known where spans, a request log or a tap tell of them:"
+            " docs/requests.md. The newest ones come some seconds after their end."
+        ),
+        soft_wrap=True,
+    )
+
+
+def _head(record: RequestRecord) -> Text:
+    line = Text(_plain(record.id), style="bold")
+    line.append(f"  {record.outcome}", style=OUTCOMES[record.outcome])
+    if record.status is not None:
+        line.append(f" {record.status}", style="dim")
+    line.append(f"  {seconds(record.e2e)}", style="bold")
+    line.append(f"  first token {seconds(record.ttft)}")
+    if record.itl is not None:
+        line.append(f", then one each {seconds(record.itl)}")
+    if not record.complete:
+        line.append("  incomplete", style="yellow")
+    return line
+
+
+def _about(told: Told) -> list[str]:
+    record = told.record
+    tenant = record.tenant or "unknown"
+    who = f"{tenant} ({told.tenant_name})" if told.tenant_name and told.tenant_name != tenant else tenant
+    engines = ", ".join(f"{role} {engine}" for role, engine in sorted(record.engines.items())) or "unknown"
+    counts = (
+        f"prompt {_count(record.prompt_tokens)}, {_count(record.cached_tokens)} of it cached,"
+        f" output {_count(record.output_tokens)}"
+    )
+    if record.external_tokens is not None:
+        counts += f", {record.external_tokens} supplied from elsewhere"
+    how = ", ".join(text for text in (record.finish, record.error, record.model, record.lora) if text)
+    lines = [
+        f"{moment(record.start)}  trace {record.trace or 'unknown'}  tenant {who}",
+        f"engine {engines}  tokens: {counts}" + (f"  {how}" if how else ""),
+        f"seen by {', '.join(record.observers)}",
+    ]
+    return [_plain(line) for line in lines]
+
+
+def _line(phase: Phase, at: float, whole: float) -> Text:
+    """A phase's name, seconds and bar. `~`: derived and not measured."""
+    mark = {"measured": " ", "derived": "~", "unknown": "?"}[phase.source]
+    line = Text(f"  {phase.name:<{NAME_WIDTH}}{seconds(phase.seconds):>10} {mark} ")
+    if phase.seconds is not None and whole > 0:
+        left = round(min(at / whole, 1.0) * BAR_WIDTH)
+        width = max(1, round(min((at + phase.seconds) / whole, 1.0) * BAR_WIDTH) - left)
+        line.append(" " * min(left, BAR_WIDTH - 1) + "█" * width, style=STYLES.get(phase.name, ""))
+        line.append(" " * (BAR_WIDTH - left - width) + f" {phase.seconds / whole:4.0%}")
+    if phase.why:
+        line.append(f"  {_plain(phase.why)}", style="dim")
+    return line
+
+
+def _count(tokens: int | None) -> str:
+    return "unknown" if tokens is None else str(tokens)
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
