@@ -18,7 +18,9 @@ import msgspec
 from agent import discovery, objectives
 from agent.config import Config, ConfigError, Target
 from agent.discovery import DiscoveryError, Finder
+from agent.exports.otlp import OtlpOut
 from agent.families import CONFIGURATION, VERSION
+from agent.gauge_rows import GaugeRows
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
@@ -40,6 +42,7 @@ MAX_SERIES = 200_000
 MAX_TARGET_SERIES = 20_000  # within the window, those that ended included
 WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
+EXPORTS_SECONDS = 5.0
 ENDED = ("gone", "replaced")
 GPU_EXPORTER = "dcgm"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -92,6 +95,9 @@ class Node:
         self._requests: RequestSide | None = None  # once some part came, which tells whether the node is this one
         self._request_senses: RequestSenses | None = None
         self._parts_in: PartsIn | None = None
+        self._otlp_out: OtlpOut | None = None
+        self._exports = GaugeRows(self.window, "exports")
+        self._exports_at = 0.0  # when it was said how they fare
         self._is_recorded = False
         self._engines = SeenEngines(self.window)
 
@@ -114,6 +120,14 @@ class Node:
             self._requests = RequestSide(self.window, labels, self._engines, self._engines.waited, top)
             self._parts_in = PartsIn(self.window, labels)
         return self._requests
+
+    def send_traces(self, version: str) -> None:
+        """From now on send records of requests as traces, where the configuration says so. `version`: of kvitals."""
+        settings = self.config.otlp_out
+        if settings is not None:
+            self._otlp_out = OtlpOut(settings, self._node_labels(), self.requests.objective, version)
+            self._otlp_out.open()
+            self.requests.send = self._otlp_out.offer
 
     def take_parts(self, record: PartsRecord) -> bool:
         """Keep parts that somebody sent for the next `read`. False where there is no room, or nobody listens."""
@@ -209,6 +223,8 @@ class Node:
         await self._sense.close()
         if self._request_senses is not None:
             await self._request_senses.close()
+        if self._otlp_out is not None:
+            await self._otlp_out.close()
 
     def expect(self, meta: Mapping[str, Any]) -> None:
         """Watch the targets of a recording, as its header names them. Raises ConfigError.
@@ -238,6 +254,8 @@ class Node:
     def feed(self, captured: Captured) -> None:
         """Take one record into the window."""
         record = decode(captured)
+        if record is not None:
+            self._say_exports(record.t)
         if isinstance(record, PartsRecord):
             self._feed_parts(record)
             return
@@ -350,6 +368,12 @@ class Node:
             self._parts_in.feed(record)
         side.feed(record)
         side.advance(record.t)
+
+    def _say_exports(self, t: float) -> None:
+        """How sending elsewhere fares, every few seconds."""
+        if self._otlp_out is not None and not 0 <= t - self._exports_at < EXPORTS_SECONDS:
+            self._exports_at = t
+            self._exports.write(t, self._otlp_out.status().series(self._node_labels()))
 
     def _name_engines(self, key: str) -> None:
         """How observers of requests may call the engines of a target."""

@@ -77,7 +77,7 @@ class Sampler:
 
     def __init__(self, share: float, objective: Objective) -> None:
         """`share` is that of requests which are nothing special."""
-        self._limit = round(share * 2**56)
+        self._threshold = round((1.0 - share) * 2**56)
         self._objective = objective
         self._slowest = {"ttft": _Top(), "e2e": _Top()}
 
@@ -90,7 +90,7 @@ class Sampler:
         goal = self._objective(record)
         if any(top) or (goal is not None and record.ttft is not None and record.ttft > goal):
             return SLOW
-        return SHARE if _chance(record) < self._limit else ""
+        return SHARE if _chance(record) >= self._threshold else ""
 
 
 class _Top:
@@ -114,7 +114,8 @@ class _Top:
 
 
 def _chance(record: RequestRecord) -> int:
-    """56 bits, the trace's own random ones: whoever samples by them keeps the same traces."""
+    """56 bits, the trace's own random ones as OpenTelemetry's consistent sampling has them: whoever samples by them
+    keeps the same traces."""
     try:
         return int(record.trace[-14:], 16)
     except ValueError:

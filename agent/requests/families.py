@@ -170,6 +170,10 @@ class Families:
         self._dirty_engines: set[str] = set()
         self._epoch: float | None = None
 
+    def label(self, tenant: str) -> str:
+        """Under which name a tenant has series."""
+        return tenant if tenant in self._tenants else OTHER
+
     def add(self, record: RequestRecord) -> None:
         """Count one request."""
         engine = self._engine_name(record.engines.get("unified") or record.engines.get("decode") or "")

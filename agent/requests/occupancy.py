@@ -173,7 +173,7 @@ class _Tally:
             return None
         in_tokens = self._told >= MOST * seconds and bool(self._tokens.any())
         amounts = self._tokens if in_tokens else self._requests
-        there = [(float(amounts[number]), names[number]) for number in np.flatnonzero(amounts)]
+        there = [(float(amounts[number]), names[int(number)]) for number in np.flatnonzero(amounts)]
         ranked = sorted(there, key=lambda one: (-one[0], one[1]))
         rest = sum(amount for amount, _ in ranked[TOP:])
         if rest:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agent.requests import assembly
 from agent.requests.assembly import Assembly
 from agent.requests.families import Exemplar, Families
+from agent.requests.objectives import TtftObjectives
 from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.phases import Waited
 from agent.requests.record import RequestRecord
 from agent.requests.stitch import LIMITS, Limits, Stitcher
-from agent.requests.store import Store
+from agent.requests.store import MAX_RECORDS, Store
+from agent.requests.tail_families import Tails
 from series.types import Labels
 from series.window import Window
 
@@ -41,6 +43,9 @@ class RequestSide:
         self.store = Store()
         self._assembly = Assembly(engines, waited)
         self._families = Families(window, labels, engines.labels, top)
+        self.objective = TtftObjectives(window)
+        self.tails = Tails(window, labels, engines.labels, self.objective, self._families.label)
+        self.send: Callable[[RequestRecord], None] | None = None  # who else is given each record
         self._stitcher = Stitcher(self._give, engines.role, limits)
         self._is_used = False
 
@@ -55,6 +60,8 @@ class RequestSide:
             self._stitcher.advance(t)
             if self._families.due(t):
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
+            if self.tails.due(t):
+                self.tails.look(t, self.store.newest(MAX_RECORDS))
 
     def flush(self) -> None:
         """Give out everything: nothing more is to come."""
@@ -68,3 +75,5 @@ class RequestSide:
         record: RequestRecord = self._assembly.record(parts, whole)
         self.store.add(record)
         self._families.add(record)
+        if self.send is not None:
+            self.send(record)

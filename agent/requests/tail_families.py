@@ -119,7 +119,8 @@ def families(
     behind = report.behind
     if behind is not None:
         for i, occupant in enumerate(behind.occupants):
-            tenant = tenant_label(occupant.tenant) if i < MAX_BEHIND else OTHER
+            tenant = occupant.tenant if i < MAX_BEHIND else OTHER
+            tenant = tenant if tenant in (UNKNOWN, OTHER) else tenant_label(tenant)
             key = named("kvitals_tail_behind_share", tenant=tenant)
             found[key] = found.get(key, 0.0) + occupant.share
         if behind.own is not None:

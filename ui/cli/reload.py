@@ -108,8 +108,9 @@ class Reload:
             for key in keys
             if getattr(getattr(now, table), key) != getattr(getattr(self._at_start, table), key)
         ]
-        if now.otlp != self._at_start.otlp:
-            changed.append("[otlp]")
+        changed += [
+            f"[{table}]" for table in ("otlp", "otlp_out") if getattr(now, table) != getattr(self._at_start, table)
+        ]
         return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []
 
     def _paths(self) -> list[Path]:

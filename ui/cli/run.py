@@ -73,6 +73,7 @@ async def _run(args: argparse.Namespace) -> None:
     reload = Reload(pipeline, partial(_setup_of, args), status_console())
     for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
         console.print(line, style="dim", markup=False)
+    pipeline.node.send_traces(version("kvitals"))
     try:
         async with _served(pipeline, time.time, args, console, lambda: reload.status):
             _where(args, pipeline, console)

@@ -29,16 +29,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from agent.config import Otlp, OtlpOutTable
+from agent.config import Config, Otlp, OtlpOutTable
 from agent.exports import otlp
 from agent.exports.otlp import OtlpOut, Sampler, read_headers
 from agent.exports.otlp_spans import SCOPE, SpanMaker, named
-from agent.requests.part import PHASES
+from agent.requests.part import PHASES, PartsRecord
 from agent.requests.record import Phase, RequestRecord, SpanRef
+from agent.requests.stitch import LIMITS
 from agent.senses.otlp import OtlpSense
+from agent.service import Node, encode
 from rules.loader import family_of, load
 from rules.span_map import load_span_maps
+from series.promql import evaluate
 from series.types import METRIC_NAME
+from tests.unit.requests.parts import llm, tap
 
 TRACE, TAP, CLIENT, ENGINE = "0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "1" * 16, "2" * 16
 START = 1_700_000_000.0
@@ -583,3 +587,29 @@ def test_families_are_known() -> None:
         assert family is not None
         assert set(labels) - {METRIC_NAME, "node"} <= set(known[family].labels)
     assert {labels.get("state"): value for labels, value in series.items() if "state" in labels} == {"unknown": 1.0}
+
+
+async def test_a_node_sends_what_it_put_together() -> None:
+    async with over_http() as collector:
+        node = Node(Config(otlp_out=OtlpOutTable(endpoint=collector.endpoint, sample=1.0)))
+        node.send_traces("1.2")
+        now = time.time()
+        made = (tap(1, now), llm(1, now, parent="a000000000000001"))
+        node.feed(encode(PartsRecord(t=now, source="tap", parts=made)))
+        node.feed(encode(PartsRecord(t=now + LIMITS.settle + 1, source="tap", parts=())))
+        await until(lambda: len(collector.spans) > 0)
+        node.feed(encode(PartsRecord(t=now + 60, source="tap", parts=())))
+        await node.close()
+    found = {span.name: span for span in collector.spans}
+    assert set(found) == {"kvitals.request", "kvitals.gateway", "kvitals.queue", "kvitals.prefill", "kvitals.decode"}
+    assert found["kvitals.request"].span_id.hex() == "a000000000000001"  # which vLLM's span is below
+    state = evaluate("kvitals_export_state", node.window, now + 60)
+    assert not isinstance(state, float)
+    assert [(labels["state"], value) for labels, value in state] == [("ok", 1.0)]
+
+
+async def test_a_node_without_the_table_sends_nothing() -> None:
+    node = Node(Config())
+    node.send_traces("1.2")
+    assert node.requests.send is None
+    await node.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.requests.part import PHASES
+from agent.requests.part import PHASES, PartsRecord
 from agent.requests.record import Phase, RequestRecord
 from agent.requests.tail import (
     MIN_BULK,
@@ -20,9 +20,13 @@ from agent.requests.tail import (
     spent,
 )
 from agent.requests.tail_families import Tails, families
+from agent.service import encode
 from rules.loader import family_of, load
+from series.promql import evaluate
 from series.types import METRIC_NAME, Matcher, MatchOp
 from series.window import Window
+from tests.unit.requests.parts import llm, tap
+from tests.unit.requests.test_request_side import T, node, page
 
 START, END = 1_000.0, 2_000.0
 
@@ -380,3 +384,29 @@ def test_tails_of_engines_pools_and_the_node() -> None:
     assert tails.reports == []
     ended = window.select(now, 1_539.0, 1_541.0)
     assert all((frame.values[-1] != frame.values[-1]).all() for frame in ended)
+
+
+def test_a_node_explains_the_tail_of_its_engines() -> None:
+    """From parts to families, with the objective that the configuration has for the engine."""
+    made, key = node()
+    slow = {"queue": 4.0, "prefill": 0.2, "decode": 0.1}
+    for n in range(60):
+        if n % 5 == 0:
+            made.feed(page(key, T + n))
+        engine = {"phases": slow, "ttft": 4.3, "start": T + n - 4.5} if n % 10 == 9 else {}
+        outer = {"ttft": 4.3, "start": T + n - 4.51} if engine else {}
+        parts = (tap(n, T + n, engine="127.0.0.1:8000", **outer), llm(n, T + n, engine="", **engine))
+        made.feed(encode(PartsRecord(t=T + n, source="tap", parts=parts)))
+    for after in (70, 101):
+        made.feed(page(key, T + after))
+    (report,) = (r for r in made.requests.tails.reports if r.over["scope"] == "engine" and r.of == "ttft")
+    assert (report.by, report.threshold, report.tail) == ("objective", 2.0, 6)
+    assert report.over["engine"] == "127.0.0.1:8000/0"
+    assert report.dominant is not None and report.dominant.name == "queue"
+    found = evaluate('kvitals_tail_phase_share{scope="engine",of="ttft",phase="queue"}', made.window, T + 101)
+    assert not isinstance(found, float)
+    assert [(labels["engine"], value) for labels, value in found] == [
+        ("127.0.0.1:8000/0", pytest.approx(0.97, abs=0.05))
+    ]
+    signal = load().signals["tail_queue_share"]
+    assert signal.samples is not None and signal.samples.min == MIN_TAIL
