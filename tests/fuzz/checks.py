@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Set
 from functools import cache
 
 import numpy as np
@@ -103,13 +104,18 @@ class _Target:
         self.key = f"http://h:{port}/metrics"
         self.parser = PageParser()
         self.translator = Translator(window, self.key, Identity(f"h:{port}"), _maps())
+        self.folded: set[Labels] = set()  # families' series that several raw ones made up once
 
     def take(self, t: float, page: bytes) -> str:
         try:
             parsed = self.parser.parse(page)
         except ExpositionError as error:
             return self.translator.bad(t, error.reason, str(error), 0.1).reason
-        return self.translator.good(t, parsed, 0.1, len(page)).reason
+        reason = self.translator.good(t, parsed, 0.1, len(page)).reason
+        reading = self.translator.reading
+        raw = Counter(meaning.labels for meaning in reading.meanings if meaning) if reading else Counter[Labels]()
+        self.folded |= {labels for labels, times in raw.items() if times > 1}
+        return reason
 
     def now(self) -> dict[Labels, float]:
         """The newest samples of its families."""
@@ -150,17 +156,18 @@ def _check_limits(window: Window, hostile: _Target) -> None:
     assert all(np.diff(frame.times).min(initial=1.0) > 0 for frame in frames)
     restarts = [f.values for f in window.select([_RESTARTS], -math.inf, math.inf)]
     if not any((np.nan_to_num(cells) > 0).any() for cells in restarts):
-        _check_sums(window.group(hostile.key).select(_EVERYTHING, -math.inf, math.inf))
+        _check_sums(window.group(hostile.key).select(_EVERYTHING, -math.inf, math.inf), hostile.folded)
     engines = {x["engine"] for x in labels if x.name == "kvitals_target_up"}
     assert len(engines) <= MAX_RANKS + 3
 
 
-def _check_sums(frame: Frame | None) -> None:
-    """A sum that falls while its count does not would be taken for a reset, and all of it added."""
+def _check_sums(frame: Frame | None, folded: Set[Labels]) -> None:
+    """A sum that falls while its count does not would be taken for a reset, and all of it added. Of several raw series
+    that became one, some may be gone."""
     place = {labels: i for i, labels in enumerate(frame.labels)} if frame else {}
     for labels, column in place.items():
         count = place.get(labels.with_(__name__=labels.name.removesuffix("_sum") + "_count"))
-        if frame is None or count is None or not labels.name.endswith("_sum"):
+        if frame is None or count is None or not labels.name.endswith("_sum") or labels in folded:
             continue
         both = frame.values[:, [column, count]]
         with np.errstate(invalid="ignore"):
