@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others record bench bench-agent bench-otlp fuzz lock clean
+.PHONY: help run test check format system lab live live-others record bench bench-agent bench-otlp bench-requests fuzz lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ fuzz: $(VENV)/.dev ## mutated pages at the page parser and at every engine map, 
 
 bench-otlp: $(VENV)/.dev ## spans to parts of requests, directly and over gRPC and HTTP
 	@$(BIN)/python -m benchmarks.otlp
+
+bench-requests: $(VENV)/.dev ## parts to requests, with records, tenants and series
+	@$(BIN)/python -m benchmarks.requests
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
