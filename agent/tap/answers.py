@@ -155,7 +155,9 @@ class Gaps:
     def p99(self) -> float | None:
         """The nearest rank, as precise as what was kept."""
         ordered = sorted(self._kept)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] if ordered else None
+        if not ordered:
+            return None
+        return min(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], self.largest)  # kept less precisely
 
 
 @dataclass

@@ -134,6 +134,7 @@ class Pair(asyncio.Protocol):
         self._answer_head = bytearray()  # of a response, so far
         self._answer_body: Body | None = None  # once its head is there
         self._keep = False  # whether the connections outlive the response
+        self._used = False  # whether a response has come on them
         self._tunnel = False  # whether both sides have left HTTP
         self._draining = False  # whether the connection ends with its request
         self._peer = ""
@@ -338,6 +339,7 @@ class Pair(asyncio.Protocol):
             self._entry.content(content, now)
         if self._answer_body.done:
             self._end_entry()
+            self._used = True
             keep = self._keep and self._request_done and not over
             self._forget_request()
             if not keep:
@@ -348,12 +350,16 @@ class Pair(asyncio.Protocol):
                 self._next_request()
 
     def upstream_lost(self, error: Exception | None) -> None:
-        """Its connection is gone. What the client has not got yet it will not get, and it shall know."""
+        """Its connection is gone. What the client has not got yet it will not get, and it shall know.
+
+        Where it ended an idle connection while the next request was on its way, the client sees that as it is: those
+        that keep connections know it and try again.
+        """
         self._server = None
         whole = self._answer_body is not None and self._answer_body.by_close and error is None
         if self._request is None or self._tunnel or whole:
             self._end_entry()
-        elif self._answer_body is None and not self._client.is_closing():
+        elif self._answer_body is None and not self._used and not self._client.is_closing():
             self._books.failures["closed"] += 1
             self._fail("upstream_closed", f"{self._upstream.url} closed the connection without an answer; see its log")
             return

@@ -71,6 +71,7 @@ def test_the_configuration_counts_where_the_options_say_nothing() -> None:
         (["--listen", "8100"], "--listen"),
         (["--admin", "x"], "--admin"),
         (["--router", "--engine", "a"], "--router"),
+        (["--engine", "a\nb"], "--engine"),
         (["--max-connections", "0"], "--max-connections"),
         (["--drain", "soon"], "--drain"),
     ],

@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import json
 import socket
+import ssl
 import time
 
 import pytest
+import trustme
 from tap_stage import LAST, STREAM, Call, Client, chunk, event, post, staged, until
 
 from agent.tap import relay
@@ -665,6 +667,51 @@ async def test_an_upstream_that_closes_without_an_answer_is_a_502() -> None:
         await client.send(post())
         assert (await told(client))[0] == 502
         assert (await stage.part()).error == "upstream_closed"
+
+
+async def test_a_used_connection_that_ends_under_a_request_ends_for_the_client_too() -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.body(2)
+        await call.say(OK)
+        await call.request()  # and nothing more, as if it had crossed the end of an idle connection
+
+    async with staged(script) as stage:
+        client = await stage.client()
+        await client.send(post() + post())
+        assert await client.rest() == OK
+        assert (await stage.part(2)).error == "upstream_closed"
+
+
+async def test_an_upstream_with_tls_is_checked_and_streams_pass() -> None:
+    authority = trustme.CA()
+    served, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(served)
+    authority.configure_trust(trusting)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = Call(reader, writer)
+        await call.request()
+        await call.body(2)
+        await call.say(STREAM + event("a") + LAST)
+        writer.close()
+
+    async def unused(_: Call) -> None:
+        pass
+
+    secure = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=served)
+    port = secure.sockets[0].getsockname()[1]
+    async with staged(unused) as stage:
+        stage.tap.upstream = relay.Upstream("127.0.0.1", port, trusting)
+        client = await stage.client()
+        await client.send(post())
+        assert await client.rest() == STREAM + event("a") + LAST
+        stage.tap.upstream = relay.Upstream("127.0.0.1", port, ssl.create_default_context())
+        client = await stage.client()
+        await client.send(post())
+        code, message = await told(client)
+        assert code == 502 and "certificate" in message.lower()
+    secure.close()
 
 
 # -- the end -----------------------------------------------------------------------------------------------
