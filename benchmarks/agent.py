@@ -3,13 +3,14 @@
     python -m benchmarks.agent [--seconds 600] [--engines 8] [--gpus 8]
 
 A server process serves the changing pages over HTTP on loopback. `kvitals run --no-web`, as a user starts it, scrapes
-them, translates them, evaluates all signals, judges all rules, builds the document with its evidence, saves its memory
-and looks at its configuration file; a Prometheus scrapes the same pages and judges nothing. What is counted is the CPU
-time of the whole process, all threads, from the end of the warm-up on. Nobody asks either for anything meanwhile.
+them, reads the node's own senses, translates the pages, evaluates all signals, judges all rules, builds the document
+with its evidence, saves its memory and looks at its configuration file; a Prometheus scrapes the same pages and judges
+nothing. What is counted is the CPU time of the whole process, all threads, from the end of the warm-up on. Nobody asks
+either for anything meanwhile.
 
 A third process does the same cycles and says what its parts cost, and a fourth is the same agent with a window of a
-minute, whose memory must stand still within the run as the other's does after its half an hour. Exits with 1 when a
-budget does not hold.
+minute: what its memory grows by in ten minutes is not the window, which is full after half an hour. Exits with 1 when
+a budget does not hold.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ async def cycle(targets: int) -> None:
     print(json.dumps({part: seconds / max(cycles, 1) for part, seconds in spent.items()}))
 
 
-_PARTS = ("HTTP", "parse and translate", "signals", "rules", "document", "save memory")
+_PARTS = ("read: HTTP, senses", "parse and translate", "signals", "rules", "document", "save memory")
 
 
 def report(used: dict[str, Used], parts: dict[str, float], seconds: float, targets: int) -> bool:
