@@ -88,6 +88,7 @@ async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() ->
         await to.open()
         for number in range(MAX_WAITING + 7):
             to.add(part(number))
+        assert to.waiting == MAX_WAITING
         await until(lambda: not to.reaches_agent)
         assert to.waiting <= MAX_WAITING
         async with listening(port) as back:

@@ -422,6 +422,24 @@ async def test_many_requests_sent_ahead_are_bounded_and_all_answered() -> None:
         await sending
 
 
+async def test_what_is_sent_ahead_of_a_slow_answer_waits_at_the_client() -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.until_gone()
+
+    async with staged(script) as stage:
+        client = await stage.client()
+        sending = asyncio.create_task(client.send(post(b"{}") * (256 << 10)))  # 25 MB
+        await until(lambda: bool(stage.calls and stage.calls[0].requests))
+        (pair,) = stage.tap._pairs._open  # type: ignore[union-attr]
+        await until(lambda: pair._held == {"too far ahead"})
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        assert len(pair._ahead) < 1 << 20
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
 async def test_an_idle_connection_ends_when_the_upstream_ends_it() -> None:
     async def script(call: Call) -> None:
         await call.request()
