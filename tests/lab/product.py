@@ -39,7 +39,8 @@ def kvitals_command(given: str | None = None) -> list[str]:
 def configuration(servers: Sequence[Server]) -> str:
     """A kvitals.toml that tells each target's name and role."""
     tables = [
-        f'[[target]]\nurl = "{server.url}"\nname = "{server.name}"\nlabels = {{role = "{server.role}"}}\n'
+        f'[[target]]\nurl = "{server.url}"\nname = "{server.name}"\n'
+        + (f'labels = {{role = "{server.role}"}}\n' if server.role else "")
         for server in servers
     ]
     return "\n".join(["[agent]\ndiscover = false\n", *tables])

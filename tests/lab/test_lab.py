@@ -286,7 +286,9 @@ def test_an_unknown_scenario_is_told_with_those_there_are():
 
 def test_what_is_added_to_an_environment_is_installed_behind_its_host():
     assert _with_hosts(["nixl", "vllm", "dynamo"]) == ["vllm", "nixl", "dynamo"]
-    with pytest.raises(LabError, match="no system called tgi; there are vllm, nixl, sglang, dynamo"):
+    with pytest.raises(
+        LabError, match="no system called tgi; there are vllm, nixl, sglang, sglang-traces, router, dynamo"
+    ):
         _with_hosts(["tgi"])
 
 

@@ -3,10 +3,10 @@
     python pd_proxy.py --port 8203 --prefill http://127.0.0.1:8201 --decode http://127.0.0.1:8202
 
 Each request goes to the prefill engine for one token, then, with the `kv_transfer_params` that came back, to the decode
-engine, whose stream is passed on; trace and request id go with both. Two things go wrong on request: a decode is put off
-for `--hand-over` seconds, as a queue in front of the decode engine would, and tried again for `--retry` seconds while it
-fails, as routers do; and the clients of the tenant `--hangs-up` are gone when their prefill is done, so that no decode
-follows.
+engine, whose stream is passed on; trace and request id go with both. Two things go wrong on request: a decode is put
+off for `--hand-over` seconds, as a queue in front of the decode engine would, and tried again for `--retry` seconds
+while it fails, as routers do; and the clients of the tenant `--hangs-up` are gone when their prefill is done, so that
+no decode follows.
 """
 
 from __future__ import annotations
