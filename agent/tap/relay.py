@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import struct
@@ -227,8 +228,8 @@ class Pair(asyncio.Protocol):
         except OSError as error:  # TimeoutError and the failures of TLS too
             self._connecting = None
             self._books.failures["connect"] += 1
-            why = "it does not answer" if isinstance(error, TimeoutError) else error.strerror or type(error).__name__
-            self._fail("upstream_unreachable", f"can not connect to {self._upstream.url} ({why}); is the engine up?")
+            message = f"can not connect to {self._upstream.url} ({_why(error)}); is the engine up?"
+            self._fail("upstream_unreachable", message)
             return
         self._connecting = None
         if self._client.is_closing():
@@ -463,6 +464,15 @@ _REASONS = {
     503: b"Service Unavailable",
     505: b"HTTP Version Not Supported",
 }
+
+
+def _why(error: OSError) -> str:
+    """Why there is no connection, in words."""
+    if isinstance(error, TimeoutError):
+        return f"no answer in {CONNECT_SECONDS:g} s"
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # what asyncio says repeats the address
+    return error.strerror or type(error).__name__
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

@@ -670,7 +670,7 @@ async def test_an_upstream_that_is_down_is_a_502_that_says_what_to_do() -> None:
         await client.send(post())
         code, message = await told(client)
         part = await stage.part()
-    assert code == 502 and "is the engine up?" in message
+    assert code == 502 and "(Connection refused); is the engine up?" in message
     assert (part.status, part.error) == (502, "upstream_unreachable")
     assert stage.tap.books.failures == {"connect": 1}
 
