@@ -23,6 +23,7 @@ from agent.exports.api import allowed_hosts, build_app
 from agent.exports.requests import Requests
 from agent.places import state_directory
 from rules.finding import Source, encode
+from series.promql import PromQLError
 from ui.alerting import groups
 from ui.cli.common import UsageError, add_judging_options, setup, status_console
 from ui.cli.reload import LOOK_SECONDS, Reload
@@ -99,15 +100,24 @@ async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, conso
         pipeline.feed(await pipeline.node.read())
         now = time.time()
         reload.say(now)
-        pipeline.observe(now)
-        document = pipeline.triage()
-        if document.verdict != before:
-            console.print(f"{time.strftime('%H:%M:%S')}  {document.verdict}")
-            before = document.verdict
+        verdict = _judged(pipeline, now)
+        if verdict != before:
+            console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
+            before = verdict
         with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
             save_state(state, pipeline.judge.memory)
         await _pause(begun + pipeline.setup.config.agent.interval, reload, search, stop, hangup)
     search.stop()
+
+
+def _judged(pipeline: Pipeline, now: float) -> str:
+    """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
+    leaves the moment out and ends nothing."""
+    try:
+        pipeline.observe(now)
+        return pipeline.triage().verdict
+    except PromQLError as error:
+        return f"Not judged this time: {error}."
 
 
 def _hangups(stop: asyncio.Event) -> asyncio.Event:

@@ -1,0 +1,26 @@
+"""`kvitals run` goes on when a moment can not be judged."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from series.promql import PromQLError
+from ui.cli.run import _judged
+from ui.pipeline import Pipeline
+
+
+def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
+    """A query's time is by the clock, so a machine that stands still for some seconds makes one fail."""
+
+    def observe(at: float) -> None:
+        raise PromQLError("the query took too long")
+
+    assert _judged(cast(Pipeline, SimpleNamespace(observe=observe)), 1.0) == (
+        "Not judged this time: the query took too long."
+    )
+
+
+def test_a_moment_that_can_be_judged_is() -> None:
+    seen: list[float] = []
+    pipeline = SimpleNamespace(observe=seen.append, triage=lambda: SimpleNamespace(verdict="All is well."))
+    assert _judged(cast(Pipeline, pipeline), 2.0) == "All is well."
+    assert seen == [2.0]
