@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others record bench bench-agent bench-otlp bench-requests fuzz lock clean
+.PHONY: help run test check format system lab live live-others record bench bench-agent bench-tap bench-otlp bench-requests fuzz lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECO
 fuzz: $(VENV)/.dev ## mutated pages at the page parser and at every engine map, FUZZ_SECONDS (600) each
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[fuzz]' || echo 'Without atheris: mutations at random.'
 	@for check in parser families; do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
+
+bench-tap: $(VENV)/.dev ## what the tap adds to requests, beside nginx where it is installed
+	@$(BIN)/python -m benchmarks.tap
 
 bench-otlp: $(VENV)/.dev ## spans to parts of requests, directly and over gRPC and HTTP
 	@$(BIN)/python -m benchmarks.otlp
