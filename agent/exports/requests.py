@@ -125,7 +125,9 @@ class _Taking:
             return _refused(400, "source must be a name of small letters, digits, _ and -, such as tap")
         bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
         if bad is not None:
-            return _refused(400, f"part {bad} has a text that is too long, or too many ids or phases")
+            return _refused(
+                400, f"part {bad} has a text that is too long, too many ids or phases, or a time that is none"
+            )
         if not self._take(record):
             return _refused(
                 429, "too many parts wait to be taken over; send them again", {"Retry-After": RETRY_SECONDS}

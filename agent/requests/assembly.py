@@ -8,7 +8,7 @@ from typing import Protocol
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.phases import Waited, account, of_one_engine
 from agent.requests.record import Phase, RequestRecord, SpanRef
-from agent.requests.sides import Sides, known, length, sort
+from agent.requests.sides import Sides, instant, known, length, sort
 
 MAX_SOURCES = 4_000
 """Different values of a field that are kept; almost all records share a few."""
@@ -384,12 +384,12 @@ def _text(name: str, first: _First, sources: list[tuple[str, str]]) -> str:
 def _times(ranked: Sequence[RequestPart], parts: Sequence[RequestPart]) -> tuple[float, float]:
     """Start by the outermost observer's clock, and the end; where nobody told them, when the parts came."""
     head, came = ranked[0], [p.seen for p in parts]
-    start, end = (head.start, head.end) if head.observer in OUTER else (None, None)
+    start, end = (instant(head.start), instant(head.end)) if head.observer in OUTER else (None, None)
     for told in (ranked, parts):
         if start is None:
-            start = min((p.start for p in told if p.start is not None), default=None)
+            start = min((t for p in told if (t := instant(p.start)) is not None), default=None)
         if end is None:
-            end = max((p.end for p in told if p.end is not None), default=None)
+            end = max((t for p in told if (t := instant(p.end)) is not None), default=None)
     first = start if start is not None else end if end is not None else min(came)
     last = end if end is not None else max(first, *came)
     return first, max(first, last)

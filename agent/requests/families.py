@@ -90,31 +90,47 @@ class Histogram:
         return [*((f"{family}_bucket", le) for le in les), (f"{family}_sum", ""), (f"{family}_count", "")]
 
 
+class _Counts:
+    """Counts of requests by outcome and of their tokens; None: not told yet, which is no 0."""
+
+    __slots__ = ("cached", "output", "prompt", "requests", "told")
+
+    def __init__(self) -> None:
+        self.requests: dict[str, float] = {}
+        self.prompt: float | None = None
+        self.output: float | None = None
+        self.cached: float | None = None
+        self.told: float | None = None  # prompt tokens where it was told how many of them were cached
+
+    def add(self, record: RequestRecord, outcome: str) -> None:
+        self.requests[outcome] = self.requests.get(outcome, 0.0) + 1.0
+        prompt, output, cached = record.prompt_tokens, record.output_tokens, record.cached_tokens
+        if prompt is not None:
+            self.prompt = (self.prompt or 0.0) + prompt
+            if cached is not None:
+                self.told = (self.told or 0.0) + prompt
+        if output is not None:
+            self.output = (self.output or 0.0) + output
+        if cached is not None:
+            self.cached = (self.cached or 0.0) + cached
+
+
 class _Tenant:
     """One tenant's numbers, or those of all others."""
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[str, str, str], float] = {}  # family, engine, outcome -> count
+        self.counts: dict[str, _Counts] = {}  # by engine
         self.ttft, self.itl = Histogram(TTFT), Histogram(ITL)
         self.e2e, self.queue = Histogram(E2E), Histogram(QUEUE)
         self.recent = 0.0  # requests of late
         self.last = 0.0  # when the last one came
 
-    def add(self, record: RequestRecord, engine: str, queue: float | None) -> None:
-        counts = self.counts
-        key: tuple[str, str, str] = "kvitals_tenant_requests_total", engine, record.outcome
-        counts[key] = counts.get(key, 0.0) + 1.0
+    def add(self, record: RequestRecord, engine: str, outcome: str, queue: float | None) -> None:
+        counts = self.counts.get(engine)
+        if counts is None:
+            counts = self.counts[engine] = _Counts()
+        counts.add(record, outcome)
         trace, end = record.trace, record.end
-        prompt = record.prompt_tokens
-        for family, tokens in (
-            ("kvitals_tenant_prompt_tokens_total", prompt),
-            ("kvitals_tenant_cached_tokens_total", record.cached_tokens),
-            ("kvitals_tenant_cache_told_tokens_total", prompt if record.cached_tokens is not None else None),
-            ("kvitals_tenant_output_tokens_total", record.output_tokens),
-        ):
-            if tokens is not None:
-                key = family, engine, ""
-                counts[key] = counts.get(key, 0.0) + tokens
         if record.ttft is not None:
             self.ttft.observe(record.ttft, trace, end)
         if record.itl is not None:
@@ -135,12 +151,8 @@ class _Engine:
     """What the request side saw of one engine."""
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[str, str, str], float] = {}  # family, role, outcome -> count
+        self.counts: dict[str, _Counts] = {}  # by role
         self.phases: dict[str, Histogram] = {}
-
-    def count(self, family: str, role: str, outcome: str, amount: float) -> None:
-        key = family, role, outcome
-        self.counts[key] = self.counts.get(key, 0.0) + amount
 
 
 Key = tuple[str, LabelSet]
@@ -177,12 +189,13 @@ class Families:
     def add(self, record: RequestRecord) -> None:
         """Count one request."""
         engine = self._engine_name(record.engines.get("unified") or record.engines.get("decode") or "")
-        queue = self._add_engines(record, engine)
+        outcome = record.outcome
+        queue = self._add_engines(record, engine, outcome)
         tenant = self._place(record.tenant)
         held = self._tenants[tenant]
         held.recent += 1.0
         held.last = max(held.last, record.end)
-        held.add(record, engine, queue)
+        held.add(record, engine, outcome, queue)
         self._dirty_tenants.add(tenant)
         state = "complete" if record.complete else "incomplete"
         self._stitched[state] = self._stitched.get(state, 0.0) + 1.0
@@ -234,16 +247,15 @@ class Families:
         name = name[:MAX_TEXT]
         return name if name in self._engines or len(self._engines) < MAX_ENGINES else OTHER
 
-    def _add_engines(self, record: RequestRecord, engine: str) -> float | None:
+    def _add_engines(self, record: RequestRecord, engine: str, outcome: str) -> float | None:
         """Count it by engine. Returns its queue time."""
-        outcome, trace, end, queue = record.outcome, record.trace, record.end, None
+        trace, end, queue = record.trace, record.end, None
         for role, label in record.engines.items():
             seen = self._seen(self._engine_name(label))
-            seen.count("kvitals_observed_requests_total", role, outcome, 1.0)
-            if record.prompt_tokens is not None:
-                seen.count("kvitals_observed_prompt_tokens_total", role, "", record.prompt_tokens)
-            if record.output_tokens is not None and role != "prefill":
-                seen.count("kvitals_observed_output_tokens_total", role, "", record.output_tokens)
+            counts = seen.counts.get(role)
+            if counts is None:
+                counts = seen.counts[role] = _Counts()
+            counts.add(record, outcome)
         phases = self._seen(engine).phases if engine else None
         for phase in record.phases:
             name, seconds = phase.name, phase.seconds
@@ -312,17 +324,31 @@ class Families:
 
     def _say_tenant(self, tenant: str, said: dict[Key, float]) -> None:
         held, mine = self._tenants[tenant], _of_tenant(tenant)
-        for (family, engine, outcome), count in held.counts.items():
-            labels = (*mine, ("engine", engine), ("outcome", outcome)) if outcome else (*mine, ("engine", engine))
-            said[family, labels] = count
+        for engine, counts in held.counts.items():
+            labels = (*mine, ("engine", engine))
+            for outcome, count in counts.requests.items():
+                said["kvitals_tenant_requests_total", (*labels, ("outcome", outcome))] = count
+            for family, tokens in (
+                ("kvitals_tenant_prompt_tokens_total", counts.prompt),
+                ("kvitals_tenant_output_tokens_total", counts.output),
+                ("kvitals_tenant_cached_tokens_total", counts.cached),
+                ("kvitals_tenant_cache_told_tokens_total", counts.told),
+            ):
+                if tokens is not None:
+                    said[family, labels] = tokens
         for family, histogram in held.histograms():
             _say_histogram(histogram, family, mine, said)
 
     def _say_engine(self, engine: str, said: dict[Key, float]) -> None:
         seen, mine = self._engines[engine], ("engine", engine)
-        for (family, role, outcome), count in seen.counts.items():
-            labels = (mine, ("role", role), ("outcome", outcome)) if outcome else (mine, ("role", role))
-            said[family, labels] = count
+        for role, counts in seen.counts.items():
+            labels = mine, ("role", role)
+            for outcome, count in counts.requests.items():
+                said["kvitals_observed_requests_total", (*labels, ("outcome", outcome))] = count
+            if counts.prompt is not None:
+                said["kvitals_observed_prompt_tokens_total", labels] = counts.prompt
+            if counts.output is not None and role != "prefill":
+                said["kvitals_observed_output_tokens_total", labels] = counts.output
         for phase, histogram in seen.phases.items():
             _say_histogram(histogram, "kvitals_request_phase_seconds", (mine, ("phase", phase)), said)
 

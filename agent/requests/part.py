@@ -22,6 +22,7 @@ OUTER = ("gateway", "router", "proxy", "tap")
 
 MAX_ID = 200
 MAX_IDS = 16
+MAX_TIME = 1e11  # seconds since the epoch
 
 
 class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -73,7 +74,10 @@ class PartsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 def is_bounded(part: RequestPart) -> bool:
-    """Whether its texts are short and its ids and phases few, as those of our own senses are."""
+    """Whether its texts are short, its ids and phases few and its times are some, as those of our own senses are."""
+    times = (part.seen, part.start or 0.0, part.end or 0.0)
+    if not all(0.0 <= t < MAX_TIME for t in times):
+        return False
     texts = (
         *(
             part.system,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent.requests.part import OUTER, RequestPart
+from agent.requests.part import MAX_TIME, OUTER, RequestPart
 
 LONGEST = 1e7
 """Seconds. What is longer is no duration of a request."""
@@ -23,6 +23,11 @@ def length(part: RequestPart) -> float | None:
 def known(seconds: float | None) -> float | None:
     """A duration, or None where there is none or it can not be one."""
     return seconds if seconds is not None and 0.0 <= seconds < LONGEST else None
+
+
+def instant(t: float | None) -> float | None:
+    """A time since the epoch, or None where there is none or it can not be one."""
+    return t if t is not None and 0.0 <= t < MAX_TIME else None
 
 
 @dataclass(slots=True)

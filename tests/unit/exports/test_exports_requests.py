@@ -107,6 +107,7 @@ class TestParts:
             (body(tap(1, T), source="A b"), MSGPACK, 400),
             (body(tap(1, T, tenant="x" * 500)), MSGPACK, 400),
             (body(tap(1, T, ids=tuple(f"request:{n}" for n in range(50)))), MSGPACK, 400),
+            (body(tap(1, T, start=float("nan"))), MSGPACK, 400),
             (body(tap(1, T, model="m" * 200)) * 2, MSGPACK, 400),
             (b"x" * (2 << 20), MSGPACK, 413),
             (body(*[RequestPart(observer="tap", system="s", seen=T)] * (exported.MAX_PARTS + 1)), MSGPACK, 413),
