@@ -18,6 +18,7 @@ from .engines import Engines
 from .install import DEFAULT, RECIPES, install
 from .paths import WRONG, LabError
 from .product import Verdict, kvitals_command, record, triage
+from .requests.plays import PLAYS, put_on, table
 from .scenario import PHASES, SYSTEMS, Scenario, load_scenario, names
 from .stage import Stage
 from .systems import ON_FORK_SERVER
@@ -128,6 +129,17 @@ async def _all_or_nothing(*tasks: asyncio.Task[None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def requests(chosen: Sequence[str], kvitals: Sequence[str], out: Path | None) -> bool:
+    """Play what proves the request side. True when everything was as it should be."""
+    ok = True
+    for name in chosen:
+        _say(f"{name} ...")
+        found = await put_on(name, kvitals, out)
+        print(table(name, found), end="\n\n", flush=True)
+        ok = ok and all(one.ok for one in found)
+    return ok
+
+
 def list_scenarios() -> None:
     print(tables.scenarios([load_scenario(name) for name in names()]))
 
@@ -155,6 +167,11 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument(
         "--system", action="append", choices=SYSTEMS, help="where no scenario is named: all of this system (vllm)"
     )
+    proven = commands.add_parser("requests", parents=[product], help="is each request's record right, live?")
+    proven.add_argument("plays", nargs="*", metavar="PLAY", help=f"of {', '.join(PLAYS)} (all)")
+    proven.add_argument(
+        "--out", type=Path, metavar="DIR", help="record them there, and demand that the replay is the same"
+    )
     return parser
 
 
@@ -178,6 +195,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "live":
                 chosen = args.scenarios or names(args.system or DEFAULT)
                 return 0 if _serve(live(chosen, kvitals_command(args.kvitals))) else 1
+            case "requests":
+                if unknown := [name for name in args.plays if name not in PLAYS]:
+                    raise LabError(f"no play called {', '.join(unknown)}; there are {', '.join(PLAYS)}")
+                folder = args.out.resolve() if args.out else None
+                if folder is not None:
+                    folder.mkdir(parents=True, exist_ok=True)
+                chosen = args.plays or list(PLAYS)
+                return 0 if _serve(requests(chosen, kvitals_command(args.kvitals), folder)) else 1
     except (LabError, TimeoutError) as error:
         print(f"lab: {error or 'took too long'}", file=sys.stderr)
         return 2

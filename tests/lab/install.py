@@ -86,7 +86,7 @@ RECIPES = {
     ),
     "sglang-traces": Recipe(
         HOME / "sglang",
-        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"),
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp"),
         size="10 MB",
         into="sglang",
         stamp_name="kvitals-traces.stamp",

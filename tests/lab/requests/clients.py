@@ -1,0 +1,116 @@
+"""Clients that stream, keep the time by their own clock, hang up where they are told to, and write it all down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+TENANT_HEADER = "x-tenant-id"
+TIMEOUT_S = 90.0
+FINISHED, LEFT, FAILED = "finished", "left", "failed"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One request as it is to be sent."""
+
+    prompt: Sequence[int]  # token ids
+    answer: int  # tokens that the engine is made to generate
+    tenant: str = ""
+    leave_after: int | None = None  # the client hangs up behind so many pieces of output
+    leave_within: float | None = None  # or after so many seconds, whatever came
+
+
+@dataclass
+class Seen:
+    """One request as its client saw it. Durations are seconds, `sent` and `ended` wall-clock times."""
+
+    id: str
+    tenant: str
+    via: str  # tap, or the name of what it was sent to straight
+    prompt: int  # tokens that were sent
+    sent: float = 0.0
+    ended: float = 0.0
+    ttft: float | None = None
+    e2e: float | None = None  # None for a client that left
+    pieces: int = 0  # of output
+    status: str = FAILED
+    http: int | None = None
+    prompt_tokens: int | None = None  # by the response's usage, as all that follow
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+async def ask(session: aiohttp.ClientSession, url: str, order: Order, via: str) -> Seen:
+    """Send one streamed completion. However it ends, its row of the ledger comes back."""
+    seen = Seen(uuid.uuid4().hex, order.tenant, via, len(order.prompt))
+    headers = {"X-Request-Id": seen.id} | ({TENANT_HEADER: order.tenant} if order.tenant else {})
+    seen.sent = time.time()
+    began = time.perf_counter()
+    with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+        try:
+            async with (
+                asyncio.timeout(order.leave_within or TIMEOUT_S),
+                session.post(f"{url}/v1/completions", json=_body(order), headers=headers) as response,
+            ):
+                seen.http = response.status
+                seen.status = await _read(response, order, seen, began)
+                if seen.status == LEFT:
+                    response.close()
+        except TimeoutError:
+            seen.status = LEFT if order.leave_within else FAILED
+    took = time.perf_counter() - began
+    seen.ended = seen.sent + took
+    if seen.status == FINISHED:
+        seen.e2e = took
+    return seen
+
+
+async def one_at_a_time(session: aiohttp.ClientSession, url: str, orders: Sequence[Order], via: str) -> list[Seen]:
+    """Send them one after another."""
+    return [await ask(session, url, order, via) for order in orders]
+
+
+async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, began: float) -> str:
+    async for line in response.content:
+        if not line.startswith(b"data: {"):
+            continue
+        now = time.perf_counter()
+        event = json.loads(line[6:])
+        if event.get("usage"):
+            _note(seen, event["usage"])
+        if not event.get("choices"):
+            continue
+        seen.pieces += 1
+        if seen.ttft is None:
+            seen.ttft = now - began
+        if order.leave_after is not None and seen.pieces >= order.leave_after:
+            return LEFT
+    return FINISHED if response.status == 200 else FAILED
+
+
+def _note(seen: Seen, usage: dict[str, Any]) -> None:
+    seen.prompt_tokens = usage.get("prompt_tokens")
+    seen.output_tokens = usage.get("completion_tokens")
+    seen.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+
+
+def _body(order: Order) -> dict[str, Any]:
+    return {
+        "model": "tiny",
+        "prompt": list(order.prompt),
+        "max_tokens": order.answer,
+        "min_tokens": order.answer,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
