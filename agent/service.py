@@ -44,6 +44,8 @@ WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
 EXPORTS_SECONDS = 5.0
 ENDED = ("gone", "replaced")
+NOBODY = ""
+"""The source of a record of parts that only says what time it is."""
 GPU_EXPORTER = "dcgm"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -360,11 +362,16 @@ class Node:
         return [host, gpu]
 
     async def _read_requests(self) -> list[Record]:
-        return [*await self._request_senses.read()] if self._request_senses is not None else []
+        if self._request_senses is None:
+            return []
+        records: list[Record] = [*await self._request_senses.read()]
+        if not records and self._requests is not None:
+            records.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
+        return records
 
     def _feed_parts(self, record: PartsRecord) -> None:
         side = self.requests
-        if self._parts_in is not None:
+        if self._parts_in is not None and record.source != NOBODY:
             self._parts_in.feed(record)
         side.feed(record)
         side.advance(record.t)

@@ -9,7 +9,7 @@ from agent.records import ScrapeRecord
 from agent.requests.part import PartsRecord
 from agent.requests.record import RequestRecord
 from agent.requests.stitch import LIMITS
-from agent.service import Node, decode, encode
+from agent.service import NOBODY, Node, decode, encode
 from series.capture import Record
 from series.promql import evaluate
 from tests.unit.requests.parts import llm, tap
@@ -115,3 +115,11 @@ def test_records_of_a_source_say_how_it_fares() -> None:
     found = evaluate('kvitals_parts_dropped_total{reason="not_ours"}', made.window, T + 10)
     assert not isinstance(found, float)
     assert [value for _, value in found] == [3.0]
+
+
+def test_without_any_target_time_goes_on_for_requests_too() -> None:
+    made = Node(Config())
+    made.feed(parts(T))
+    assert made.requests.store.newest(10) == []
+    made.feed(encode(PartsRecord(t=T + 60, source=NOBODY, parts=())))
+    assert len(made.requests.store.newest(10)) == 1
