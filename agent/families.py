@@ -12,7 +12,8 @@ Three things are mended on the way, because whoever reads the window could not:
   would take the fall for a reset and add the whole sum. Histograms that share the broken clock lose the
   interval too.
 * A restart is told from the process's start time, or without one from any counter that falls; it is counted,
-  the shifts end, and what was learned from outside the page is forgotten, since flags may have changed.
+  the shifts end, and what was learned from outside the page is forgotten, since flags may have changed. Another
+  program at the same address is one too.
 * Several raw series that are one series here (a label that no family has) are added up.
 """
 
@@ -194,6 +195,10 @@ class Translator:
         system = recognise(page.layout, self._maps, self._prefixes) if page.fresh else None
         if page.fresh and system is None:
             self.forget()
+        elif system is not None and self.reading is not None and system.system != self.reading.system.system:
+            self._begin_anew(self.reading.ranks)  # another program listens there now
+            self._started = None
+            self.forget()
         if page.fresh and system is not None:
             self._compile(t, page.layout, system)
         elif self._plan is not None and (self._outdated or t >= self._again_at):
@@ -367,15 +372,19 @@ class Translator:
         return sorted(columns)
 
     def _restarted(self, plan: _Plan, ranks: Iterable[str]) -> None:
-        for rank in ranks:
-            self._restarts[rank] = self._restarts.get(rank, 0) + 1
         plan.shift[:] = 0.0
         plan.shifted = False
+        self._begin_anew(ranks)
+        self._understood(plan.reading)
+
+    def _begin_anew(self, ranks: Iterable[str]) -> None:
+        """Count a restart and forget what was learned from beside the page."""
+        for rank in ranks:
+            self._restarts[rank] = self._restarts.get(rank, 0) + 1
         self._facts = {source: facts for source, facts in self._facts.items() if source == CONFIGURATION}
         self._info = {source: info for source, info in self._info.items() if source == CONFIGURATION}
         self._outdated = True
         self.wants_facts = True
-        self._understood(plan.reading)
 
     def _adapters_in_use(self, plan: _Plan) -> dict[int, float]:
         """Columns and values of the LoRA families: the newest of the engine's reports holds."""

@@ -23,7 +23,8 @@ from agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
 from series.promql import Vector, evaluate
 from series.window import Window
 
-PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_bytes()
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
+PAGE = (FIXTURES / "vllm-0.32-loaded.prom").read_bytes()
 GOOD = "http://127.0.0.1:1/metrics"
 BAD = "http://127.0.0.1:2/metrics"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -253,6 +254,20 @@ def test_engines_on_one_page_are_limited(churn: int) -> None:
     assert len(everyone) <= MAX_RANKS + 2
     assert pair.ask("max(kvitals_target_up)") == [({}, 1.0)]
     assert pair.dropped() >= 4 * (1000 - MAX_RANKS)
+
+
+def test_another_program_on_the_port_is_a_restart() -> None:
+    pair = Pair()
+    sglang = (FIXTURES / "captured" / "sglang-0.5.23-loaded.prom").read_bytes()
+    for _ in range(2):
+        pair.scrape(PAGE)
+    pair.sense.translator(BAD).learn("version endpoint", {}, {"version": "0.32.0"})
+    for _ in range(2):
+        pair.scrape(sglang)
+    assert [v for _, v in pair.ask('kvitals_engine_restarts_total{engine=~".*:2/0"}')] == [1.0]
+    [(info, _)] = pair.ask('kvitals_engine_info{engine=~".*:2/0"}')
+    assert info["system"] == "sglang" and info["version"] != "0.32.0"
+    assert not pair.ask('kvitals_estimated_flops_per_gpu_total{engine=~".*:2/0"}')  # only vLLM has it
 
 
 def test_unknown_names_are_told_up_to_a_number() -> None:
