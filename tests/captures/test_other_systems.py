@@ -1,4 +1,4 @@
-"""Recorded incidents of systems other than one vLLM: SGLang, a pair over NIXL, Dynamo. Made by tests/lab."""
+"""Recorded incidents of systems other than one vLLM (SGLang, a pair over NIXL, Dynamo), and one more of it."""
 
 import json
 from functools import cache
