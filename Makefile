@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others record bench bench-agent bench-tap bench-otlp bench-requests fuzz lock clean
+.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests fuzz lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ live: lab ## drive each situation on a real vLLM and demand the right verdict
 live-others: $(VENV)/.dev ## the same on SGLang, Dynamo and a vLLM pair over NIXL (4 GB more)
 	@$(BIN)/python -m tests.lab install vllm nixl sglang dynamo
 	@$(BIN)/python -m tests.lab live $(or $(SCENARIOS),--system sglang --system pd --system dynamo)
+
+live-requests: $(VENV)/.dev ## each request's record beside its client's clock and ledger, live
+	@$(BIN)/python -m tests.lab install vllm nixl sglang sglang-traces router
+	@$(BIN)/python -m tests.lab requests $(PLAYS)
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \

@@ -39,7 +39,8 @@ class Seen:
     prompt: int  # tokens that were sent
     sent: float = 0.0
     ended: float = 0.0
-    ttft: float | None = None
+    ttft: float | None = None  # to the first text
+    first: float | None = None  # to the first token, which may be a part of a letter and have no text yet
     e2e: float | None = None  # None for a client that left
     pieces: int = 0  # of output
     status: str = FAILED
@@ -90,7 +91,9 @@ async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, bega
         if not event.get("choices"):
             continue
         seen.pieces += 1
-        if seen.ttft is None:
+        if seen.first is None:
+            seen.first = now - began
+        if seen.ttft is None and any(choice["text"] for choice in event["choices"]):
             seen.ttft = now - began
         if order.leave_after is not None and seen.pieces >= order.leave_after:
             return LEFT

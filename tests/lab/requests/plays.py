@@ -59,7 +59,7 @@ async def put_on(name: str, kvitals: Sequence[str], out: Path | None) -> list[Ch
 
 KEPT = (
     *("id", "trace", "tenant", "tenant_name", "outcome", "engines", "ttft", "e2e", "prompt_tokens", "cached_tokens"),
-    *("external_tokens", "output_tokens"),
+    *("external_tokens", "output_tokens", "sources"),
 )
 
 
