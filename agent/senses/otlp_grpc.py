@@ -8,7 +8,7 @@ import grpc
 
 from agent.config import Otlp
 from agent.senses import otlp_wire
-from agent.senses.otlp import BusyError, Intake
+from agent.senses.otlp_intake import BusyError, Intake
 from agent.senses.otlp_wire import MalformedError
 
 MAX_CALLS = 16

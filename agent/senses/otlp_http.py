@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from agent.config import Otlp
 from agent.senses import otlp_json, otlp_wire
-from agent.senses.otlp import BusyError, Intake
+from agent.senses.otlp_intake import BusyError, Intake
 from agent.senses.otlp_wire import Group, MalformedError
 
 BODY_SECONDS = 10.0

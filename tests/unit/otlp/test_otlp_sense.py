@@ -32,7 +32,7 @@ from span_fixtures import Plain, lines, protobuf, request, span
 
 from agent.config import Otlp
 from agent.requests.part import PartsRecord, RequestPart
-from agent.senses import otlp, otlp_grpc, otlp_http, otlp_json, otlp_messages, otlp_wire
+from agent.senses import otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
 from agent.senses.otlp import OtlpSense
 
 GRPC, HTTP = "grpc", "http"
@@ -233,7 +233,7 @@ async def test_a_broken_span_costs_no_other() -> None:
 
 
 async def test_who_brings_too_much_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_WAITING", 10)
+    monkeypatch.setattr(otlp_intake, "MAX_WAITING", 10)
     async with listening() as sense:
         await call(sense, good(10))
         status, _, headers = await post(sense, good())
@@ -302,8 +302,11 @@ async def test_a_million_empty_spans() -> None:
     payload = wrapped(0x0A, wrapped(0x12, inner))
     async with listening() as sense:
         answer = ExportTraceServiceResponse.FromString(await call(sense, payload))
-        assert answer.partial_success.rejected_spans == 1_000_000 - otlp.MAX_SPANS
-        assert taken(sense) == ([], {"not_ours": otlp.MAX_SPANS, "over_limit": 1_000_000 - otlp.MAX_SPANS})
+        assert answer.partial_success.rejected_spans == 1_000_000 - otlp_intake.MAX_SPANS
+        assert taken(sense) == (
+            [],
+            {"not_ours": otlp_intake.MAX_SPANS, "over_limit": 1_000_000 - otlp_intake.MAX_SPANS},
+        )
 
 
 def wrapped(tag: int, inner: bytes) -> bytes:
