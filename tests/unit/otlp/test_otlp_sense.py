@@ -32,7 +32,7 @@ from span_fixtures import Plain, lines, protobuf, request, span
 
 from agent.config import Otlp
 from agent.requests.part import PartsRecord, RequestPart
-from agent.senses import otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
+from agent.senses import otlp, otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
 from agent.senses.otlp import OtlpSense
 
 GRPC, HTTP = "grpc", "http"
