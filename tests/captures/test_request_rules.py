@@ -1,0 +1,65 @@
+"""What rules on requests say of recordings in which the clients' own ledger tells the truth."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Config
+from diagnoser.judge import Judgement
+from rules.loader import load
+from ui.pipeline import Setup
+from ui.recorded import Judged, judge_recording
+
+FOLDER = Path(__file__).parent / "requests"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.kvcap"))
+
+
+@cache
+def judged(name: str) -> Judged:
+    return judge_recording(FOLDER / f"{name}.kvcap", Setup(load(), Config()))
+
+
+def clients(name: str) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.truth.json").read_text())["clients"]
+    return told
+
+
+def outcome(name: str, code: str) -> str:
+    found: list[Judgement] = [j for j in judged(name).pipeline.judgements if j.rule.code == code]
+    return ", ".join(sorted({j.outcome for j in found}))
+
+
+def signal(name: str, of: str) -> float:
+    (value,) = judged(name).pipeline.judge.signals.known[of].values.values()
+    return value
+
+
+def test_the_tenant_behind_which_others_wait_is_found() -> None:
+    assert outcome("tenants", "TEN04") == "fired"
+    (finding,) = (c for c in judged("tenants").document.causes if c.code == "TEN04")
+    lines = {line.labels.get("tenant") for evidence in finding.evidence for line in evidence.lines}
+    heavy = next(c for c in clients("tenants") if c["tenant"] == "northwind-batch")
+    records = json.loads((FOLDER / "tenants.truth.json").read_text())["records"]
+    assert next(r["tenant"] for r in records if r["tenant_name"] == heavy["tenant"]) in lines
+
+
+def test_who_left_is_counted_as_the_clients_did() -> None:
+    ledger = clients("tenants")
+    left = sum(one["status"] != "finished" for one in ledger) / len(ledger)
+    assert signal("tenants", "aborted_per_request") == pytest.approx(left, abs=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_seen_and_what_the_engine_counts_agree(name: str) -> None:
+    assert outcome(name, "TEL06") in ("clear", "unknown", "n/a, unknown")  # with few requests nothing is said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_tenant_is_blamed_where_none_is_known(name: str) -> None:
+    if not any(one.get("tenant") for one in clients(name)):
+        assert not [c for c in ("TEN03", "TEN04", "TEN05", "TEN07", "TEN08") if "fired" in outcome(name, c)]
