@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement, missing_signals
 from diagnoser.levers import Levers
@@ -63,10 +65,25 @@ class Findings:
 
     def build(self, judgement: Judgement) -> Finding:
         """The finding of one judgement; levers and evidence only where it fired."""
+        rule = judgement.rule
+        fired = judgement.outcome == "fired"
+        value = self._value_of(judgement)
+        return msgspec.structs.replace(
+            self.outline(judgement),
+            conclusion=fill(rule.conclusion, value) if fired else "",
+            measures=self._measures(judgement),
+            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired else [],
+            ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
+            unknowns=self._unknowns(judgement),
+            levers=self._levers.advise(judgement, value) if fired else [],
+            next_check=self._next_check(rule) if fired else "",
+        )
+
+    def outline(self, judgement: Judgement) -> Finding:
+        """As much of a finding as it is ranked by. It costs little, as no query is asked."""
         rule, entity = judgement.rule, judgement.entity
         fired = judgement.outcome == "fired"
         confidence, why = self._confidence(judgement) if fired else (0.0, [])
-        value = self._value_of(judgement)
         id_ = finding_id(rule.code, entity)
         return Finding(
             id=id_,
@@ -84,15 +101,15 @@ class Findings:
             confidence=confidence,
             confidence_words=in_words(confidence) if fired else "",
             confidence_why=why,
-            conclusion=fill(rule.conclusion, value) if fired else "",
-            measures=self._measures(judgement),
-            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired else [],
             explains=[c for c in rule.explains if fired and c in self._fired.get(entity, ())],
             explained_by=self._explained_by(judgement) if fired else [],
-            ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
-            unknowns=self._unknowns(judgement),
-            levers=self._levers.advise(judgement, value) if fired else [],
-            next_check=self._next_check(rule) if fired else "",
+            conclusion="",
+            measures=[],
+            evidence=[],
+            ruled_out=[],
+            unknowns=[],
+            levers=[],
+            next_check="",
         )
 
     def superseded(self, judgement: Judgement) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -51,11 +52,16 @@ class Judgement:
     rule: Rule
     entity: Labels
     outcome: Outcome
-    reason: str
+    why: str | Callable[[], str]  # or how to tell, of what is rarely asked
     verdict: Verdict | None
     since: float | None = None
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
+
+    @property
+    def reason(self) -> str:
+        """Why it is so, for people. To be asked before the next moment is judged."""
+        return self.why if isinstance(self.why, str) else self.why()
 
 
 @dataclass
@@ -246,7 +252,7 @@ class Judge:
             return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
-        return Judgement(rule, entity, "clear", self.why_false(verdict, entity), verdict)
+        return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
     def why_unknown(self, verdict: Verdict, entity: Labels, span: Span) -> str:
         """Which signals were missing, and why."""
@@ -257,8 +263,8 @@ class Judge:
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
-        units = {name: signal.unit for name, signal in self.knowledge.signals.items()}
-        measured = [d for d in verdict.false if any(units[n] != "bool" for n in signal_names(d.comparison.left))]
+        signals = self.knowledge.signals
+        measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signal_names(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
 
@@ -271,7 +277,7 @@ def _promoted(found: list[Judgement]) -> list[Judgement]:
     """
     open_ = {(j.entity, j.rule.code) for j in found if j.outcome == "fired" and j.rule.kind == "symptom"}
     return [
-        replace(j, outcome="fired", reason="")
+        replace(j, outcome="fired", why="")
         if j.early is not None and j.rule.kind == "cause" and any((j.entity, c) in open_ for c in j.rule.explains)
         else j
         for j in found

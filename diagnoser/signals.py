@@ -15,7 +15,7 @@ from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
 from series.promql import Expr, Moment, Vector, expand, selectors
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
 BASELINE_SECONDS = 3600.0
@@ -55,11 +55,22 @@ class Union:
         self.signals = signals
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        return [frame for source in self._of(matchers) for frame in source.select(matchers, start, end)]
+
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
+        found: list[Row] = []
+        for source in self._of(matchers):
+            rows = newest_rows(source, matchers, start, end)
+            if rows is None:
+                return None
+            found += rows
+        return found
+
+    def _of(self, matchers: Sequence[Matcher]) -> list[SeriesSource]:
         name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
         if name is None:
-            return [*self.families.select(matchers, start, end), *self.signals.select(matchers, start, end)]
-        source = self.signals if name.startswith(SIGNAL_PREFIX) else self.families
-        return source.select(matchers, start, end)
+            return [self.families, self.signals]
+        return [self.signals if name.startswith(SIGNAL_PREFIX) else self.families]
 
 
 class Signals:

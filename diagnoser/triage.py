@@ -28,9 +28,7 @@ def triage(
     built = [findings.build(j) for j in shown]
     muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
     open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
-    causes = rank([f for f in open_ if f.kind == "cause"], open_)
-    symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
-    telemetry = [f for f in open_ if f.kind == "telemetry"]
+    causes, symptoms, telemetry = _sorted(open_)
     healthy = is_healthy(judge, judgements, open_)
     return Triage(
         source=source,
@@ -47,6 +45,21 @@ def triage(
         muted=muted,
         coverage=_coverage(judge, judgements, span),
     )
+
+
+def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
+    """The verdict of the document alone, for whoever judges often and is rarely asked."""
+    findings = Findings(judge, judgements, span)
+    outlines = [findings.outline(j) for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
+    open_ = [f for f in outlines if not _mute(f, mutes, span.at)]
+    return verdict(is_healthy(judge, judgements, open_), *_sorted(open_), judgements)
+
+
+def _sorted(open_: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Causes, symptoms and what is wrong with the telemetry, each in order."""
+    causes = rank([f for f in open_ if f.kind == "cause"], open_)
+    symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
+    return causes, symptoms, [f for f in open_ if f.kind == "telemetry"]
 
 
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:

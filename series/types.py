@@ -161,6 +161,15 @@ class Frame:
     labels: list[Labels] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Row:
+    """Series at one instant. time: seconds since the epoch. values: float64[S], `STALE` where there is no sample."""
+
+    time: float
+    values: Floats
+    labels: Sequence[Labels]
+
+
 class SeriesSource(Protocol):
     """Anything that series can be read from: the agent's window, history, a capture, a Prometheus."""
 
@@ -170,3 +179,18 @@ class SeriesSource(Protocol):
         Returned arrays are read-only views or copies; a series with no sample in the range is left out.
         """
         ...
+
+
+class NewestSource(SeriesSource, Protocol):
+    """A source that gives the last row of a selection for less than all of it. Any other has no `newest`."""
+
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
+        """Of each frame that `select` would give, the last row, samples or not. None where it can not tell."""
+        ...
+
+
+def newest_rows(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
+    """`newest` of a source, None of one that has no such thing."""
+    newest = getattr(source, "newest", None)  # a check for the protocol would cost more than the answer
+    rows: list[Row] | None = newest(matchers, start, end) if newest is not None else None
+    return rows

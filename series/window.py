@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, is_stale
+from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, Row, is_stale
 
 Columns = npt.NDArray[np.intp]
 
@@ -94,6 +94,13 @@ class Window:
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
         frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
+
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row]:
+        """The newest row of each group in start <= t <= end, of its matching series."""
+        key, name = tuple(matchers), _name(matchers)
+        groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
+        rows = (group.newest(key, start, end) for group in groups)
+        return [row for row in rows if row is not None]
 
     def _take(self, group: Group) -> bool:
         """Account for one more column of a group; false when a cap is reached."""
@@ -278,6 +285,16 @@ class Group:
         times = live[low:high]
         times.flags.writeable = values.flags.writeable = False
         return Frame(times, values, list(labels))
+
+    def newest(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Row | None:
+        """The newest row in start <= t <= end, of the matching series."""
+        columns, labels = self._selected(matchers)
+        last = self._last - 1
+        if last >= self._first and self._times[last] > end:
+            last = self._first + int(self._times[self._first : self._last].searchsorted(end, "right")) - 1
+        if not labels or last < self._first or self._times[last] < start:
+            return None
+        return Row(float(self._times[last]), self._values[last, columns], labels)
 
     def _index(self, number: int, labels: Labels) -> None:
         self._columns[labels] = number

@@ -15,7 +15,7 @@ from agent.service import Node
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
-from diagnoser.triage import triage
+from diagnoser.triage import headline, triage
 from rules.finding import Slo, Source, Triage
 from rules.loader import Knowledge
 from series.capture import Record
@@ -110,6 +110,12 @@ class Pipeline:
         if self._document is None:
             self._document = self._triage(self.span)
         return self._document
+
+    def verdict(self) -> str:
+        """The document's verdict; the document itself is made when somebody asks for it."""
+        if self.span is None or self._document is not None:
+            return self.triage().verdict
+        return headline(self.judge, self.judgements, self.span, self._mutes())
 
     def _triage(self, span: Span) -> Triage:
         return triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())

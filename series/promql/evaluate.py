@@ -23,6 +23,7 @@ from series.promql.check import check, type_of
 from series.promql.errors import PromQLError, shorten
 from series.promql.grid import Budget, Grid, Ints, without_names
 from series.promql.nodes import (
+    SET_OPERATORS,
     Aggregate,
     Binary,
     Call,
@@ -227,7 +228,8 @@ class Evaluation:
 
     def of(self, expr: Expr) -> Grid | Floats:
         """A Grid for an instant vector, float64[N] for a scalar."""
-        return self.scalar(expr) if type_of(expr) == "scalar" else self.vector(expr)
+        is_vector = isinstance(expr, Selector | Aggregate) or type_of(expr) != "scalar"
+        return self.vector(expr) if is_vector else self.scalar(expr)
 
     def scalar(self, expr: Expr) -> Floats:
         """float64[N] of a scalar expression."""
@@ -264,12 +266,16 @@ class Evaluation:
             return self._binary(expr)
         if isinstance(expr, Aggregate):
             param = None if expr.param is None else self.scalar(expr.param)
-            return aggregate.aggregate(expr, self.vector(expr.expr), param)
+            grid = self.vector(expr.expr)
+            return aggregate.aggregate(expr, grid, param) if grid.labels else grid
         assert isinstance(expr, Call)
         return self._call(expr)
 
     def _binary(self, expr: Binary) -> Grid:
         left, right = self.of(expr.left), self.of(expr.right)
+        sides = [side for side in (left, right) if isinstance(side, Grid)]
+        if expr.op not in SET_OPERATORS and not all(side.labels for side in sides):
+            return selection.empty(len(self.steps))
         if isinstance(left, Grid) and isinstance(right, Grid):
             return binary.vectors(expr, left, right, self.budget)
         return binary.mixed(expr, left, right)
@@ -285,6 +291,10 @@ class Evaluation:
     def _instant(self, selector: Selector) -> tuple[Grid, Ints]:
         references = self.steps - round(selector.offset * 1000)
         start, end = int(references[0]) - self.lookback, int(references[-1])
+        if len(references) == 1:
+            newest = selection.newest(self.source, selector.all_matchers(), start, end, self.budget)
+            if newest is not None:
+                return newest
         blocks = selection.select(self.source, selector.all_matchers(), start, end, self.budget)
         self.budget.take(len(self.steps) * sum(len(b.labels) for b in blocks))
         return selection.instant(blocks, references, self.lookback)

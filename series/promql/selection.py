@@ -14,7 +14,7 @@ import numpy as np
 from series.promql.errors import PromQLError
 from series.promql.grid import Budget, Grid, Ints, LabelSets
 from series.promql.windows import Result, Windows
-from series.types import STALE, Bools, Floats, Frame, Labels, Matcher, SeriesSource, is_stale
+from series.types import STALE, Bools, Floats, Frame, Labels, Matcher, SeriesSource, is_stale, newest_rows
 
 HALF_MILLISECOND = 0.0005
 
@@ -41,6 +41,31 @@ def select(source: SeriesSource, matchers: Sequence[Matcher], start: int, end: i
     if total > budget.series:
         raise PromQLError(f"a selector finds {total} series and {budget.series} are allowed: add matchers to it")
     return blocks if len(blocks) < 2 else _unique(blocks, total)
+
+
+def newest(
+    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget
+) -> tuple[Grid, Ints] | None:
+    """What `instant` gives at the one reference `end`, of a source that knows its newest rows. None of any other, and
+    where a series is in two places."""
+    rows = newest_rows(source, matchers, start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND)
+    if rows is None:
+        return None
+    if not rows:
+        return empty(1), np.zeros((1, 0), dtype=np.int64)
+    sampled = [round(row.time * 1000.0) for row in rows]
+    labels = tuple(label for row in rows for label in row.labels)
+    in_two_places = len(rows) > 1 and len(set(labels)) < len(labels)
+    if in_two_places or len(labels) > budget.series or min(sampled) < start or max(sampled) > end:
+        return None
+    budget.take(len(labels))
+    values = np.concatenate([row.values for row in rows])[None, :]
+    times = np.repeat(np.array(sampled, dtype=np.int64), [len(row.labels) for row in rows])[None, :]
+    grid = Grid(labels, values, ~is_stale(values))
+    if grid.present.all():
+        return grid, times
+    alive = np.flatnonzero(grid.present[0])
+    return grid.pick(alive), times[:, alive]
 
 
 def _block(frame: Frame, start: int, end: int) -> Block:
@@ -160,6 +185,10 @@ def _samples(values: Floats) -> Bools | None:
 def _stack(blocks: list[Block]) -> tuple[Ints, Floats, Bools | None]:
     """All blocks side by side, shorter ones filled up with `STALE` at the top: times, values, samples."""
     height = max(len(b.times) for b in blocks)
+    if all(len(b.times) == height for b in blocks):
+        times = np.repeat(np.column_stack([b.times for b in blocks]), [len(b.labels) for b in blocks], axis=1)
+        values = np.hstack([b.values for b in blocks])
+        return times, values, _samples(values)
     width = sum(len(b.labels) for b in blocks)
     times = np.empty((height, width), dtype=np.int64)
     values = np.empty((height, width))

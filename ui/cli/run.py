@@ -115,7 +115,7 @@ def _judged(pipeline: Pipeline, now: float) -> str:
     leaves the moment out and ends nothing."""
     try:
         pipeline.observe(now)
-        return pipeline.triage().verdict
+        return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
 
