@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from series.types import STALE, Labels, Matcher, MatchOp, is_stale
+from series.promql import Vector, evaluate
+from series.types import STALE, Labels, Matcher, MatchOp, SeriesSource, is_stale
 from series.window import MAX_ROWS_PER_SECOND, RESTART_SECONDS, Window
 
 
@@ -26,6 +27,21 @@ def cells(window: Window, name: str, start: float = -1e9, end: float = 1e9) -> d
             kept = ~is_stale(frame.values[:, column])
             found[labels] = list(zip(frame.times[kept].tolist(), frame.values[kept, column].tolist(), strict=True))
     return found
+
+
+class WithoutNewest:
+    """A window as any other source of series."""
+
+    def __init__(self, window: Window) -> None:
+        self.select = window.select
+
+
+def newest(source: SeriesSource, at: float) -> dict[Labels, tuple[float, float]]:
+    """What an instant query finds in the 20 seconds before: value and time."""
+    values, times = (evaluate(query, source, at, lookback=20.0) for query in ("m", "timestamp(m)"))
+    assert isinstance(values, Vector) and isinstance(times, Vector)
+    when = dict(times)
+    return {labels: (value, when[labels.drop("__name__")]) for labels, value in values}
 
 
 def test_a_value_stands_until_it_changes():
@@ -346,6 +362,8 @@ class Model(RuleBasedStateMachine):
                 if start <= t:
                     expected.setdefault(labels, []).append((t, value))
         assert cells(self.window, "m", start, self.t) == expected
+        for at in (self.t, self.t - 7.0, self.t + 7.0):
+            assert newest(self.window, at) == newest(WithoutNewest(self.window), at)
         assert self.window.series <= 12
 
 

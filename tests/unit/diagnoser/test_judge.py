@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement, Memory
 from diagnoser.signals import Signals, Span
 from diagnoser.text import render
-from diagnoser.triage import triage
+from diagnoser.triage import headline, triage
 from rules.finding import Source
 from rules.loader import Knowledge, load
 from series.types import Labels
@@ -119,6 +120,15 @@ def test_a_rule_that_crashes_leaves_the_others_alone_and_health_unknown(monkeypa
     assert engine.outcome().outcome == "clear"
     document = triage(engine.judge, engine.judgements, Span(engine.at, 20.0), Source("live", "x"))
     assert document.healthy is None
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_verdict_alone_is_that_of_the_document(slow: bool) -> None:
+    engine = Engine().live(90, slow=slow)
+    span, source = Span(engine.at - STEP, 20.0), Source("live", "x")
+    for mutes in ((), (Mute("LAT01", "known"),)):
+        document = triage(engine.judge, engine.judgements, span, source, mutes=mutes)
+        assert headline(engine.judge, engine.judgements, span, mutes) == document.verdict
 
 
 def test_no_engine_is_not_health() -> None:
