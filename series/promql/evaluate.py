@@ -267,7 +267,9 @@ class Evaluation:
         if isinstance(expr, Aggregate):
             param = None if expr.param is None else self.scalar(expr.param)
             grid = self.vector(expr.expr)
-            return aggregate.aggregate(expr, grid, param) if grid.labels else grid
+            if param is None and not grid.labels:
+                return grid
+            return aggregate.aggregate(expr, grid, param)
         assert isinstance(expr, Call)
         return self._call(expr)
 
