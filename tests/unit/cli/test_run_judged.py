@@ -21,6 +21,6 @@ def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
 
 def test_a_moment_that_can_be_judged_is() -> None:
     seen: list[float] = []
-    pipeline = SimpleNamespace(observe=seen.append, triage=lambda: SimpleNamespace(verdict="All is well."))
+    pipeline = SimpleNamespace(observe=seen.append, verdict=lambda: "All is well.")
     assert _judged(cast(Pipeline, pipeline), 2.0) == "All is well."
     assert seen == [2.0]
