@@ -20,7 +20,7 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
 test: $(VENV)/.dev ## the tests; sets up all it needs
-	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures
+	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m dashboards.generate --check

@@ -242,7 +242,8 @@ def longest_prompt(scenario):
         return int(scenario.flags.get("max_total_tokens") or SGLANG_FLAGS["max_total_tokens"])
     default = MOCKER_FLAGS if scenario.system == "dynamo" else DEFAULT_FLAGS
     blocks = int(scenario.flags.get("num_gpu_blocks_override") or default["num_gpu_blocks_override"])
-    return min(int(DEFAULT_FLAGS["max_model_len"]), (blocks - 1) * scenario.block_size)
+    longest = int(scenario.flags.get("max_model_len") or DEFAULT_FLAGS["max_model_len"])
+    return min(longest, (blocks - 1) * scenario.block_size)
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
