@@ -3,10 +3,10 @@
     python -m benchmarks.agent [--seconds 600] [--engines 8] [--gpus 8]
 
 A server process serves the changing pages over HTTP on loopback. `kvitals run --no-web`, as a user starts it, scrapes
-them, reads the node's own senses, translates the pages, evaluates all signals, judges all rules, builds the document
-with its evidence, saves its memory and looks at its configuration file; a Prometheus scrapes the same pages and judges
-nothing. What is counted is the CPU time of the whole process, all threads, from the end of the warm-up on. Nobody asks
-either for anything meanwhile.
+them, reads the node's own senses, translates the pages, evaluates all signals, judges all rules, ranks what fired into
+a verdict, saves its memory and looks at its configuration file; a Prometheus scrapes the same pages and judges nothing.
+What is counted is the CPU time of the whole process, all threads, from the end of the warm-up on. Nobody asks either
+for anything meanwhile; the document with its evidence is made when somebody does.
 
 A third process does the same cycles and says what its parts cost, and a fourth is the same agent with a window of a
 minute: what its memory grows by in ten minutes is not the window, which is full after half an hour. Exits with 1 when
@@ -152,7 +152,7 @@ async def cycle(targets: int) -> None:
             clock.append(time.process_time())
             pipeline.observe(now)
             clock.append(time.process_time())
-            pipeline.triage()
+            pipeline.verdict()
             clock.append(time.process_time())
             save_state(Path(directory, "state.json"), pipeline.judge.memory)
             clock.append(time.process_time())
@@ -166,7 +166,7 @@ async def cycle(targets: int) -> None:
     print(json.dumps({part: seconds / max(cycles, 1) for part, seconds in spent.items()}))
 
 
-_PARTS = ("read: HTTP, senses", "parse and translate", "signals", "rules", "document", "save memory")
+_PARTS = ("read: HTTP, senses", "parse and translate", "signals", "rules", "verdict", "save memory")
 
 
 def report(used: dict[str, Used], parts: dict[str, float], seconds: float, targets: int) -> bool:

@@ -7,18 +7,19 @@ time and queries read. A signal that has no value leaves a stale marker, and say
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
-from series.promql import Expr, Moment, Vector, expand, selectors
+from series.promql import Binary, Call, Expr, Moment, Selector, Vector, expand, selectors
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
 BASELINE_SECONDS = 3600.0
+_FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})  # have a value without series
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,26 @@ class Union:
             found += rows
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether there may be series of that name."""
+        has = getattr(self._named(name), "has", None)  # a window knows, other sources need not
+        return has is None or bool(has(name))
+
     def _of(self, matchers: Sequence[Matcher]) -> list[SeriesSource]:
         name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
-        if name is None:
-            return [self.families, self.signals]
-        return [self.signals if name.startswith(SIGNAL_PREFIX) else self.families]
+        return [self.families, self.signals] if name is None else [self._named(name)]
+
+    def _named(self, name: str) -> SeriesSource:
+        return self.signals if name.startswith(SIGNAL_PREFIX) else self.families
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A signal's expressions. It has no value unless of each of `needs` at least one metric is there."""
+
+    expr: Expr
+    samples: Expr | None
+    needs: list[frozenset[str]]
 
 
 class Signals:
@@ -83,7 +99,7 @@ class Signals:
         self.known: dict[str, Known] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
-        self._compiled: dict[tuple[float, float], dict[str, tuple[Expr, Expr | None]]] = {}
+        self._compiled: dict[tuple[float, float], dict[str, _Compiled]] = {}
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
@@ -96,8 +112,10 @@ class Signals:
         self.known = {}
         for group, names in self._stages:
             self.now = Moment(self.source, span.at)
+            there = _Memo(self.source.has)
             for name in names:
-                self.known[name] = self._evaluate(name, compiled[name])
+                possible = all(any(there[metric] for metric in either) for either in compiled[name].needs)
+                self.known[name] = self._evaluate(name, compiled[name], possible=possible)
             self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return self.known
@@ -124,19 +142,18 @@ class Signals:
             return []
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
-    def _compile(self, span: Span) -> dict[str, tuple[Expr, Expr | None]]:
+    def _compile(self, span: Span) -> dict[str, _Compiled]:
         key = (span.fast, span.slow)
         if key not in self._compiled:
             self._compiled = {key: {n: _compile(s, span) for n, s in self.knowledge.signals.items()}}
         return self._compiled[key]
 
-    def _evaluate(self, name: str, compiled: tuple[Expr, Expr | None]) -> Known:
-        expr, samples = compiled
+    def _evaluate(self, name: str, compiled: _Compiled, *, possible: bool) -> Known:
         signal = self.knowledge.signals[name]
-        values = by_entity(self.now.evaluate(expr), SCOPES[signal.scope])
-        if samples is None or signal.samples is None:
+        values = by_entity(self.now.evaluate(compiled.expr), SCOPES[signal.scope]) if possible else {}
+        if compiled.samples is None or signal.samples is None:
             return Known(values)
-        counts = by_entity(self.now.evaluate(samples), SCOPES[signal.scope])
+        counts = by_entity(self.now.evaluate(compiled.samples), SCOPES[signal.scope])
         # Extrapolation makes fractions of whole counts, hence the half.
         few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
         return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
@@ -155,8 +172,8 @@ class Signals:
 
     def _families(self, name: str, span: Span) -> list[str]:
         if name not in self._reads:
-            expr, samples = self._compile(span)[name]
-            found = [s.name for e in (expr, samples) if e is not None for s in selectors(e)]
+            compiled = self._compile(span)[name]
+            found = [s.name for e in (compiled.expr, compiled.samples) if e is not None for s in selectors(e)]
             self._reads[name] = [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
         return self._reads[name]
 
@@ -189,10 +206,35 @@ def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
     return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
 
 
-def _compile(signal: Signal, span: Span) -> tuple[Expr, Expr | None]:
+class _Memo(dict[str, bool]):
+    """The answers to a question, each asked once."""
+
+    def __init__(self, ask: Callable[[str], bool]) -> None:
+        self._ask = ask
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = self._ask(name)
+        return self[name]
+
+
+def _compile(signal: Signal, span: Span) -> _Compiled:
     values = expansion(span, signal.window, SCOPES[signal.scope])
     samples = expression(expand(signal.samples.expr, values)) if signal.samples else None
-    return expression(expand(signal.expr, values)), samples
+    expr = expression(expand(signal.expr, values))
+    return _Compiled(expr, samples, needed(expr))
+
+
+def needed(expr: Expr) -> list[frozenset[str]]:
+    """Metrics of which at least one of each set must be there for an expression to have a value."""
+    if isinstance(expr, Selector):
+        return [frozenset((expr.name,))] if expr.name else []
+    if isinstance(expr, Call) and expr.func in _FROM_NOTHING:
+        return []
+    if isinstance(expr, Binary) and expr.op == "or":
+        return [left | right for left in needed(expr.left) for right in needed(expr.right)]
+    if isinstance(expr, Binary) and expr.op == "unless":
+        return needed(expr.left)
+    return list(dict.fromkeys(need for child in expr.children() for need in needed(child)))
 
 
 def _readers(knowledge: Knowledge) -> set[str]:

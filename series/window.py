@@ -95,6 +95,10 @@ class Window:
         frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
 
+    def has(self, name: str) -> bool:
+        """Whether there is a series of that name, if only an ended one."""
+        return any(group.has(name) for group in self._groups.values())
+
     def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row]:
         """The newest row of each group in start <= t <= end, of its matching series."""
         key, name = tuple(matchers), _name(matchers)

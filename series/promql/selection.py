@@ -70,6 +70,8 @@ def newest(
 
 def _block(frame: Frame, start: int, end: int) -> Block:
     times = milliseconds(frame.times)
+    if len(times) and start <= times[0] and times[-1] <= end:
+        return Block(times, frame.values, tuple(frame.labels))
     low, high = times.searchsorted(start, "left"), times.searchsorted(end, "right")
     return Block(times[low:high], frame.values[low:high], tuple(frame.labels))
 

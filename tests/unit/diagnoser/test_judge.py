@@ -7,11 +7,12 @@ import pytest
 
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement, Memory
-from diagnoser.signals import Signals, Span
+from diagnoser.signals import Signals, Span, needed
 from diagnoser.text import render
 from diagnoser.triage import headline, triage
 from rules.finding import Source
 from rules.loader import Knowledge, load
+from series.promql import parse
 from series.types import Labels
 from series.window import Window
 from ui.state import load_state, save_state
@@ -169,3 +170,28 @@ def test_entities_that_went_away_are_forgotten() -> None:
             before = len(judge.memory)
     assert len(judge.memory) <= before
     assert judge.signals.store.series <= 2 * 300 / STEP
+
+
+@pytest.mark.parametrize(
+    ("query", "needs"),
+    [
+        ("a + b", [{"a"}, {"b"}]),
+        ("(a or b) / sum(rate(c[1m]))", [{"a", "b"}, {"c"}]),
+        ("a or b and c", [{"a", "b"}, {"a", "c"}]),
+        ("a unless b", [{"a"}]),
+        ("a or vector(0)", []),
+        ("absent(a) * b", [{"b"}]),
+        ("a * scalar(b)", [{"a"}]),
+        ('{x="y"} + b', [{"b"}]),
+        ("max_over_time((a - b)[5m:1m]) > 3", [{"a"}, {"b"}]),
+    ],
+)
+def test_what_an_expression_can_not_do_without(query: str, needs: list[set[str]]) -> None:
+    assert [set(either) for either in needed(parse(query))] == needs
+
+
+def test_a_signal_is_the_same_whether_or_not_it_could_have_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine().live(90, slow=True)
+    skipped = Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0))
+    monkeypatch.setattr(Window, "has", lambda *_: True)
+    assert Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0)) == skipped
