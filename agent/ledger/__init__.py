@@ -1,0 +1,1 @@
+"""What engines' KV caches hold and for whom, from their KV events."""
