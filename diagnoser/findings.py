@@ -51,7 +51,8 @@ class Mute:
 
 
 class Findings:
-    """Builds the findings of one moment. Entities do not explain one another's symptoms."""
+    """Builds the findings of one moment. What is seen of an entity is explained by causes of its own, of its node and
+    of its pool (`Judge.around`); entities beside one another explain nothing of each other."""
 
     def __init__(self, judge: Judge, judgements: Sequence[Judgement], span: Span) -> None:
         self._judge = judge
@@ -61,7 +62,10 @@ class Findings:
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
-        self._fired = _codes(j for j in judgements if j.outcome == "fired" and not self.superseded(j))
+        self._fired: dict[str, list[Judgement]] = {}  # by code
+        for judgement in judgements:
+            if judgement.outcome == "fired" and not self.superseded(judgement):
+                self._fired.setdefault(judgement.rule.code, []).append(judgement)
 
     def build(self, judgement: Judgement) -> Finding:
         """The finding of one judgement; levers and evidence only where it fired."""
@@ -84,6 +88,7 @@ class Findings:
         rule, entity = judgement.rule, judgement.entity
         fired = judgement.outcome == "fired"
         confidence, why = self._confidence(judgement) if fired else (0.0, [])
+        explained = self._explained(judgement) if fired else []
         id_ = finding_id(rule.code, entity)
         return Finding(
             id=id_,
@@ -101,7 +106,8 @@ class Findings:
             confidence=confidence,
             confidence_words=in_words(confidence) if fired else "",
             confidence_why=why,
-            explains=[c for c in rule.explains if fired and c in self._fired.get(entity, ())],
+            explains=list(dict.fromkeys(j.rule.code for j in explained)),
+            explained=[finding_id(j.rule.code, j.entity) for j in explained],
             explained_by=self._explained_by(judgement) if fired else [],
             conclusion="",
             measures=[],
@@ -121,7 +127,7 @@ class Findings:
         """The causes that could have explained a symptom and were found not to be so."""
         found = []
         for j in self._judgements:
-            could = j.rule.kind == "cause" and symptom.rule.code in j.rule.explains and j.entity == symptom.entity
+            could = j.rule.kind == "cause" and self._could_explain(j, symptom)
             if could and j.outcome == "clear":
                 found.append(self._ruled_out(j, j.reason))
             elif could and j.outcome == "fired" and self.superseded(j):
@@ -136,10 +142,19 @@ class Findings:
         title = self.entity(judgement.rule, judgement.entity).title
         return RuledOut(judgement.rule.code, judgement.rule.title, title, because)
 
+    def _could_explain(self, cause: Judgement, other: Judgement) -> bool:
+        """Whether a rule's being so explains what another says: it speaks of that, and of what that is part of."""
+        around = self._judge.around(other, self._span.at)
+        return other.rule.code in cause.rule.explains and around.get(cause.rule.scope) == cause.entity
+
+    def _explained(self, cause: Judgement) -> list[Judgement]:
+        fired = (j for code in cause.rule.explains for j in self._fired.get(code, ()))
+        return [j for j in fired if self._could_explain(cause, j)]
+
     def _explained_by(self, judgement: Judgement) -> list[str]:
-        fired = self._fired.get(judgement.entity, set())
-        rules = self._judge.knowledge.rules
-        return [c for c in sorted(fired) if judgement.rule.code in rules[c].explains]
+        return sorted(
+            code for code, fired in self._fired.items() if any(self._could_explain(j, judgement) for j in fired)
+        )
 
     def _value_of(self, judgement: Judgement) -> Callable[[str], str]:
         """Renders `{signal}` and `{$param}` for this judgement's entity."""

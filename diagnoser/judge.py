@@ -16,7 +16,7 @@ from rules.condition import Comparison, Condition, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from rules.model import SCOPES, Rule
+from rules.model import SCOPES, Rule, Scope
 from series.promql import Expr, Number, Selector, evaluate, expand
 from series.types import Labels
 
@@ -26,6 +26,14 @@ TRAFFIC = "traffic"
 IN_FRONT = ("router", "gateway")
 """Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
+
+AROUND: dict[Scope, tuple[Scope, ...]] = {
+    "engine": ("engine", "node", "pool", "fleet"),
+    "node": ("node", "fleet"),
+    "pool": ("pool", "fleet"),
+    "fleet": ("fleet",),
+}
+"""Of which scopes a cause can explain what is seen of an entity: its own, and what the entity is part of."""
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -73,6 +81,7 @@ class _Entities:
     infos: Sequence[Labels] = ()
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
     _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
+    _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
 
     def of(self, scope: str) -> list[Labels]:
         if scope not in self._of:
@@ -84,6 +93,15 @@ class _Entities:
         if names not in self._info:
             self._info[names] = {labels.keep(names): labels for labels in self.infos}
         return self._info[names].get(entity, Labels())
+
+    def around(self, scope: Scope, entity: Labels) -> dict[Scope, Labels]:
+        """An entity and what it is part of, by scope. `up` tells an engine's pool, which its identity does not."""
+        key = (scope, entity)
+        if key not in self._around:
+            own = SCOPES[scope]
+            labels = next((labels for labels in self.up if labels.keep(own) == entity), entity)
+            self._around[key] = {wider: labels.keep(SCOPES[wider]) for wider in AROUND[scope]}
+        return self._around[key]
 
 
 @dataclass
@@ -118,7 +136,7 @@ class Judge:
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
         self._looked = True
         self._forget(span.at)
-        return _promoted(found)
+        return self._promoted(found, span.at)
 
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
@@ -136,6 +154,10 @@ class Judge:
     def info(self, entity: Labels, at: float) -> Labels:
         """The strings that are known of an engine: model, system, version."""
         return self._at(at).info(entity)
+
+    def around(self, judgement: Judgement, at: float) -> dict[Scope, Labels]:
+        """What explains a judgement is a cause of one of these entities, by scope: its own, its node, its pool."""
+        return self._at(at).around(judgement.rule.scope, judgement.entity)
 
     def needs(self, rule: Rule) -> list[str]:
         """The signals that decide a rule's outcome."""
@@ -254,6 +276,23 @@ class Judge:
             return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
+    def _promoted(self, found: list[Judgement], at: float) -> list[Judgement]:
+        """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.
+
+        `for` keeps short spikes from raising an alarm; when the alarm is there already, withholding the cause that is
+        true right now would only leave it unexplained.
+        """
+        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
+        open_ = {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
+        return [
+            replace(j, outcome="fired", why="")
+            if j.early is not None
+            and j.rule.kind == "cause"
+            and any((j.rule.scope, j.entity, code) in open_ for code in j.rule.explains)
+            else j
+            for j in found
+        ]
+
     def why_unknown(self, verdict: Verdict, entity: Labels, span: Span) -> str:
         """Which signals were missing, and why."""
         missing = missing_signals(verdict)
@@ -267,21 +306,6 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signal_names(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
-
-
-def _promoted(found: list[Judgement]) -> list[Judgement]:
-    """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.
-
-    `for` keeps short spikes from raising an alarm; when the alarm is there already, withholding the cause that is
-    true right now would only leave it unexplained.
-    """
-    open_ = {(j.entity, j.rule.code) for j in found if j.outcome == "fired" and j.rule.kind == "symptom"}
-    return [
-        replace(j, outcome="fired", why="")
-        if j.early is not None and j.rule.kind == "cause" and any((j.entity, c) in open_ for c in j.rule.explains)
-        else j
-        for j in found
-    ]
 
 
 def missing_signals(verdict: Verdict) -> list[str]:

@@ -69,10 +69,10 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal
     evidence always gives the same order.
     """
-    severity = {(f.code, f.entity.title): _WEIGHT[f.severity] for f in fired}
+    severity = {f.id: _WEIGHT[f.severity] for f in fired}
 
     def key(cause: Finding) -> tuple[bool, float, int, float, str]:
-        explained = sum(1 + severity.get((code, cause.entity.title), 0) for code in cause.explains)
+        explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
         return (bool(cause.explained_by), -explained, -_WEIGHT[cause.severity], -cause.confidence, cause.code)
 
     return sorted(causes, key=key)

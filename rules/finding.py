@@ -15,7 +15,7 @@ from msgspec import Struct
 from rules.model import Kind, Severity
 from series.types import Labels
 
-VERSION = "1.0"
+VERSION = "1.1"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -115,6 +115,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: list[Evidence]
     explains: list[str]  # codes of fired symptoms and causes that this one explains, here and now
     explained_by: list[str]
+    explained: list[str] = []  # ids of those: of the same entity, and of the engines of a node or pool
     ruled_out: list[RuledOut]
     unknowns: list[Unknown]
     levers: list[LeverAdvice]

@@ -26,11 +26,11 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     console.print(Text(_mark(document) + document.verdict, style=_verdict_style(document)))
     if document.symptoms and not document.causes and document.healthy is False:
         console.print(_indent("No cause in the book explains it; what is known of the symptoms is below."))
-    folded = {c for cause in document.causes for c in cause.explains}
+    folded = {id_ for cause in document.causes for id_ in cause.explained}
     for cause in document.causes:
         if not cause.explained_by:
             _cause(cause, document, console, verbose)
-    for finding in [*document.telemetry, *[s for s in document.symptoms if s.code not in folded]]:
+    for finding in [*document.telemetry, *[s for s in document.symptoms if s.id not in folded]]:
         _finding(finding, console, verbose)
     _ruled_out(document.ruled_out, console)
     _notes(document.notes, console)
@@ -77,8 +77,8 @@ def _head(document: Triage, console: Console) -> None:
 
 
 def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
-    fired = {(f.code, f.entity.title): f for f in [*document.symptoms, *document.causes]}
-    explained = [fired[c, cause.entity.title] for c in cause.explains if (c, cause.entity.title) in fired]
+    fired = {f.id: f for f in [*document.symptoms, *document.causes]}
+    explained = [fired[id_] for id_ in cause.explained if id_ in fired]
     _finding(cause, console, verbose, explained)
 
 
@@ -99,7 +99,8 @@ def _finding(finding: Finding, console: Console, verbose: bool, explained: Seque
     if explained:
         console.print(_indent(Text("EXPLAINS", style="bold")))
         for symptom in explained:
-            console.print(_indent(f"{symptom.code}  {symptom.title}. {symptom.conclusion}", 4))
+            where = "" if symptom.entity == finding.entity else f" on {symptom.entity.title}"
+            console.print(_indent(f"{symptom.code}  {symptom.title}{where}. {symptom.conclusion}", 4))
     _levers(finding.levers, console, verbose)
 
 

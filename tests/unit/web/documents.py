@@ -98,6 +98,7 @@ def finding(code: str, name: str, title: str, conclusion: str, **changes: Any) -
         evidence=[],
         explains=[],
         explained_by=[],
+        explained=[f"{explained.lower()}0a1b2c3d" for explained in changes.get("explains", ())],
         ruled_out=[],
         unknowns=[],
         levers=[],

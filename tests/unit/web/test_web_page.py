@@ -118,7 +118,7 @@ def test_an_unexplained_symptom_and_a_circle_of_causes_are_not_lost(api: Stub) -
 def test_a_symptom_of_another_engine_is_not_explained_here(api: Stub) -> None:
     elsewhere = Entity(kind="engine", labels={"engine": "b"}, title="b")
     document = documents.unhealthy()
-    api.say(replace(document, symptoms=[replace(documents.ttft_breach(), entity=elsewhere)]))
+    api.say(replace(document, symptoms=[replace(documents.ttft_breach(), id="b", entity=elsewhere)]))
     said = words(run())
     assert "explains `LAT01`" not in said
     assert "Seen, but not explained" in said

@@ -20,8 +20,8 @@ _SEVERITY = {
 
 
 def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Whether one of the others explains this finding: same entity, and it says so."""
-    return any(o.code in finding.explained_by and o.entity == finding.entity for o in others if o.id != finding.id)
+    """Whether one of the others explains this finding."""
+    return any(finding.id in other.explained for other in others if other.id != finding.id)
 
 
 def card(
@@ -35,7 +35,7 @@ def card(
         _badges(finding)
         st.markdown(literal(finding.conclusion))
         _since(finding, zone)
-        _explains(explained)
+        _explains(finding, explained)
         _proof(finding, place)
         _explained_proof(finding, explained)
         _levers(finding, place)
@@ -81,11 +81,12 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
         st.altair_chart(drawn, width="stretch", key=key)
 
 
-def _explains(explained: Sequence[Finding]) -> None:
+def _explains(finding: Finding, explained: Sequence[Finding]) -> None:
     with st.container(gap="xsmall"):
         for f in explained:
             head = f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
-            st.markdown(f"{head}: {literal(f.conclusion)}")
+            where = "" if f.entity == finding.entity else f" on {literal(f.entity.title)}"
+            st.markdown(f"{head}{where}: {literal(f.conclusion)}")
 
 
 def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:

@@ -94,9 +94,8 @@ def _objective(slo: Slo) -> str:
 
 
 def _explained(cause: Finding, triage: Triage) -> list[Finding]:
-    """The fired symptoms and causes of this entity that the cause explains."""
-    fired = [*triage.symptoms, *triage.causes]
-    return [f for f in fired if f.code in cause.explains and f.entity == cause.entity and f.id != cause.id]
+    """The fired symptoms and causes that the cause explains."""
+    return [f for f in [*triage.symptoms, *triage.causes] if f.id in cause.explained and f.id != cause.id]
 
 
 def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None) -> None:

@@ -1,0 +1,124 @@
+"""What explains what: causes of an entity, of its node and of its pool, and of nothing beside it."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from diagnoser.triage import headline, triage
+from rules.finding import Finding, Source, Triage
+from rules.loader import load
+from rules.model import SCOPES
+from series.types import Labels
+from series.window import Window
+from ui.cli.render import show
+
+KNOWLEDGE = load()
+SPAN = Span(1000.0)
+ENGINES = {
+    "a": Labels({"engine": "a", "node": "n1", "pool": "chat"}),
+    "b": Labels({"engine": "b", "node": "n1", "pool": "batch"}),
+    "c": Labels({"engine": "c", "node": "n2", "pool": "chat"}),
+    "far": Labels({"engine": "far"}),  # of no node and no pool
+}
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    columns = [group.column(labels.with_(__name__="kvitals_target_up")) for labels in ENGINES.values()]
+    group.append(SPAN.at, [c for c in columns if c is not None], [1.0] * len(columns))
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    judge.judge(SPAN)
+    return judge
+
+
+def said(code: str, outcome: str = "fired", **labels: str) -> Judgement:
+    """A rule's judgement on an entity."""
+    rule = KNOWLEDGE.rules[code]
+    entity = Labels(labels)
+    assert set(entity) <= set(SCOPES[rule.scope])
+    return Judgement(rule, entity, outcome, "as planted", None)  # type: ignore[arg-type]
+
+
+def on(code: str, engine: str, outcome: str = "fired") -> Judgement:
+    return said(code, outcome, **ENGINES[engine].keep(SCOPES["engine"]))
+
+
+def told(judge: Judge, *judgements: Judgement) -> Triage:
+    document = triage(judge, judgements, SPAN, Source("live", "x"))
+    assert headline(judge, judgements, SPAN) == document.verdict
+    return document
+
+
+def explained(document: Triage) -> dict[str, set[str]]:
+    """Symptom and engine -> the causes that are said to explain it, as the causes and as the symptoms tell."""
+    by_id = {f.id: f for f in document.symptoms}
+    found: dict[str, set[str]] = {_name(f): set(f.explained_by) for f in document.symptoms}
+    from_causes: dict[str, set[str]] = {name: set() for name in found}
+    for cause in document.causes:
+        for id_ in cause.explained:
+            from_causes[_name(by_id[id_])].add(cause.code)
+    assert from_causes == found
+    return found
+
+
+def _name(finding: Finding) -> str:
+    return f"{finding.code} {finding.entity.title}"
+
+
+LATE = [on("LAT01", engine) for engine in ENGINES]
+
+
+def test_a_cause_of_a_node_explains_what_is_seen_of_its_engines(judge: Judge) -> None:
+    document = told(judge, *LATE, said("TEN03", node="n1"))
+    assert explained(document) == {"LAT01 a": {"TEN03"}, "LAT01 b": {"TEN03"}, "LAT01 c": set(), "LAT01 far": set()}
+
+
+def test_a_cause_of_a_pool_explains_what_is_seen_of_its_engines(judge: Judge) -> None:
+    document = told(judge, *LATE, said("PDX03", pool="chat"))
+    assert explained(document) == {"LAT01 a": {"PDX03"}, "LAT01 b": set(), "LAT01 c": {"PDX03"}, "LAT01 far": set()}
+
+
+def test_a_cause_of_engines_of_no_node_says_nothing_of_the_others(judge: Judge) -> None:
+    document = told(judge, *LATE, said("TEN03"))
+    assert explained(document) == {"LAT01 a": set(), "LAT01 b": set(), "LAT01 c": set(), "LAT01 far": {"TEN03"}}
+
+
+def test_an_engine_explains_itself_alone(judge: Judge) -> None:
+    document = told(judge, *LATE, on("KVC01", "a"))
+    assert explained(document) == {"LAT01 a": {"KVC01"}, "LAT01 b": set(), "LAT01 c": set(), "LAT01 far": set()}
+    assert [f.entity.title for f in document.symptoms if not f.explained_by] == ["b", "c", "far"]
+
+
+def test_who_explains_more_comes_first(judge: Judge) -> None:
+    document = told(judge, *LATE, on("KVC01", "a"), said("TEN03", node="n1"))
+    assert [c.code for c in document.causes] == ["TEN03", "KVC01"]  # two engines' symptoms and one's
+    alone = told(judge, on("LAT01", "a"), on("LAT04", "a"), on("KVC01", "a"), said("TEN03", node="n1"))
+    assert [c.code for c in alone.causes] == ["KVC01", "TEN03"]  # two symptoms and one
+
+
+def test_a_cause_of_the_node_that_was_not_so_is_ruled_out(judge: Judge) -> None:
+    document = told(judge, on("LAT01", "a"), said("TEN03", "clear", node="n1"), said("TEN03", "clear", node="n2"))
+    assert [(r.code, r.entity) for r in document.ruled_out] == [("TEN03", "n1")]
+
+
+def test_a_symptom_that_another_engines_cause_explains_is_not_folded_away(judge: Judge) -> None:
+    out = io.StringIO()
+    show(told(judge, *LATE, on("KVC01", "a"), said("TEN03", node="n1")), Console(file=out, width=200))
+    text = out.getvalue()
+    for engine in ("c", "far"):
+        assert f"LAT01 {KNOWLEDGE.rules['LAT01'].title}  page · {engine}" in text
+    assert f"LAT01  {KNOWLEDGE.rules['LAT01'].title} on b." in text
+
+
+@pytest.mark.parametrize(("node", "counts"), [("n1", True), ("n2", False)])
+def test_a_cause_of_the_node_counts_at_once_where_an_engine_has_the_symptom(
+    judge: Judge, node: str, counts: bool
+) -> None:
+    early = Judgement(KNOWLEDGE.rules["TEN03"], Labels({"node": node}), "clear", "not long yet", None, early=5.0)
+    promoted = judge._promoted([on("LAT01", "a"), early], SPAN.at)
+    assert (promoted[1].outcome == "fired") is counts
