@@ -48,7 +48,7 @@ class RequestSenses:
         """Take another configuration: whose requests are, and the logs. What is listened on stays as it is. Returns
         what to tell the user. Raises ConfigError, and then nothing changed."""
         said: list[str] = []
-        if self._tenants is None and (config.otlp is not None or config.request_logs):
+        if self._tenants is None and (config.otlp is not None or config.request_logs or config.tenants.classes):
             self._tenants, said = open_tenants(config.tenants)
         if self._tenants is None:
             return said
@@ -77,6 +77,10 @@ class RequestSenses:
     def resolve(self, tenant: str) -> str | None:
         """The name behind a pseudonym, where it was seen here of late."""
         return self._tenants.resolve(tenant) if self._tenants is not None else None
+
+    def class_of(self, tenant: str) -> str:
+        """The class of a tenant, by what stands for it; empty where it has none."""
+        return self._tenants.class_of(tenant) if self._tenants is not None else ""
 
     async def close(self) -> None:
         """Let go of ports and files."""

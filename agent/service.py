@@ -27,6 +27,7 @@ from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Recor
 from agent.request_senses import RequestSenses
 from agent.requests.part import PartsRecord
 from agent.requests.side import RequestSide
+from agent.requests.tenants import classes_as_listed
 from agent.seen_engines import SeenEngines
 from agent.senses import scrape
 from agent.senses.parts_in import PartsIn
@@ -102,6 +103,7 @@ class Node:
         self._exports_at = 0.0  # when it was said how they fare
         self._is_recorded = False
         self._engines = SeenEngines(self.window)
+        self._listed = classes_as_listed(config.tenants)
 
     @property
     def targets(self) -> list[str]:
@@ -119,7 +121,9 @@ class Node:
         if self._requests is None:
             labels = {} if self._is_recorded else self._node_labels()
             top = self.config.tenants.top
-            self._requests = RequestSide(self.window, labels, self._engines, self._engines.waited, top)
+            self._requests = RequestSide(
+                self.window, labels, self._engines, self._engines.waited, top, class_of=self.tenant_class
+            )
             self._parts_in = PartsIn(self.window, labels)
         return self._requests
 
@@ -138,6 +142,13 @@ class Node:
     def tenant_name(self, tenant: str) -> str | None:
         """The name behind a tenant's pseudonym, while it is remembered. For loopback and the terminal alone."""
         return self._request_senses.resolve(tenant) if self._request_senses is not None else None
+
+    def tenant_class(self, tenant: str) -> str:
+        """The class of a tenant, by what stands for it; empty where it has none. Whose names stand behind a recording's
+        pseudonyms only the installation that made it can tell, so there they count as they are listed."""
+        if self._request_senses is not None:
+            return self._request_senses.class_of(tenant)
+        return self._listed.get(tenant, "")
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -218,6 +229,7 @@ class Node:
         if self._request_senses is not None:
             self._request_senses.configure(config)
         self.config = config
+        self._listed = classes_as_listed(config.tenants)
         self._slo_sources = dict(slo_sources or {})
         self._sources.configure(config)
 

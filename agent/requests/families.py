@@ -186,6 +186,11 @@ class Families:
         """Under which name a tenant has series."""
         return tenant if tenant in self._tenants else OTHER
 
+    @property
+    def tenants(self) -> Iterable[str]:
+        """The tenants that have series of their own."""
+        return self._tenants.keys() - {"", OTHER}
+
     def add(self, record: RequestRecord) -> None:
         """Count one request."""
         engine = self._engine_name(record.engines.get("unified") or record.engines.get("decode") or "")

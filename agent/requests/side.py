@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from agent.gauge_rows import GaugeRows
 from agent.requests import assembly
 from agent.requests.assembly import Assembly
 from agent.requests.families import Exemplar, Families
-from agent.requests.objectives import TtftObjectives
+from agent.requests.objectives import ClassOf, TtftObjectives
 from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.phases import Waited
 from agent.requests.record import RequestRecord
 from agent.requests.stitch import LIMITS, Limits, Stitcher
 from agent.requests.store import MAX_RECORDS, Store
 from agent.requests.tail_families import Tails
-from series.types import Labels
+from series.types import METRIC_NAME, Labels
 from series.window import Window
 
 
@@ -37,13 +38,17 @@ class RequestSide:
         waited: Waited,
         top: int,
         limits: Limits = LIMITS,
+        class_of: ClassOf = lambda _: "",
     ) -> None:
         """`labels` are this node's; `waited`: whether requests waited for capacity at an engine; `top`: tenants that
-        have series of their own."""
+        have series of their own; `class_of`: the class of a tenant."""
         self.store = Store()
+        self._labels = dict(labels)
+        self._class_of = class_of
+        self._classes = GaugeRows(window, "tenant_classes")
         self._assembly = Assembly(engines, waited)
         self._families = Families(window, labels, engines.labels, top)
-        self.objective = TtftObjectives(window)
+        self.objective = TtftObjectives(window, class_of)
         self.tails = Tails(window, labels, engines.labels, self.objective, self._families.label)
         self.send: Callable[[RequestRecord], None] | None = None  # who else is given each record
         self._stitcher = Stitcher(self._give, engines.role, limits)
@@ -60,6 +65,7 @@ class RequestSide:
             self._stitcher.advance(t)
             if self._families.due(t):
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
+                self._say_classes(t)
             if self.tails.due(t):
                 self.tails.look(t, self.store.newest(MAX_RECORDS))
 
@@ -70,6 +76,14 @@ class RequestSide:
     def exemplars(self) -> list[tuple[Labels, Exemplar]]:
         """For each bucket the last request that fell into it."""
         return list(self._families.exemplars())
+
+    def _say_classes(self, t: float) -> None:
+        """The classes of tenants that have series, so that these can be judged by what their class is promised."""
+        classes = {tenant: class_ for tenant in self._families.tenants if (class_ := self._class_of(tenant))}
+        named = ({"tenant": tenant, "class": class_} for tenant, class_ in classes.items())
+        self._classes.write(
+            t, {Labels({**self._labels, **one, METRIC_NAME: "kvitals_tenant_class"}): 1.0 for one in named}
+        )
 
     def _give(self, parts: list[RequestPart], whole: bool) -> None:
         record: RequestRecord = self._assembly.record(parts, whole)

@@ -193,6 +193,11 @@ class Tenants:
         return base64.b32encode(digest).decode()[:10].lower()
 
 
+def classes_as_listed(config: TenantsTable) -> dict[str, str]:
+    """Tenant -> class, by what the configuration calls the tenant: all that is known without the installation's key."""
+    return {member: name for name, members in config.classes.items() for member in members}
+
+
 def normal(raw: str) -> str:
     """A name without space around it and without what can not be printed, such as control characters."""
     printable = raw if raw.isprintable() else "".join(c for c in raw if c.isprintable())
