@@ -67,10 +67,11 @@ class Entry:
         if self._observation is not None:
             self._books.guarded(self._observation.content, pieces)
 
-    def ended(self, *, left: bool = False, error: str = "", status: int = 0) -> None:
-        """The response ended, or something else ended the request. Only the first call counts."""
+    def ended(self, *, left: bool = False, missed: bool = False, error: str = "", status: int = 0) -> None:
+        """The response ended, or something else ended the request. left: the client went away; missed: with the end
+        of what it was to get still here. Only the first call counts."""
         self._read()
-        self._books.guarded(self._books.close, self._key, self._observation, left, error, status)
+        self._books.guarded(self._books.close, self._key, self._observation, left, missed, error, status)
         self._observation = None
 
 
@@ -111,13 +112,15 @@ class Books:
         context = context_of(head, peer, self._wanted, self._names)
         return Observation(measured_as(head), context, self._place, began)
 
-    def close(self, key: int, observation: Observation | None, left: bool, error: str, status: int) -> None:
+    def close(
+        self, key: int, observation: Observation | None, left: bool, missed: bool, error: str, status: int
+    ) -> None:
         """End a request that is under way."""
         if self.under_way.pop(key, None) is None:
             return
         if observation is None:
             return
-        part = observation.ended(time.perf_counter(), left=left, error=error, status=status or None)
+        part = observation.ended(time.perf_counter(), left=left, missed=missed, error=error, status=status or None)
         told = "aborted" if part.aborted else str(part.status or part.error)
         self.requests[part.name, told] += 1
         if observation.unread:

@@ -90,14 +90,17 @@ class Observation:
             for piece, now in pieces:
                 self._answer.feed(piece, now)
 
-    def ended(self, now: float, *, left: bool = False, error: str = "", status: int | None = None) -> RequestPart:
-        """The request as a part. left: the client went away. error: why there was no whole response. status: the
-        tap's own, where the upstream gave none."""
+    def ended(
+        self, now: float, *, left: bool = False, missed: bool = False, error: str = "", status: int | None = None
+    ) -> RequestPart:
+        """The request as a part. left: the client went away; missed: and was never given the end. error: why there was
+        no whole response. status: the tap's own, where the upstream gave none."""
         if isinstance(self._answer, Whole) and not left and not error:
             self._answer.end()
         events = self._answer if isinstance(self._answer, Events) else None
         said = self._answer.said if self._answer is not None else None
-        aborted = left and not (said is not None and said.ended)  # who has read the end may go before the last byte
+        told = said is not None and said.ended and not missed
+        aborted = left and not told  # who has read the end may go before the last byte
         context, began = self.context, self._began.steady
         end = self._began.wall + (now - began)
         ids = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 import ssl
 import struct
@@ -40,6 +41,7 @@ WRITE_BUFFER = 64 * 1024
 KEEPALIVE_SECONDS = 60
 
 _ABORTIVE = struct.pack("ii", 1, 0)
+_LEAVING = getattr(select, "POLLRDHUP", 0)  # Linux; a reset is told unasked
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Pair(asyncio.Protocol):
         self._request: Request | None = None  # under way
         self._request_body: Body | None = None
         self._entry: Entry | None = None
+        self._unsent: list[Entry] = []  # of answers that are whole here and not yet with the kernel
         self._answer_head = bytearray()  # of a response, so far
         self._answer_body: Body | None = None  # once its head is there
         self._keep = False  # whether the connections outlive the response
@@ -146,6 +149,8 @@ class Pair(asyncio.Protocol):
         self._client = cast(asyncio.Transport, transport)
         self._client.set_write_buffer_limits(high=WRITE_BUFFER)
         _keep_alive(self._client)
+        self._leaving = select.poll()
+        self._leaving.register(self._client.get_extra_info("socket"), _LEAVING)
         peer = self._client.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._patience = self._loop.call_later(HEAD_SECONDS, self._too_slow)
@@ -172,7 +177,7 @@ class Pair(asyncio.Protocol):
     def eof_received(self) -> None:
         """A client that says no more has left, as it has for uvicorn and nginx."""
         if self._request is not None:
-            self._client.abort()
+            self._leave()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._patience.cancel()
@@ -181,6 +186,7 @@ class Pair(asyncio.Protocol):
             self._connecting.cancel()
         if self._entry is not None:
             self._entry.ended(left=not self._tunnel)  # either side may end a tunnel
+        self._end_unsent(missed=True)
         self._forget_request()
         if self._server is not None:
             self._server.abort()
@@ -190,8 +196,22 @@ class Pair(asyncio.Protocol):
             self._server.pause_reading()
 
     def resume_writing(self) -> None:
+        if self._unsent:  # the last of it is with the kernel
+            self._end_unsent()
+            self._client.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._server is not None:
             self._server.resume_reading()
+
+    def _has_left(self) -> bool:
+        """Whether the client has gone, though the loop may not have had the time to say so."""
+        return self._client.is_closing() or bool(self._leaving.poll(0))
+
+    def _leave(self) -> None:
+        """The client has gone before the end of its request."""
+        if self._entry is not None:
+            self._entry.ended(left=not self._tunnel, missed=self._client.get_write_buffer_size() > 0)
+            self._entry = None
+        self._client.abort()
 
     # -- a request --------------------------------------------------------------------------------------
 
@@ -281,7 +301,9 @@ class Pair(asyncio.Protocol):
 
     def from_upstream(self, data: bytes) -> None:
         now = time.perf_counter()
-        if self._tunnel:
+        if self._request is not None and self._has_left():
+            self._leave()  # before this reached it: what is given to it now it does not get
+        elif self._tunnel:
             self._to_client(data)
         elif self._request is None:
             self._close()  # it speaks out of turn
@@ -339,7 +361,7 @@ class Pair(asyncio.Protocol):
         if content:
             self._entry.content(content, now)
         if self._answer_body.done:
-            self._end_entry()
+            self._end_whole()
             self._used = True
             keep = self._keep and self._request_done and not over
             self._forget_request()
@@ -358,8 +380,11 @@ class Pair(asyncio.Protocol):
         """
         self._server = None
         whole = self._answer_body is not None and self._answer_body.by_close and error is None
+        if self._request is not None and self._has_left():
+            self._leave()
+            return
         if self._request is None or self._tunnel or whole:
-            self._end_entry()
+            self._end_whole()
         elif self._answer_body is None and not self._used and not self._client.is_closing():
             self._books.failures["closed"] += 1
             self._fail("upstream_closed", f"{self._upstream.url} closed the connection without an answer; see its log")
@@ -389,6 +414,7 @@ class Pair(asyncio.Protocol):
     def abort(self) -> None:
         """End at once."""
         self._end_entry(error="tap_stopped")
+        self._end_unsent(error="tap_stopped")
         self._client.abort()
 
     def hold(self, why: str) -> None:
@@ -433,6 +459,24 @@ class Pair(asyncio.Protocol):
         if self._entry is not None:
             self._entry.ended(error=error, status=status)
             self._entry = None
+
+    def _end_whole(self) -> None:
+        """All of the answer was written: its request ends when the kernel has it, so that who leaves before has left."""
+        if self._entry is None:
+            return
+        if self._client.is_closing():  # so the last write found
+            self._entry.ended(left=True, missed=True)
+        elif self._client.get_write_buffer_size():
+            self._unsent.append(self._entry)
+            self._client.set_write_buffer_limits(high=0)  # resume_writing comes when all is written
+        else:
+            self._entry.ended()
+        self._entry = None
+
+    def _end_unsent(self, *, missed: bool = False, error: str = "") -> None:
+        for entry in self._unsent:
+            entry.ended(left=missed, missed=missed, error=error)
+        self._unsent.clear()
 
     def _forget_request(self) -> None:
         self._request = self._request_body = self._answer_body = self._entry = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import socket
 import ssl
 import time
 
 import pytest
 import trustme
-from tap_stage import LAST, STREAM, Call, Client, chunk, event, post, staged, until
+from tap_stage import LAST, PATIENCE, STREAM, Call, Client, Script, Stage, chunk, event, post, staged, until
 
 from agent.tap import relay
 
@@ -279,6 +280,129 @@ async def test_a_client_that_has_read_the_end_may_leave_before_the_last_byte() -
         client.leave()
         part = await stage.part()
     assert not part.aborted and part.finish == "stop"
+
+
+END = LAST.removesuffix(b"0\r\n\r\n")
+
+
+async def plain_client(stage: Stage, room: int = 0) -> socket.socket:
+    """A request on a bare socket, which can be closed without waiting. room: bytes that the kernel holds for it."""
+    client = socket.socket()
+    if room:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    client.connect(("127.0.0.1", stage.tap.port))
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(client, post())
+    return client
+
+
+async def received(client: socket.socket, mark: bytes) -> None:
+    got = b""
+    async with asyncio.timeout(PATIENCE):
+        while mark not in got:
+            got += await asyncio.get_running_loop().sock_recv(client, 1 << 16)
+
+
+def depart(client: socket.socket, how: str) -> None:
+    """Gone when this returns."""
+    if how == "reset":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, relay._ABORTIVE)
+    client.close()
+
+
+def say_at_once(call: Call, data: bytes) -> None:
+    """Sent when this returns."""
+    assert os.write(call.writer.get_extra_info("socket").fileno(), data) == len(data)
+
+
+@pytest.mark.parametrize("said", [LAST, END])
+@pytest.mark.parametrize("first", ["client", "upstream"])
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_who_left_before_the_end_was_passed_has_left(how: str, first: str, said: bytes) -> None:
+    """The tap stands in line for a core: it wakes to find the end of the answer, and that the client has gone."""
+
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.body(2)
+        await call.say(STREAM + event("a"))
+        await call.until_gone()
+
+    async with staged(script) as stage:
+        client = await plain_client(stage)
+        await received(client, event("a"))
+        events = [lambda: depart(client, how), lambda: say_at_once(stage.calls[0], said)]
+        for happens in events if first == "client" else reversed(events):
+            happens()  # and the tap has no turn in between
+        part = await stage.part()
+    assert part.aborted and part.finish == "abort" and part.status == 200
+
+
+async def test_who_left_before_a_whole_answer_was_passed_has_left() -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.body(2)
+        await call.until_gone()
+
+    async with staged(script) as stage:
+        client = await plain_client(stage)
+        await until(lambda: bool(stage.calls and stage.calls[0].requests))
+        say_at_once(stage.calls[0], OK)
+        depart(client, "close")
+        part = await stage.part()
+    assert part.aborted and part.status is None
+
+
+LONG = b"x" * (48 << 10)  # more than the kernel holds on the way to a client behind `narrow`, less than the tap does
+
+
+def narrow(stage: Stage) -> None:
+    """From here on the kernel holds little for clients."""
+    assert stage.tap._server is not None
+    listening = stage.tap._server.sockets[0].fileno()
+    with socket.socket(fileno=os.dup(listening)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
+def says_long(closes: bytes) -> Script:
+    async def script(call: Call) -> None:
+        for _ in range(2):
+            await call.request()
+            await call.body(2)
+            await call.say(b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (closes, len(LONG), LONG))
+
+    return script
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("closes", [b"", b"Connection: close\r\n"])
+async def test_who_leaves_with_the_end_still_at_the_tap_has_left(closes: bytes, how: str) -> None:
+    async with staged(says_long(closes)) as stage:
+        narrow(stage)
+        client = await plain_client(stage, room=4096)
+        await received(client, b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert stage.parts == [] and len(stage.tap.books.under_way) == 1
+        depart(client, how)
+        part = await stage.part()
+    assert part.aborted and part.status == 200 and stage.tap.books.under_way == {}
+
+
+@pytest.mark.parametrize("closes", [b"", b"Connection: close\r\n"])
+async def test_an_answer_ends_when_a_slow_client_has_been_given_it(closes: bytes) -> None:
+    async with staged(says_long(closes)) as stage:
+        narrow(stage)
+        client = await plain_client(stage, room=4096)
+        await asyncio.sleep(0.1)
+        assert stage.parts == []
+        before = time.time()
+        await received(client, LONG)
+        part = await stage.part()
+        assert part.end is not None and part.end >= before and not part.aborted
+        if not closes:  # the connection is as good as before
+            await asyncio.get_running_loop().sock_sendall(client, post())
+            await received(client, LONG)
+            assert not (await stage.part(2)).aborted
+        client.close()
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
