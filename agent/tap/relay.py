@@ -461,7 +461,7 @@ class Pair(asyncio.Protocol):
             self._entry = None
 
     def _end_whole(self) -> None:
-        """All of the answer was written: its request ends when the kernel has it, so that who leaves before has left."""
+        """All of the answer was written. Its request ends when the kernel has it: who leaves before has left."""
         if self._entry is None:
             return
         if self._client.is_closing():  # so the last write found
