@@ -1,6 +1,7 @@
 """Requests over HTTP: what is known of them, and parts that others send, such as the tap.
 
 GET /api/v1/requests?slowest=20 | newest=20 | id=ID, each with tenant=PSEUDONYM and since=TIME
+GET /api/v1/tail?scope=node: why the slow ones of the last minutes are slow
 POST /api/v1/parts: a PartsRecord as msgpack, from this machine, or with the configured token
 """
 
@@ -23,12 +24,16 @@ from agent.requests.families import Exemplar
 from agent.requests.part import PartsRecord, is_bounded
 from agent.requests.record import RequestRecord
 from agent.requests.store import Store
+from agent.requests.tail import OFS, TailReport
 from series.promql import Expr, Selector
 from series.types import METRIC_NAME, Labels
 
 PARTS_TYPE = "application/x-msgpack"
 MAX_ASKED = 1000
 FEW = 20
+SCOPES = ("engine", "pool", "node")
+"""What a tail can be of."""
+
 MAX_PARTS = 5000
 """In one message. A larger one is refused as too large."""
 
@@ -48,6 +53,7 @@ class Requests:
 
     store: Callable[[], Store]
     exemplars: Callable[[], Iterable[tuple[Labels, Exemplar]]] = tuple
+    tails: Callable[[], Iterable[TailReport]] = tuple
     resolve: Callable[[str], str | None] = lambda _: None  # a tenant's name, for this machine's users alone
     take: Callable[[PartsRecord], bool] | None = None  # keeps parts, or says that there is no room; None: takes none
     token_file: Path | None = None  # of those who may send parts from elsewhere
@@ -64,12 +70,23 @@ def add_routes(router: web.UrlDispatcher, requests: Requests) -> None:
         try:
             found = _asked(requests.store(), request)
         except BadRequestError as error:
-            return _answer({"status": "error", "errorType": "bad_data", "error": str(error)}, 400)
+            return _refused(400, str(error))
         resolve = requests.resolve if is_local(request) else None
         told = [_told(record, resolve) for record in found]
         return _answer({"status": "success", "data": {"requests": told, "kept": len(requests.store())}})
 
+    async def tails(request: web.Request) -> web.Response:
+        try:
+            found = _tails(requests.tails(), request)
+        except BadRequestError as error:
+            return _refused(400, str(error))
+        resolve = requests.resolve if is_local(request) else lambda _: None
+        names = {tenant: name for tenant in sorted(tenants_in(found)) if (name := resolve(tenant)) is not None}
+        told = [msgspec.to_builtins(report) | {"sentence": report.sentence} for report in found]
+        return _answer({"status": "success", "data": {"reports": told, "tenant_names": names}})
+
     router.add_get("/api/v1/requests", listed)
+    router.add_get("/api/v1/tail", tails)
     if requests.take is not None:
         router.add_post("/api/v1/parts", _Taking(requests.take, requests.token_file).handle)
 
@@ -83,6 +100,16 @@ def exemplars(found: Iterable[tuple[Labels, Exemplar]], expr: Expr, start: float
             told = {"labels": {"trace_id": exemplar.trace}, "value": wire.value(exemplar.value)}
             answer.append({"seriesLabels": dict(labels), "exemplars": [told | {"timestamp": exemplar.t}]})
     return sorted(answer, key=lambda one: (one["seriesLabels"][METRIC_NAME], sorted(one["seriesLabels"].items())))
+
+
+def tenants_in(reports: Iterable[TailReport]) -> set[str]:
+    """The tenants that reports speak of, by what stands for them."""
+    found: set[str] = set()
+    for report in reports:
+        found |= {one.value for one in report.groups.get("tenant", ())}
+        found |= {one.tenant for one in report.behind.occupants} if report.behind is not None else set()
+        found |= {record.tenant for record in report.worst}
+    return found
 
 
 def is_local(request: web.Request) -> bool:
@@ -145,6 +172,22 @@ class _Taking:
             return False
         sent = request.headers.get("Authorization", "").removeprefix("Bearer ").strip().encode()
         return bool(token) and hmac.compare_digest(sent, token)
+
+
+def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailReport]:
+    """Those that are asked for: of one scope, of one engine, of one of the two times."""
+    query = request.query
+    if unknown := query.keys() - {"of", "scope", "engine"}:
+        raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: there are of, scope, engine")
+    for name, known in (("of", OFS), ("scope", SCOPES)):
+        if name in query and query[name] not in known:
+            raise BadRequestError(f"{name} is one of {', '.join(known)}")
+    wanted = {name: query[name] for name in ("scope", "engine") if name in query}
+    return [
+        report
+        for report in reports
+        if query.get("of", report.of) == report.of and wanted.items() <= report.over.items()
+    ]
 
 
 def _asked(store: Store, request: web.Request) -> list[RequestRecord]:

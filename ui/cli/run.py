@@ -199,6 +199,7 @@ def _requests(args: argparse.Namespace, pipeline: Pipeline) -> Requests:
     return Requests(
         store=lambda: node.requests.store,
         exemplars=lambda: node.requests.exemplars(),
+        tails=lambda: node.requests.tails.reports,
         resolve=node.tenant_name,
         take=None if args.demo else node.take_parts,
         token_file=pipeline.setup.config.agent.parts_token_file,

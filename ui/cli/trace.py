@@ -13,22 +13,15 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.requests.record import Phase, RequestRecord
+from ui.cli import tails
 from ui.cli.common import EXIT_HEALTHY, EXIT_UNKNOWN, UsageError, add_config_option, agent_of, configuration
 from ui.cli.render import moment
+from ui.cli.words import PHASE_STYLES, plain, seconds
 from ui.requests import Asked, RequestsError, Told, of_agent, of_recording
 
 MOST = 100
 NAME_WIDTH = 13
 BAR_WIDTH = 48
-STYLES = {
-    "gateway": "blue",
-    "queue": "yellow",
-    "kv_wait": "magenta",
-    "prefill": "cyan",
-    "transfer": "magenta",
-    "decode": "green",
-    "unattributed": "dim",
-}
 OUTCOMES = {"success": "green", "aborted": "yellow", "refused": "yellow", "invalid": "yellow", "error": "red"}
 
 
@@ -46,7 +39,7 @@ def add(commands: Any) -> None:
         " (the agent on this node)",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept")
+    which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept, and why")
     which.add_argument("--newest", type=int, metavar="N", help="the newest requests")
     parser.add_argument("--tenant", default="", metavar="T", help="of this tenant alone, by what stands for it")
     parser.add_argument("--json", action="store_true", help="the records as JSON, one a line")
@@ -64,14 +57,15 @@ def do(args: argparse.Namespace) -> int:
     except RequestsError as error:
         raise UsageError(str(error)) from error
     if args.json:
-        for told in found:
+        for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
-        return EXIT_HEALTHY if found else EXIT_UNKNOWN
+        return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
     console = Console(highlight=False)
-    if not found:
+    if not found.requests:
         _say_none(asked, source, console)
         return EXIT_UNKNOWN
-    for told in found:
+    tails.show(found.tails, found.tenant_names, console)
+    for told in found.requests:
         show(told, console)
     return EXIT_HEALTHY
 
@@ -87,15 +81,6 @@ def show(told: Told, console: Console) -> None:
         console.print(_line(phase, at, record.e2e or 0.0), soft_wrap=True)
         at += phase.seconds or 0.0
     console.print()
-
-
-def seconds(value: float | None) -> str:
-    """A duration for people."""
-    if value is None:
-        return "unknown"
-    if value >= 100:
-        return f"{value:.0f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.1f} ms"
 
 
 def _asked(args: argparse.Namespace) -> tuple[Asked, str]:
@@ -116,7 +101,7 @@ def _say_none(asked: Asked, source: str, console: Console) -> None:
     what = f"no request {asked.name}" if asked.name else "no requests"
     console.print(
         Text(
-            f"{_plain(what)} at {source}. Requests are known where spans, a request log or a tap tell of them:"
+            f"{plain(what)} at {source}. Requests are known where spans, a request log or a tap tell of them:"
             " docs/requests.md. The newest ones come some seconds after their end."
         ),
         soft_wrap=True,
@@ -124,7 +109,7 @@ def _say_none(asked: Asked, source: str, console: Console) -> None:
 
 
 def _head(record: RequestRecord) -> Text:
-    line = Text(_plain(record.id), style="bold")
+    line = Text(plain(record.id), style="bold")
     line.append(f"  {record.outcome}", style=OUTCOMES[record.outcome])
     if record.status is not None:
         line.append(f" {record.status}", style="dim")
@@ -154,7 +139,7 @@ def _about(told: Told) -> list[str]:
         f"engine {engines}  tokens: {counts}" + (f"  {how}" if how else ""),
         f"seen by {', '.join(record.observers)}",
     ]
-    return [_plain(line) for line in lines]
+    return [plain(line) for line in lines]
 
 
 def _line(phase: Phase, at: float, whole: float) -> Text:
@@ -164,17 +149,12 @@ def _line(phase: Phase, at: float, whole: float) -> Text:
     if phase.seconds is not None and whole > 0:
         left = round(min(at / whole, 1.0) * BAR_WIDTH)
         width = max(1, round(min((at + phase.seconds) / whole, 1.0) * BAR_WIDTH) - left)
-        line.append(" " * min(left, BAR_WIDTH - 1) + "█" * width, style=STYLES.get(phase.name, ""))
+        line.append(" " * min(left, BAR_WIDTH - 1) + "█" * width, style=PHASE_STYLES.get(phase.name, ""))
         line.append(" " * (BAR_WIDTH - left - width) + f" {phase.seconds / whole:4.0%}")
     if phase.why:
-        line.append(f"  {_plain(phase.why)}", style="dim")
+        line.append(f"  {plain(phase.why)}", style="dim")
     return line
 
 
 def _count(tokens: int | None) -> str:
     return "unknown" if tokens is None else str(tokens)
-
-
-def _plain(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(c if c.isprintable() else "?" for c in text)

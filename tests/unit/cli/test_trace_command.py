@@ -14,13 +14,15 @@ from aiohttp.test_utils import TestServer
 from agent.exports.api import build_app
 from agent.exports.requests import Requests
 from agent.requests.part import PartsRecord
-from agent.requests.record import RequestRecord
+from agent.requests.record import Phase, RequestRecord
 from agent.requests.store import Store
+from agent.requests.tail import Recent, TailReport
 from agent.service import encode
 from series.capture import CaptureWriter
 from series.window import Window
 from tests.unit.requests.parts import llm, one, tap
 from ui.cli.main import main
+from ui.cli.tails import lines
 from ui.requests import Asked, RequestsError, of_agent
 
 T = 1_790_000_000.0
@@ -92,10 +94,81 @@ async def test_of_an_agent_with_the_tenants_name() -> None:
         requests=Requests(store=lambda: store, resolve={"t-aaaaaaaaaa": "acme"}.get),
     )
     async with TestServer(app) as server:
-        (told,) = await of_agent(str(server.make_url("/")), Asked(slowest=3))
+        (told,) = (await of_agent(str(server.make_url("/")), Asked(slowest=3))).requests
         assert told.record == store.newest(1)[0]
         assert told.tenant_name == "acme"
-        assert await of_agent(str(server.make_url("/")), Asked(name="nobody")) == []
+        assert (await of_agent(str(server.make_url("/")), Asked(name="nobody"))).requests == []
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[TailReport]:
+    """Of 60 requests the last 6 wait 4 s behind `t-job`, of 40 others."""
+    records = []
+    for n in range(60):
+        slow = n >= 54
+        queue, start = (4.0, T + 50.0) if slow else (0.0, T + n)
+        phases = tuple(
+            Phase(name, seconds, "measured", start=at)
+            for name, seconds, at in (
+                ("queue", queue, start), ("prefill", 0.2, start + queue), ("decode", 0.8, start + queue + 0.2)
+            )
+        )  # fmt: skip
+        records.append(
+            RequestRecord(
+                id=f"r-{n}", start=start, end=start + queue + 1.0, complete=True, engines={"unified": "e"},
+                tenant="t-chat" if slow or n < 40 else "t-\x1bjob", phases=phases, ttft=queue + 0.2, e2e=queue + 1.0,
+                prompt_tokens=1000 if slow else 100, output_tokens=10, status=200,
+            )
+        )  # fmt: skip
+    recent = Recent(records, T, T + 100)
+    return [
+        recent.explain("ttft", over={"scope": "node"}),
+        recent.explain("ttft", engines=["e"], over={"engine": "e", "scope": "engine"}),
+    ]
+
+
+def test_what_explains_the_slow_ones_in_words(reports: list[TailReport]) -> None:
+    told = [line.plain for line in lines(reports[0], {"t-chat": "acme"})]
+    assert told[0] == (
+        "Slow to the first token, mostly queue: 6 of 60 requests took 4.20 s on average, the faster half 200.0 ms"
+    )
+    assert told[1] == "  from the 95th percentile on, 4.20 s; ended 2026-09-21 14:13:20 to 14:15:00 UTC"
+    assert [line for line in told if "█" in line] == [f"  queue           +4.00 s   {'█' * 48} 100%"]
+    assert [line for line in told if "waited behind" in line] == [
+        "  waited behind  t-?job 100% of the tokens held meanwhile; 0% was their own tenant's"
+    ]
+    assert "  tenant         t-chat (acme): 6 of the slow ones (100%), 77% of all" in told
+    assert "  prompt length  513-1024 tokens: 6 of the slow ones (100%), 10% of all" in told
+
+
+def test_too_few_to_compare_is_said() -> None:
+    (told,) = lines(Recent([], T, T + 1).explain("e2e"), {})
+    assert told.plain == "Slow from end to end: not known why, no request told its time"
+
+
+def test_a_recording_of_slow_requests_says_why_before_them(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "captures" / "requests" / "tenants.kvcap"
+    code, out, _ = run(capsys, "--slowest", "1", str(path))
+    assert code == 0
+    first, second, *_ = (line for line in out.splitlines() if line.startswith("Slow "))
+    assert first.startswith("Slow to the first token, mostly queue: ")
+    assert second.startswith("Slow from end to end, mostly queue: ")
+    assert out.index(second) < out.index("seen by")
+    for asked in (["--newest", "1"], ["--slowest", "1", "--tenant", "t-qsepwb45ry"]):
+        assert "Slow " not in run(capsys, *asked, str(path))[1]
+
+
+async def test_an_agent_says_why_with_names(reports: list[TailReport]) -> None:
+    store = Store()
+    store.add(one(tap(1, T), llm(1, T)))
+    requests = Requests(store=lambda: store, tails=lambda: reports, resolve={"t-chat": "acme"}.get)
+    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/"))
+        found = await of_agent(url, Asked(slowest=1))
+        assert found.tails == reports[:1]  # of the node, not of each engine
+        assert found.tenant_names == {"t-chat": "acme"}
+        assert (await of_agent(url, Asked(newest=1))).tails == []
 
 
 async def test_what_is_no_agent() -> None:

@@ -19,6 +19,7 @@ from agent.exports.requests import Requests
 from agent.requests.families import Exemplar
 from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.store import Store
+from agent.requests.tail import OFS, GroupValue, Recent, TailReport
 from series.types import Labels
 from series.window import Window
 from tests.unit.requests.parts import one, tap
@@ -153,3 +154,44 @@ async def test_exemplars_of_the_series_that_a_query_reads() -> None:
             if data:
                 assert data[0]["seriesLabels"]["tenant"] == "a"
                 assert data[0]["exemplars"] == [{"labels": {"trace_id": "t1"}, "value": "0.4", "timestamp": T}]
+
+
+def tails() -> list[TailReport]:
+    """Without requests, so unknown, of an engine and of the node."""
+    recent = Recent([], T, T + 300)
+    return [
+        recent.explain(of, over=over)
+        for over in ({"engine": "a", "scope": "engine"}, {"engine": "b", "scope": "engine"}, {"scope": "node"})
+        for of in OFS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"), [("", 6), ("?scope=node", 2), ("?scope=engine&of=ttft", 2), ("?engine=a", 2), ("?engine=c", 0)]
+)
+async def test_why_slow_ones_are_slow(query: str, count: int) -> None:
+    async with serving(tails=tails) as client, client.get(f"/api/v1/tail{query}") as answer:
+        assert answer.status == 200
+        reports = (await answer.json())["data"]["reports"]
+        assert len(reports) == count
+        assert all(r["sentence"].endswith("is unknown: no request told its time.") for r in reports)
+        assert all(report in tails() for report in msgspec.convert(reports, list[TailReport]))
+
+
+@pytest.mark.parametrize("query", ["scope=world", "of=itl", "tenant=t-1"])
+async def test_a_tail_that_there_is_not_is_refused(query: str) -> None:
+    async with serving(tails=tails) as client, client.get(f"/api/v1/tail?{query}") as answer:
+        assert answer.status == 400
+        assert (await answer.json())["errorType"] == "bad_data"
+
+
+async def test_names_of_those_who_wait_are_told_on_this_machine_alone() -> None:
+    record = one(tap(0, T, tenant="t-0"))
+    report = msgspec.structs.replace(
+        tails()[0], groups={"tenant": (GroupValue("t-1", 1, 1, 1.0, 1.0),)}, worst=(record,)
+    )
+    names = {"t-0": "acme", "t-1": "apex", "t-2": "nobody here"}
+    async with serving(tails=lambda: [report], resolve=names.get) as client:
+        for headers, told in (({}, {"t-0": "acme", "t-1": "apex"}), ({"X-Forwarded-For": "10.0.0.1"}, {})):
+            async with client.get("/api/v1/tail", headers=headers) as answer:
+                assert (await answer.json())["data"]["tenant_names"] == told
