@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.phases import Waited, account, of_one_engine
@@ -17,6 +17,8 @@ SIDES = ("prefill", "decode")
 
 MAX_SPANS = 8
 """Of a record."""
+
+COUNTS = ("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens")
 
 KINDS = ("request", "response", "room", "remote")
 
@@ -80,6 +82,7 @@ class Assembly:
         """Of an engine's part and the one nearest to the client, which may be the same."""
         said = head.observer
         sources: list[tuple[str, str]] = [("e2e", said)]
+        told: dict[str, Any] = {}  # what is not told is not passed either, which is most of the fields
         ttft = known(head.ttft)
         if ttft is None:
             ttft = known(engine.ttft)
@@ -89,47 +92,44 @@ class Assembly:
         tenant = head.tenant or engine.tenant
         if tenant:
             sources.append(("tenant", said if head.tenant else "engine"))
-        itl = known(head.itl)
-        if itl is not None:
+            told["tenant"] = tenant
+        if head.itl is not None and (itl := known(head.itl)) is not None:
             sources.append(("itl", said))
+            told["itl"] = itl
         elif known(engine.itl) is not None or not engine.output_tokens:
             return None
         elif engine.output_tokens > 1:
-            itl = engine.phases["decode"] / (engine.output_tokens - 1)
             sources.append(("itl", BY_TOKENS))
-        prompt = _either("prompt_tokens", head.prompt_tokens, engine.prompt_tokens, said, sources)
-        cached = _either("cached_tokens", head.cached_tokens, engine.cached_tokens, said, sources)
-        external = _either("external_tokens", head.external_tokens, engine.external_tokens, said, sources)
-        output = _either("output_tokens", head.output_tokens, engine.output_tokens, said, sources)
+            told["itl"] = engine.phases["decode"] / (engine.output_tokens - 1)
+        for name in COUNTS:
+            outer, inner = getattr(head, name), getattr(engine, name)
+            if outer is not None:
+                told[name] = outer
+                sources.append((name, said if inner is None or inner == outer else f"{said}; engine says {inner}"))
+            elif inner is not None:
+                told[name] = inner
+                sources.append((name, "engine"))
+        _tell_rest(head, engine, told)
         label = self._engines.label(engine.engine) or self._engines.label(head.engine) or engine.engine or head.engine
+        trace = head.ids[0][6:]
+        if head is not engine:
+            spans = _spans(trace, (head, engine))
+        else:
+            spans = (SpanRef("engine", head.span, "", head.parent),) if head.span else ()
         return RequestRecord(
             id=head.ids[1][8:],
-            trace=head.ids[0][6:],
+            trace=trace,
             start=head.start or 0.0,
             end=head.end or 0.0,
             complete=True,
             engines=self._one_engine(label),
-            tenant=tenant,
-            session=head.session or engine.session,
-            model=engine.model or head.model,
-            lora=head.lora or engine.lora,
             phases=phases,
             ttft=ttft,
             e2e=e2e,
-            itl=itl,
-            itl_max=_seconds(head.itl_max, engine.itl_max),
-            itl_p99=_seconds(head.itl_p99, engine.itl_p99),
-            prompt_tokens=prompt,
-            cached_tokens=cached,
-            external_tokens=external,
-            output_tokens=output,
-            status=head.status if head.status is not None else engine.status,
-            finish=head.finish or engine.finish,
-            error=head.error or engine.error,
-            aborted=head.aborted or engine.aborted,
             observers=self._observers(head.system, engine.system),
-            spans=_spans(head.ids[0][6:], (head,) if head is engine else (head, engine)),
+            spans=spans,
             sources=self._shared(sources),
+            **told,
         )
 
     def _one_engine(self, label: str) -> dict[str, str]:
@@ -247,17 +247,32 @@ class _First:
         return None
 
 
-def _either(name: str, outer: int | None, engine: int | None, said: str, sources: list[tuple[str, str]]) -> int | None:
-    """A count from the response's usage, else the engine's."""
-    if outer is None:
-        if engine is not None:
-            sources.append((name, "engine"))
-        return engine
-    sources.append((name, said if engine is None or engine == outer else f"{said}; engine says {engine}"))
-    return outer
+def _tell_rest(head: RequestPart, engine: RequestPart, told: dict[str, Any]) -> None:
+    """What is told, of a plain request, by the one nearest to the client or else by the engine; the model the other way
+    round."""
+    if model := engine.model or head.model:
+        told["model"] = model
+    if session := head.session or engine.session:
+        told["session"] = session
+    if lora := head.lora or engine.lora:
+        told["lora"] = lora
+    if finish := head.finish or engine.finish:
+        told["finish"] = finish
+    if error := head.error or engine.error:
+        told["error"] = error
+    if head.aborted or engine.aborted:
+        told["aborted"] = True
+    if (status := head.status if head.status is not None else engine.status) is not None:
+        told["status"] = status
+    if (longest := _seconds(head.itl_max, engine.itl_max)) is not None:
+        told["itl_max"] = longest
+    if (long := _seconds(head.itl_p99, engine.itl_p99)) is not None:
+        told["itl_p99"] = long
 
 
 def _seconds(outer: float | None, engine: float | None) -> float | None:
+    if outer is None and engine is None:
+        return None
     found = known(outer)
     return found if found is not None else known(engine)
 
@@ -408,7 +423,11 @@ def _id(ranked: Iterable[RequestPart], parts: Sequence[RequestPart]) -> str:
 
 
 def _trace(ranked: Iterable[RequestPart]) -> str:
-    return next((one[6:] for part in ranked for one in part.ids if one.startswith("trace:")), "")
+    for part in ranked:
+        for one in part.ids:
+            if one.startswith("trace:"):
+                return one[6:]
+    return ""
 
 
 def _spans(whole: str, ranked: Iterable[RequestPart]) -> tuple[SpanRef, ...]:

@@ -254,33 +254,31 @@ class Families:
 
     def _add_engines(self, record: RequestRecord, engine: str, outcome: str) -> float | None:
         """Count it by engine. Returns its queue time."""
-        trace, end, queue = record.trace, record.end, None
         for role, label in record.engines.items():
             seen = self._seen(self._engine_name(label))
             counts = seen.counts.get(role)
             if counts is None:
                 counts = seen.counts[role] = _Counts()
             counts.add(record, outcome)
-        phases = self._seen(engine).phases if engine else None
+        if not engine:
+            return record.seconds("queue")
+        phases, queue = self._seen(engine).phases, None
         for phase in record.phases:
             name, seconds = phase.name, phase.seconds
             if seconds is None:
                 continue
             if name == "queue":
                 queue = seconds
-            if phases is not None:
-                histogram = phases.get(name)
-                if histogram is None:
-                    histogram = phases[name] = Histogram(PHASE)
-                histogram.observe(seconds, trace, end)
+            if name not in phases:
+                phases[name] = Histogram(PHASE)
+            phases[name].observe(seconds, record.trace, record.end)
         return queue
 
     def _seen(self, name: str) -> _Engine:
-        found = self._engines.get(name)
-        if found is None:
-            found = self._engines[name] = _Engine()
+        if name not in self._engines:
+            self._engines[name] = _Engine()
         self._dirty_engines.add(name)
-        return found
+        return self._engines[name]
 
     def _place(self, tenant: str) -> str:
         """Under which name a tenant is counted."""

@@ -78,11 +78,15 @@ def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) ->
     start, ttft = engine.start, engine.ttft
     if queue is None or prefill is None or decode is None or len(told) != 3 or start is None or ttft is None:
         return None
-    whole = length(engine)
-    around = 0.0 if outer is None else e2e - whole if whole is not None else -1.0
+    around = 0.0
+    if outer is not None:
+        whole = length(engine)
+        around = e2e - whole if whole is not None else -1.0
     rest = e2e - around - queue - prefill - decode
-    if not (rest >= 0.0 and around >= 0.0 and min(queue, prefill, decode) >= 0.0 and 0.0 <= ttft < LONGEST):
+    if not (rest >= 0.0 and around >= 0.0 and queue >= 0.0 and prefill >= 0.0 and decode >= 0.0):
         return None  # also where one is no number, which is in the rest
+    if not 0.0 <= ttft < LONGEST:
+        return None
     first = start + ttft
     phases: tuple[Phase, ...] = (
         Phase("queue", queue, "measured", first - prefill - queue),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from agent.requests.part import MAX_ID, RequestPart, identity
@@ -36,7 +37,9 @@ CLOCK_SLACK = 1.0
 CLIENT_LEFT = 499
 MAX_SCOPES = 64
 
+_NO_TRACE = bytes(16)
 _NO_ID = frozenset(("null", "none", "undefined", "unknown"))
+_INDEX = re.compile(r"-\d{1,6}\Z")
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
 
@@ -161,7 +164,8 @@ class SpanReader:
         if said.first_token and "ttft" not in told:
             told["ttft"] = _first_token(span, said.first_token)
         self._judge(span, kind, got, told)
-        self._name(kind, got, told)
+        if not kind.whose.isdisjoint(got):
+            self._name(kind, got, told)
         return RequestPart(
             observer=said.observer,
             system=kind.system,
@@ -184,17 +188,20 @@ class SpanReader:
         longest = whole + CLOCK_SLACK
         for key, value in got.items():
             use = kind.uses.get(key)
-            if use is None or (use.better and not use.better.isdisjoint(got)):
+            if use is None:
                 continue
-            made = use.convert(value)
-            if use.per != 1.0 and made is not None:
-                made /= use.per
-            if made is None or (use.is_duration and made > longest):
+            target, is_phase, is_duration, convert, per, better = use
+            if better and not better.isdisjoint(got):
+                continue
+            made = convert(value)
+            if per != 1.0 and made is not None:
+                made /= per
+            if made is None or (is_duration and made > longest):
                 self.implausible += 1
-            elif use.is_phase:
-                phases[use.target] = made
+            elif is_phase:
+                phases[target] = made
             else:
-                told[use.target] = made
+                told[target] = made
         if kind.said.phase:
             phases[kind.said.phase] = whole
         return told, phases
@@ -236,18 +243,22 @@ class _Kind:
     """A kind of span, laid out for reading."""
 
     def __init__(self, said: SpanKind, of: SpanMap, tenant_attributes: Sequence[str]) -> None:
-        whose = said.keep and said.observer != "stage"
+        of_somebody = said.keep and said.observer != "stage"
         self.said = said
         self.system = of.system
-        self.tenant = (*tenant_attributes, *of.tenant) if whose else ()
-        self.session = of.session if whose else ()
+        self.tenant = (*tenant_attributes, *of.tenant) if of_somebody else ()
+        self.session = of.session if of_somebody else ()
         self.is_engine = of.is_engine
         self.uses = dict(_uses(said))
-        self._wanted = tuple(said.attributes | {*self.tenant, *self.session})
+        self.whose = frozenset((*self.tenant, *self.session))
+        wanted = said.attributes | self.whose
+        self._wanted = [(key, _mostly(self.uses.get(key))) for key in sorted(wanted)]
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
+        self._where = tuple(said.where.items())
         self._conditional = bool(said.having or said.where or said.matching)
+        self._ids = [(kind, key) for kind, keys in said.ids.items() for key in keys]
         self._wraps = of.wraps
 
     def may_be(self, span: Span) -> bool:
@@ -260,34 +271,29 @@ class _Kind:
         """The attributes that matter, of a list its first entry; None where the span is of another kind."""
         got: dict[str, Value] = {}
         attributes = span.attributes
-        for key in self._wanted:
+        for key, mostly in self._wanted:
             if key in attributes:
                 holder = attributes[key]
-                which = holder.WhichOneof("value")
-                if which == "array_value" and holder.array_value.values:
-                    holder = holder.array_value.values[0]
-                    which = holder.WhichOneof("value")
-                if which in _SCALARS:
-                    got[key] = getattr(holder, which)
+                value = mostly(holder) or _scalar(holder)
+                if value is not None:
+                    got[key] = value
         return got if not self._conditional or self._holds(got) else None
 
     def ids(self, span: Span, got: Mapping[str, Value]) -> tuple[str, ...]:
         """By which the part finds others."""
         trace = span.trace_id
-        found = [f"trace:{trace.hex()}"] if len(trace) == 16 and any(trace) else []
-        for kind, keys in self.said.ids.items():
-            for key in keys:
-                raw = got.get(key)
-                if raw is None:
-                    continue
-                if kind == "room":
-                    found.append(identity("room", _room(raw)))
-                elif (text := _id(raw)) and kind == "request" and self._wraps:
-                    bare, response = unwrapped(text, self._wraps)
-                    found += [identity("request", bare), identity("response", response)]
-                else:
-                    found.append(identity(kind, text))
-        return tuple(dict.fromkeys(one for one in found if one))
+        found = [f"trace:{trace.hex()}"] if len(trace) == 16 and trace != _NO_TRACE else []
+        for kind, key in self._ids:
+            raw = got.get(key)
+            if raw is None:
+                continue
+            text = _room(raw) if kind == "room" else _id(raw)
+            if text and kind == "request" and self._wraps:
+                bare, response = unwrapped(text, self._wraps)
+                found += (identity("request", bare), identity("response", response))
+            else:
+                found.append(identity(kind, text))
+        return tuple(dict.fromkeys([one for one in found if one]))
 
     def left(self, got: Mapping[str, Value]) -> bool:
         """Whether it says that the client left before the end."""
@@ -295,7 +301,10 @@ class _Kind:
 
     def engine(self, got: Mapping[str, Value]) -> str:
         """What the span itself calls the engine."""
-        return next((text for key in self.said.engine if key in got and (text := _text(got[key]))), "")
+        for key in self.said.engine:
+            if key in got and (text := _text(got[key])):
+                return text
+        return ""
 
     def role(self, name: str, got: Mapping[str, Value]) -> str:
         """The engine's part in disaggregation, where the span tells it."""
@@ -311,13 +320,13 @@ class _Kind:
     def _holds(self, got: Mapping[str, Value]) -> bool:
         if self._having and self._having.isdisjoint(got):
             return False
-        for attribute, values in self.said.where.items():
+        for attribute, values in self._where:
             if str(got.get(attribute, "")) not in values:
                 return False
-        return all(
-            attribute in got and pattern.search(str(got[attribute])) is not None
-            for attribute, pattern in self._matching
-        )
+        for attribute, pattern in self._matching:
+            if attribute not in got or pattern.search(str(got[attribute])) is None:
+                return False
+        return True
 
 
 class _Use(NamedTuple):
@@ -341,6 +350,25 @@ def _uses(said: SpanKind) -> Iterator[tuple[str, _Use]]:
                 yield key, _Use(target, is_phase, is_duration, convert, per, frozenset(keys[:i]))
 
 
+def _mostly(use: _Use | None) -> Callable[[Any], Value]:
+    """Reads what an attribute most often is: what is not set is empty or 0, and is then looked at thoroughly."""
+    if use is None or use.convert not in (_seconds, _count):
+        return attrgetter("string_value")
+    return attrgetter("double_value" if use.convert is _seconds else "int_value")
+
+
+def _scalar(holder: Any) -> Value | None:
+    """An attribute's value, of a list its first; None for another kind of value."""
+    which = holder.WhichOneof("value")
+    if which == "array_value" and holder.array_value.values:
+        holder = holder.array_value.values[0]
+        which = holder.WhichOneof("value")
+    if which not in _SCALARS:
+        return None
+    found: Value = getattr(holder, which)
+    return found
+
+
 def unwrapped(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:
     """A request's id less what its engine put around it, and the id that the response has; empty where none is known.
 
@@ -349,8 +377,8 @@ def unwrapped(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:
     """
     for wrap in wraps:
         if request_id.startswith(wrap.prefix):
-            whole = re.sub(r"-\d{1,6}\Z", "", request_id) if wrap.index else request_id
-            return whole.removeprefix(wrap.prefix), whole
+            whole = _INDEX.sub("", request_id) if wrap.index else request_id
+            return whole[len(wrap.prefix) :], whole
     return request_id, ""
 
 

@@ -63,25 +63,21 @@ class _Open:
 
     __slots__ = ("alone", "first", "into", "keys", "last", "parts", "traces")
 
-    def __init__(self, t: float) -> None:
-        self.parts: list[RequestPart] = []
-        self.keys: list[str] = []  # ids and spans by which it is found
-        self.traces: list[str] = []
+    def __init__(self, t: float, part: RequestPart, keys: list[str], trace: str) -> None:
+        self.parts = [part]
+        self.keys = keys  # ids and spans by which it is found
+        self.traces: tuple[str, ...] = (trace,) if trace else ()
         self.first = t
         self.last = t
         self.alone = False  # its trace has several requests, so the trace says nothing
         self.into: _Open | None = None  # the one that it became part of
 
 
-class _Gone:
-    """A request that was given out."""
+_Gone = tuple[float, bool, tuple[str, ...]]
+"""A request that was given out: when it ended, whether it had an observer around its engine, and its traces."""
 
-    __slots__ = ("end", "outer", "traces")
-
-    def __init__(self, one: _Open) -> None:
-        self.end = max([p.end for p in one.parts if p.end is not None], default=float("-inf"))
-        self.outer = any(p.observer in OUTER for p in one.parts)
-        self.traces = one.traces
+_Listed = dict[str, "_Open | list[_Open]"]
+"""Requests by a key that is no proof that they are one. Most often there is one, which stands there without a list."""
 
 
 class Stitcher:
@@ -96,8 +92,8 @@ class Stitcher:
         self._active: OrderedDict[_Open, None] = OrderedDict()  # the one that was touched last is last
         self._held: OrderedDict[_Open, float] = OrderedDict()  # of which more must come, until when
         self._by: dict[str, _Open] = {}  # id or span -> request
-        self._waiting: dict[str, list[_Open]] = {}  # span that did not come -> requests with parts below it
-        self._traces: dict[str, list[_Open]] = {}
+        self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
+        self._traces: _Listed = {}
         self._gone: dict[str, _Gone] = {}
         self._gone_before: dict[str, _Gone] = {}
         self._gone_since = float("-inf")
@@ -157,39 +153,38 @@ class Stitcher:
             if own in by:
                 self.dropped["duplicate"] += 1
                 return
-        found = [_root(by[key]) for key in keys if key in by]
+        found = [] if by.keys().isdisjoint(keys) else [by[key] for key in keys if key in by]
         if part.parent:
             parent = trace + part.parent
             if parent in by:
-                found.append(_root(by[parent]))
+                found.append(by[parent])
         if own:
-            keys.insert(0, own)
+            keys.append(own)
             if own in self._waiting:
-                found += [_root(one) for one in self._waiting.pop(own)]
+                found += _all(self._waiting.pop(own))
         if found:
-            one = self._union(found)
+            one = self._union([_root(other) for other in found])
             if not own and any(_same(part, other) for other in one.parts):
                 self.dropped["duplicate"] += 1
                 return
             self._touch(one)
+            one.parts.append(part)
+            one.keys += keys
+            if trace and trace not in one.traces:
+                one.traces = (*one.traces, trace)
         else:
             reason = self._why_gone(part, trace, keys, own, parent)
             if reason:
                 self.dropped[reason] += 1
                 return
-            one = _Open(self._now)
+            one = _Open(self._now, part, keys, trace)
             self._active[one] = None
-        one.parts.append(part)
-        one.keys += keys
         for key in keys:
             by[key] = one
         if parent and parent not in by:
             self._list(self._waiting, parent, one)
-        if trace:
-            if trace not in one.traces:
-                one.traces.append(trace)
-            if not self._list(self._traces, trace, one):
-                one.alone = True
+        if trace and not self._list(self._traces, trace, one):
+            one.alone = True
         if len(one.parts) >= MAX_PARTS or self._now - one.first > self._limits.age:
             self._close(one, whole=False)
 
@@ -202,7 +197,7 @@ class Stitcher:
             if other is not one:
                 one.parts += other.parts
                 one.keys += other.keys
-                one.traces += [trace for trace in other.traces if trace not in one.traces]
+                one.traces = tuple(dict.fromkeys(one.traces + other.traces))
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
                 other.parts, other.into = [], one
@@ -230,25 +225,26 @@ class Stitcher:
 
     def _waits(self, one: _Open) -> float:
         """Until when more is waited for; 0 where nothing is missing."""
-        if any(p.observer in OUTER and not p.role for p in one.parts):
-            return 0.0
-        engines = [p for p in one.parts if p.observer == "engine"]
-        if not engines and _is_stages(one.parts):
+        half, engines = True, 0  # half: of engines a prefill side alone told, or none and no one but stages
+        patient = False
+        for part in one.parts:
+            if part.observer == "engine":
+                engines += 1
+                half = half and (part.role or self._role_of(part.engine)) == "prefill"
+                outer = self._has_outer.get((part.system, part.engine)) if part.parent else None
+                patient |= outer is not None and self._now - outer < MAX_AGE
+            elif part.observer in OUTER and not part.role:
+                return 0.0
+        if half and (engines or _is_stages(one.parts)):
             return one.first + self._limits.age
-        roles = {p.role or self._role_of(p.engine) for p in engines}
-        if roles == {"prefill"}:
-            return one.first + self._limits.age
-        for part in engines:
-            if part.parent and self._now - self._has_outer.get((part.system, part.engine), float("-inf")) < MAX_AGE:
-                return one.first + self._limits.patience
-        return 0.0
+        return one.first + self._limits.patience if patient else 0.0
 
     def _joined(self, one: _Open) -> _Open:
         """The request with what only the trace joins to it: all of a trace where that may be one request, else the
         stages during it."""
-        for trace in list(one.traces):
-            here = self._traces.get(trace, ())
-            if len(here) < 2:
+        for trace in one.traces:
+            here = self._traces.get(trace)
+            if not isinstance(here, list):
                 continue
             groups = list(dict.fromkeys(_root(mate) for mate in here))
             self._traces[trace] = groups
@@ -275,48 +271,52 @@ class Stitcher:
         parts = one.parts
         if _is_stages(parts):
             self.dropped["orphan"] += len(parts)
-            return
-        for group in separate(parts):
-            self._learn(group)
-            self._give(group, whole)
+        elif len(parts) == 1:
+            self._give(parts, whole)
+        else:
+            for group in separate(parts):
+                self._learn(group)
+                self._give(group, whole)
 
     def _unlist(self, one: _Open) -> None:
         """Forget its ids, but for telling what comes late."""
-        gone, by, late = _Gone(one), self._by, self._gone
+        by, late, end, outer = self._by, self._gone, float("-inf"), False
+        for part in one.parts:
+            if part.end is not None and part.end > end:
+                end = part.end
+            outer |= part.observer in OUTER
+            if part.parent and self._waiting:
+                self._leave(self._waiting, _trace(part) + part.parent, one)
+        gone = end, outer, one.traces
         for key in one.keys:
             by.pop(key, None)
             late[key] = gone
         for trace in one.traces:
             self._leave(self._traces, trace, one)
-        for part in one.parts:
-            if part.parent and self._waiting:
-                self._leave(self._waiting, _trace(part) + part.parent, one)
 
     @staticmethod
-    def _list(listed: dict[str, list[_Open]], key: str, one: _Open) -> bool:
+    def _list(listed: _Listed, key: str, one: _Open) -> bool:
         """Add a request to those of a key; False where there are too many for the key to say anything."""
-        here = listed.get(key)
-        if here is None:
-            listed[key] = [one]
-        elif here[-1] is not one:
+        here = listed.setdefault(key, one)
+        if here is one:
+            return True
+        if not isinstance(here, list):
+            here = listed[key] = [here]
+        if here[-1] is not one:
             if len(here) >= MAX_MATES:
                 return one in here
             here.append(one)
         return True
 
     @staticmethod
-    def _leave(listed: dict[str, list[_Open]], key: str, one: _Open) -> None:
+    def _leave(listed: _Listed, key: str, one: _Open) -> None:
         here = listed.get(key)
-        if here is None:
-            return
-        if len(here) > 1:
-            here = [other for other in here if _root(other) is not one]
-            if here:
-                listed[key] = here
-                return
-        elif _root(here[0]) is not one:
-            return
-        del listed[key]
+        if here is one:
+            del listed[key]
+        elif here is not None:
+            listed[key] = left = [other for other in _all(here) if _root(other) is not one]
+            if not left:
+                del listed[key]
 
     def _learn(self, parts: Sequence[RequestPart]) -> None:
         """Remember which engines' requests have an observer around them."""
@@ -330,7 +330,10 @@ class Stitcher:
     def _why_gone(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> str:
         """Why a part is of no request any more; empty for one of a new request."""
         late, before = self._gone, self._gone_before
-        for key in (*keys, parent):
+        keys = (*keys, parent)
+        if late.keys().isdisjoint(keys) and before.keys().isdisjoint(keys):
+            return ""
+        for key in (own, *keys):
             gone = late.get(key) or before.get(key)
             if gone is None:
                 continue
@@ -338,9 +341,10 @@ class Stitcher:
                 return "duplicate"
             if part.observer == "stage":
                 return "late"
-            is_other = trace and gone.traces and trace not in gone.traces  # an id that is used again
-            begins_later = part.start is not None and part.start > gone.end
-            if not is_other and not begins_later and (gone.outer or part.observer not in OUTER):
+            end, outer, traces = gone
+            is_other = trace and traces and trace not in traces  # an id that is used again
+            begins_later = part.start is not None and part.start > end
+            if not is_other and not begins_later and (outer or part.observer not in OUTER):
                 return "late"
         return ""
 
@@ -352,21 +356,23 @@ class Stitcher:
 
 def _keys(part: RequestPart) -> tuple[str, list[str]]:
     """The trace, and the ids that make two parts one request."""
-    trace, keys = "", []
-    for one in part.ids:
-        if one.startswith("trace:"):
-            trace = one
-        else:
-            keys.append(one)
-    return trace, keys
+    trace = _trace(part)
+    return trace, [one for one in part.ids if not one.startswith("trace:")] if trace else list(part.ids)
 
 
 def _trace(part: RequestPart) -> str:
-    return next((one for one in part.ids if one.startswith("trace:")), "")
+    for one in part.ids:
+        if one.startswith("trace:"):
+            return one
+    return ""
 
 
 def _is_stages(parts: Sequence[RequestPart]) -> bool:
     return all(part.observer == "stage" for part in parts)
+
+
+def _all(listed: _Open | list[_Open]) -> list[_Open]:
+    return listed if isinstance(listed, list) else [listed]
 
 
 def _root(one: _Open) -> _Open:
