@@ -383,8 +383,10 @@ class Node:
 
     def _feed_parts(self, record: PartsRecord) -> None:
         side = self.requests
-        if self._parts_in is not None and record.source != NOBODY:
-            self._parts_in.feed(record)
+        if self._parts_in is not None:
+            if record.source != NOBODY:
+                self._parts_in.feed(record)
+            self._parts_in.advance(record.t)
         side.feed(record)
         side.advance(record.t)
 

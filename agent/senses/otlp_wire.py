@@ -50,7 +50,10 @@ def groups(payload: bytes) -> list[Group]:
     """The spans of a request in protobuf. Raises MalformedError."""
     found: list[Group] = []
     try:
-        for resource_bytes in messages.Request.FromString(payload).resource_spans:
+        resources = messages.Request.FromString(payload).resource_spans
+        if len(resources) > MAX_GROUPS:  # also of empty ones, which cost as much as others
+            raise MalformedError(f"more than {MAX_GROUPS} resources in one request: send smaller batches")
+        for resource_bytes in resources:
             of_resource = messages.ResourceSpans.FromString(resource_bytes)
             engine = engine_of(_attributes(of_resource.resource))
             for scope_bytes in of_resource.scope_spans:

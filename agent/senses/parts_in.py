@@ -46,6 +46,11 @@ class PartsIn:
             source = self._sources[name] = _Source(name, self._window.group(f"parts {name}"), self._labels)
         source.feed(record)
 
+    def advance(self, t: float) -> None:
+        """Write the rows that are due: of a source that speaks now and then, what it said last would stay untold."""
+        for source in self._sources.values():
+            source.advance(t)
+
 
 @dataclass
 class _Source:
@@ -59,22 +64,28 @@ class _Source:
     state: tuple[str, str] = ("", "")
     row_at: float = -1e18
     live: dict[Key, int] = field(default_factory=dict)  # series of the last row -> column
+    untold: PartsRecord | None = None  # the last record, where no row was written since
 
     def feed(self, record: PartsRecord) -> None:
         first = not self.live
         self.waiting = max(self.waiting, record.waiting)
         if first:
-            self._row(record)  # at 0, as counters begin
+            self._row(record, record.t)  # at 0, as counters begin
         self.parts += len(record.parts)
         for reason, count in record.dropped.items():
             known = reason if reason in self.dropped or len(self.dropped) < MAX_REASONS else OTHER
             self.dropped[known[:MAX_LABEL]] = self.dropped.get(known[:MAX_LABEL], 0) + max(count, 0)
+        self.untold = record
         state = record.state[:MAX_LABEL], record.reason[:MAX_LABEL]
         if not first and (state != self.state or abs(record.t - self.row_at) >= ROW_SECONDS):
-            self._row(record)
+            self._row(record, record.t)
 
-    def _row(self, record: PartsRecord) -> None:
-        self.state, self.row_at = (record.state[:MAX_LABEL], record.reason[:MAX_LABEL]), record.t
+    def advance(self, t: float) -> None:
+        if self.untold is not None and abs(t - self.row_at) >= ROW_SECONDS:
+            self._row(self.untold, t)
+
+    def _row(self, record: PartsRecord, t: float) -> None:
+        self.state, self.row_at, self.untold = (record.state[:MAX_LABEL], record.reason[:MAX_LABEL]), t, None
         source = ("source", self.name)
         row: dict[Key, float] = {
             ("kvitals_sense_state", (("sense", self.name), ("state", self.state[0]), ("reason", self.state[1]))): 1.0,
@@ -94,7 +105,7 @@ class _Source:
                 placed[key] = column
         self.live = placed
         values = np.fromiter((row[key] for key in placed), np.float64, len(placed))
-        self.group.append(record.t, np.fromiter(placed.values(), np.intp, len(placed)), values)
+        self.group.append(t, np.fromiter(placed.values(), np.intp, len(placed)), values)
 
     def _named(self, key: Key) -> Labels:
         family, labels = key

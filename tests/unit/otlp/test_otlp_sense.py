@@ -326,6 +326,7 @@ async def test_spans_resources_and_scopes_of_any_size() -> None:
         status, _, _ = await post(sense, protobuf(request(resource={"x": "y" * otlp_wire.MAX_OUTER_BYTES})))
         assert status == 400
         assert (await post(sense, b"\x0a\x02\x12\x00" * (otlp_wire.MAX_GROUPS + 1)))[0] == 400
+        assert (await post(sense, b"\x0a\x00" * (otlp_wire.MAX_GROUPS + 1)))[0] == 400
         objects = b'{"resourceSpans":[' + b"{}," * otlp_json.MAX_OBJECTS + b"{}]}"
         assert (await post(sense, objects, otlp_http.JSON))[0] == 400
 

@@ -69,3 +69,14 @@ def test_sources_and_reasons_are_bounded() -> None:
 def test_a_clock_that_was_set_back_stops_nothing() -> None:
     window = fed(record(1000.0, 1), record(1001.0, 1), record(500.0, 1), record(501.0, 1))
     assert max(values[-1] for values in series(window, "kvitals_parts_total").values()) == 4
+
+
+def test_what_a_source_said_last_is_told_though_it_says_no_more() -> None:
+    window = Window(600, 10_000)
+    parts_in = PartsIn(window, {})
+    parts_in.feed(record(10.0, 200, source="tap"))
+    parts_in.advance(10.5)
+    assert series(window, "kvitals_parts_total") == {("tap",): [0]}
+    for t in (11.0, 12.0, 13.0):
+        parts_in.advance(t)
+    assert series(window, "kvitals_parts_total") == {("tap",): [0, 200]}
