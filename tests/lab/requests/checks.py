@@ -139,7 +139,7 @@ def tenants(seen: Sequence[Seen], records: Mapping[str, Told]) -> tuple[list[Che
     """Each tenant's requests, tokens, first tokens and hang-ups are those of the ledger. Also who left so close to the
     last byte, or to the first one, that both are right."""
     close = [p for p in pairs(seen, records) if _is_close(p)]
-    listed = [{"id": p.seen.id, "tenant": p.seen.tenant, "record": p.record["outcome"]} for p in close]
+    listed = [{"id": p.seen.id, "tenant": p.seen.tenant, "story": _story(p)} for p in close]
     left_out = {p.seen.id for p in close}
     checks = []
     for tenant in sorted({one.tenant for one in seen}):

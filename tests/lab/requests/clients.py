@@ -68,6 +68,8 @@ async def ask(session: aiohttp.ClientSession, url: str, order: Order, via: str) 
                     response.close()
         except TimeoutError:
             seen.status = LEFT if order.leave_within else FAILED
+    if seen.status == LEFT:
+        await asyncio.sleep(0)  # closing is the loop's next task: only then has the client gone
     took = time.perf_counter() - began
     seen.ended = seen.sent + took
     if seen.status == FINISHED:

@@ -61,7 +61,7 @@ async def play(rig: Rig) -> tuple[list[Seen], list[Check]]:
     found = [checks.all_there("tenants", ledger, records)]
     told, listed = checks.tenants(ledger, records)
     found += told
-    words = "; ".join(f"{one['id']} of {one['tenant']}: {one['record']}" for one in listed)
+    words = "; ".join(f"{one['tenant']}: {one['story']}" for one in listed)
     found.append(Check("left within 50 ms of the first or last byte", True, words or "none", {"listed": listed}))
     found.append(_names(ledger, records))
     found.append(await _families(rig, records.values()))
