@@ -272,10 +272,17 @@ class _Api:
             for name in _first(known, asked.limit())
         }
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The page in the format that is asked for; exemplars are in OpenMetrics alone."""
         now = self._clock()
-        page = await self._in_thread(lambda: metrics.render(self._on_loop, self._families, now))
-        answer = web.Response(body=page, headers={"Content-Type": metrics.CONTENT_TYPE})
+        if metrics.prefers_openmetrics(request.headers.get("Accept", "")):
+            found = list(self._requests.exemplars()) if self._requests is not None else []
+            kind = metrics.OPENMETRICS_TYPE
+            page = await self._in_thread(lambda: metrics.render_openmetrics(self._on_loop, self._families, now, found))
+        else:
+            kind = metrics.CONTENT_TYPE
+            page = await self._in_thread(lambda: metrics.render(self._on_loop, self._families, now))
+        answer = web.Response(body=page, headers={"Content-Type": kind, "Vary": "Accept"})
         answer.enable_compression()
         return answer
 

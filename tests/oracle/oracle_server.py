@@ -80,12 +80,12 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path) -> Iterator[Prometheus]:
+def prometheus(folder: Path, config: str = "global: {}\n", flags: Sequence[str] = ()) -> Iterator[Prometheus]:
     """A server with an empty database in `folder`. Raises RuntimeError when there is none to start."""
     command = shutil.which("prometheus")
     if command is None:
         raise RuntimeError("the command `prometheus` is not on PATH: install Debian's package prometheus")
-    (folder / "prometheus.yml").write_text("global: {}\n")
+    (folder / "prometheus.yml").write_text(config)
     port = _free_port()
     log = folder / "log"
     arguments = [
@@ -97,6 +97,7 @@ def prometheus(folder: Path) -> Iterator[Prometheus]:
         "--web.enable-remote-write-receiver",
         "--query.lookback-delta=5m",
         "--log.level=warn",
+        *flags,
     ]
     with log.open("wb") as out:
         process = subprocess.Popen(arguments, stdout=out, stderr=out, env={**os.environ, "GOMAXPROCS": "2"})

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as text_of_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.utils import floatToGoString
 
-from agent.exports.metrics import render
+from agent.exports.metrics import prefers_openmetrics, render, render_openmetrics
+from agent.requests.families import Exemplar
 from rules.loader import load
 from rules.model import Family
 from series.types import STALE, Frame, Labels, Matcher
@@ -160,3 +163,109 @@ def test_any_labels_and_values_come_back(values: dict[Labels, float]) -> None:
     assert {one.drop("__name__") for one in values} == set(read)
     for one, value in values.items():
         assert read[one.drop("__name__")] == pytest.approx(value, rel=0, abs=0, nan_ok=True)
+
+
+def openmetrics(*frames: Frame, exemplars: Sequence[tuple[Labels, Exemplar]] = ()) -> str:
+    return render_openmetrics(Fixed(*frames), FAMILIES, 100.0, exemplars).decode()
+
+
+def test_a_page_as_openmetrics_with_exemplars() -> None:
+    ttft = {"engine": "a"}
+    text = openmetrics(
+        frame(
+            99.0,
+            {
+                labels("kvitals_ttft_seconds_bucket", le="1", **ttft): 1.0,
+                labels("kvitals_ttft_seconds_bucket", le="2.5", **ttft): 2.0,
+                labels("kvitals_ttft_seconds_bucket", le="+Inf", **ttft): 3.0,
+                labels("kvitals_ttft_seconds_sum", **ttft): 12.5,
+                labels("kvitals_ttft_seconds_count", **ttft): 3.0,
+                labels("kvitals_tokens_total"): 7.0,
+                labels("kvitals_running", engine="b"): 2.0,
+            },
+        ),
+        exemplars=[
+            (labels("kvitals_ttft_seconds_bucket", le="1", **ttft), Exemplar("ab" * 16, 0.25, 98.1239)),
+            (labels("kvitals_ttft_seconds_bucket", le="2.5", **ttft), Exemplar("x" * 121, 2.0, 98.0)),  # too long
+            (labels("kvitals_ttft_seconds_bucket", le="1", engine="gone"), Exemplar("ab" * 16, 0.25, 98.0)),
+        ],
+    )
+    assert text == (
+        "# TYPE kvitals_running gauge\n"
+        "# HELP kvitals_running Running requests, \\\\ all.\n"
+        'kvitals_running{engine="b"} 2\n'
+        "# TYPE kvitals_tokens counter\n"
+        "# HELP kvitals_tokens Tokens.\n"
+        "kvitals_tokens_total 7\n"
+        "# TYPE kvitals_ttft_seconds histogram\n"
+        "# HELP kvitals_ttft_seconds TTFT.\n"
+        f'kvitals_ttft_seconds_bucket{{engine="a",le="1.0"}} 1 # {{trace_id="{"ab" * 16}"}} 0.25 98.124\n'
+        'kvitals_ttft_seconds_bucket{engine="a",le="2.5"} 2\n'
+        'kvitals_ttft_seconds_bucket{engine="a",le="+Inf"} 3\n'
+        'kvitals_ttft_seconds_sum{engine="a"} 12.5\n'
+        'kvitals_ttft_seconds_count{engine="a"} 3\n'
+        "# EOF\n"
+    )
+
+
+def test_every_family_that_ships_is_readable_as_openmetrics() -> None:
+    """prometheus_client's parser is the judge; it refuses bounds that are not canonical and names that clash."""
+    families = load().families
+    values: dict[Labels, float] = {}
+    for name, family in families.items():
+        if family.type == "histogram":
+            bounds = ("+Inf", "10", "9.5", "0.00001", "1e6", "123456")
+            values |= {labels(f"{name}_bucket", le=le, engine='a"'): 1.0 for le in bounds}
+            values |= {labels(f"{name}_sum", engine='a"'): 1.0, labels(f"{name}_count", engine='a"'): 1.0}
+        else:
+            values[labels(name, engine='a"')] = 1.0
+    buckets = [one for one in values if "le" in one]
+    exemplars = [(one, Exemplar("ab" * 16, 1e-6, 99.0)) for one in buckets]
+    text = render_openmetrics(Fixed(frame(99.0, values)), families, 100.0, exemplars).decode()
+    read = list(text_of_openmetrics(text))  # type: ignore[no-untyped-call]
+    assert len(read) == len(families)
+    found = [sample.exemplar for family in read for sample in family.samples if sample.exemplar is not None]
+    assert len(found) == len(buckets)
+    assert {tuple(one.labels.items()) for one in found} == {(("trace_id", "ab" * 16),)}
+    documented = {family.documentation for family in read}
+    assert documented == {" ".join(family.meaning.split()) for family in families.values()}
+
+
+def test_a_counter_whose_bare_name_is_another_familys_keeps_its_own() -> None:
+    families = {
+        "kvitals_keys": Family(type="gauge", unit="keys", meaning="M."),
+        "kvitals_keys_total": Family(type="counter", unit="keys", meaning="M."),
+    }
+    values = {labels("kvitals_keys"): 1.0, labels("kvitals_keys_total"): 2.0}
+    text = render_openmetrics(Fixed(frame(99.0, values)), families, 100.0).decode()
+    read = {family.name: family for family in text_of_openmetrics(text)}  # type: ignore[no-untyped-call]
+    assert (read["kvitals_keys"].type, read["kvitals_keys_total"].type) == ("gauge", "unknown")
+    assert read["kvitals_keys_total"].samples[0].value == 2.0
+
+
+@given(st.floats(min_value=1e-12, max_value=1e25))
+def test_bounds_are_written_as_openmetrics_has_them(bound: float) -> None:
+    text = openmetrics(frame(99.0, {labels("kvitals_ttft_seconds_bucket", le=repr(bound)): 1.0}))
+    assert f'le="{floatToGoString(bound)}"' in text  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            True,
+        ),
+        ("application/openmetrics-text;q=0.2, text/plain;q=0.3", False),
+        ("Application/OpenMetrics-Text; Q=0.4", True),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=nan", False),
+    ],
+)
+def test_which_format_is_wanted(accept: str, wanted: bool) -> None:
+    assert prefers_openmetrics(accept) is wanted
