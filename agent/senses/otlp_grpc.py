@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -18,6 +20,8 @@ MAX_CONNECTION_SECONDS = 300
 """After which a client must connect anew, so that calls that never end do end."""
 
 END_SECONDS = 10
+BODY_SECONDS = 10.0
+"""How long a call's request may take."""
 
 TRACES = "opentelemetry.proto.collector.trace.v1.TraceService"
 OTHERS = (
@@ -80,7 +84,8 @@ class GrpcDoor:
             return None
         return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
 
-    async def _export(self, payload: bytes, context: Any) -> bytes:
+    async def _export(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
+        payload = await self._whole(payloads, context)
         metadata = {key: value for key, value in context.invocation_metadata() if key == "authorization"}
         if not self._intake.admits(str(metadata.get("authorization", ""))):
             self._intake.drop("unauthorized")
@@ -98,12 +103,28 @@ class GrpcDoor:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why, trailing)
         return otlp_wire.packed(otlp_wire.answer(rejected, why))
 
-    async def _decline(self, payload: bytes, context: Any) -> bytes:
+    async def _decline(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         """Metrics and logs are answered so that exporters go on, and not read."""
+        await self._whole(payloads, context)
         self._intake.drop("signal")
         return otlp_wire.packed(otlp_wire.answer(0, "kvitals takes traces only and kept nothing"))
 
+    async def _whole(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
+        """The request, once it is all there. Calls whose requests never end would keep all others out."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await anext(payloads)
+        except TimeoutError:
+            self._intake.drop("timeout")
+            await context.abort(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"the request did not come within {BODY_SECONDS:.0f} s"
+            )
+        except StopAsyncIteration:  # also where it was too large, which the library has answered
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        raise AssertionError  # `abort` raises
+
 
 def _handler(service: str, answer: Any) -> Any:
-    method = grpc.unary_unary_rpc_method_handler(answer)
+    # On the wire one request is as a stream of one, which alone can be waited for with an end.
+    method = grpc.stream_unary_rpc_method_handler(answer)
     return grpc.method_handlers_generic_handler(service, {"Export": method})

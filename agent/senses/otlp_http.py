@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 from aiohttp import ClientError, web
@@ -36,6 +36,7 @@ class HttpDoor:
         self._intake = intake
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
+        self._busy: set[asyncio.Protocol] = set()  # connections with a request whose head is all there
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
@@ -43,6 +44,7 @@ class HttpDoor:
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)
+        app.middlewares.append(self._at_work)
         # Bodies are unpacked here, so that they are counted while they are.
         runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=2, lingering_time=1)
         await runner.setup()
@@ -71,10 +73,29 @@ class HttpDoor:
 
     def _connection(self, runner: web.AppRunner) -> asyncio.Protocol:
         server = runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+        if server is None or (len(server.connections) >= MAX_CONNECTIONS and not self._make_room(server)):
             self._intake.drop("busy")
             return _Refusal()
         return server()
+
+    def _make_room(self, server: web.Server) -> bool:
+        """End the oldest connection that has no request under way: clients that send nothing, or a head byte by byte,
+        must not keep out those that have something to say. Whether there was one."""
+        for connection in server.connections:
+            if connection not in self._busy and connection.transport is not None:
+                connection.force_close()
+                return True
+        return False
+
+    @web.middleware
+    async def _at_work(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self._busy.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._busy.discard(request.protocol)
 
     async def _traces(self, request: web.Request) -> web.StreamResponse:
         kind = request.content_type

@@ -362,14 +362,39 @@ async def test_a_client_that_goes_away_within_its_request() -> None:
         assert sense._intake._held == 0
 
 
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_whose_request_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_grpc, "BODY_SECONDS", 0.2)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        await asyncio.sleep(20)
+        yield good()
+
+    async with listening() as sense, grpc.aio.insecure_channel(f"127.0.0.1:{sense.ports[GRPC]}") as channel:
+        calls = [channel.stream_unary(EXPORT)(slowly()) for _ in range(otlp_grpc.MAX_CALLS)]
+        codes = {await one.code() for one in calls}
+        assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        await call(sense, good())
+        parts, dropped = taken(sense)
+        assert (len(parts), dropped) == (1, {"timeout": otlp_grpc.MAX_CALLS})
+
+
+async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp_http, "MAX_CONNECTIONS", 2)
     async with listening() as sense:
-        held = [await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]) for _ in range(2)]
-        with pytest.raises(aiohttp.ClientError):
+        half = HEAD[:20]
+        clients = [await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]) for _ in range(2)]
+        for (_, writer), said in zip(clients, (HEAD, half), strict=True):
+            writer.write(said)
+        await asyncio.sleep(0.05)
+        assert (await post(sense, good()))[0] == 200
+        assert await clients[1][0].read() == b""  # the head that was never whole
+        clients.append(await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]))
+        clients[2][1].write(HEAD)
+        await asyncio.sleep(0.05)
+        with pytest.raises(aiohttp.ClientError):  # the others have requests under way
             await post(sense, good())
         assert taken(sense)[1] == {"busy": 1}
-        for _, writer in held:
+        for _, writer in clients:
             writer.close()
             await writer.wait_closed()
         await asyncio.sleep(0.05)
