@@ -23,6 +23,7 @@ from agent.config.types import (
     Config,
     ConfigError,
     Kubernetes,
+    KvEventsTable,
     Mute,
     NodeLabels,
     Objective,
@@ -52,8 +53,8 @@ FROM_ENVIRONMENT = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
-    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "otlp_out", "tap",
-    "mute", "params",
+    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "otlp_out",
+    "kv_events", "tap", "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -140,10 +141,19 @@ class _Reader:
         logs = self._request_logs(data.get("request_log", []))
         otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
         otlp_out = self._table("[otlp_out]", data["otlp_out"], OtlpOutTable) if "otlp_out" in data else None
+        kv_events = self._table("[kv_events]", data.get("kv_events", {}), KvEventsTable)
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
-        if self._problems or agent is None or labels is None or slo is None or tenants is None or tap is None:
+        if (
+            self._problems
+            or agent is None
+            or labels is None
+            or slo is None
+            or tenants is None
+            or kv_events is None
+            or tap is None
+        ):
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
         return Config(
             agent=agent,
@@ -156,6 +166,7 @@ class _Reader:
             request_logs=logs,
             otlp=otlp,
             otlp_out=otlp_out,
+            kv_events=kv_events,
             tap=tap,
             mutes=mutes,
             params=params,

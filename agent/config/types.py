@@ -31,6 +31,8 @@ MAX_CLASSED = 10_000  # tenants in classes
 MAX_TOP = 1000
 MAX_REQUEST_LOGS = 16
 MAX_CONNECTIONS = 100_000
+MAX_KV_SOURCES = 256
+MAX_TOPIC = 200
 OTHER_SOURCES = ("otlp", "tap")
 """Where parts of requests come from besides logs."""
 
@@ -42,6 +44,7 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,100}")
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_ZMQ = re.compile(r"tcp://[\w.*:%\[\]-]{1,200}:\d{1,5}|ipc://[^\x00-\x1f\x7f]{1,200}")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
 
@@ -321,6 +324,40 @@ class Otlp(Struct, frozen=True, kw_only=True):
         return _address(self.http, "http") if self.http else None
 
 
+class KvEventsSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A publisher of KV events that is not found by itself, or is to be reached in another way. Of several with one
+    target, the first is rank 0."""
+
+    target: str  # the URL of its target
+    endpoint: str  # tcp://HOST:PORT or ipc://PATH, as the engine has it
+    replay: str = ""
+    topic: str | None = None  # None: any
+    bind: bool | None = None  # whether kvitals binds there; None: by the form of the endpoint, as vLLM has it
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "target", normal_url(self.target))
+        for name, address in (("endpoint", self.endpoint), ("replay", self.replay)):
+            if address and not _ZMQ.fullmatch(address):
+                raise ValueError(f"{name} {address!r} must be like tcp://127.0.0.1:5557 or ipc:///run/kv.sock")
+        if self.topic is not None and len(self.topic) > MAX_TOPIC:
+            raise ValueError(f"topic may have {MAX_TOPIC} characters at most")
+
+
+class KvEventsTable(Struct, frozen=True, kw_only=True):
+    """How KV events are listened to. Engines of this node that publish them are found."""
+
+    enabled: bool = True
+    hosts: tuple[str, ...] = ()  # beside loopback and a target's own: to connect to, and own addresses to bind
+    source: tuple[KvEventsSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.hosts) > MAX_SOURCES or len(self.source) > MAX_KV_SOURCES:
+            raise ValueError(f"hosts may have {MAX_SOURCES} entries and source {MAX_KV_SOURCES} at most")
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"hosts: {host!r} is no name or address of a host")
+
+
 class OtlpOutTable(Struct, frozen=True, kw_only=True):
     """Where traces of requests are sent. The table being there switches it on."""
 
@@ -419,6 +456,7 @@ class Config(Struct, frozen=True, kw_only=True):
     request_logs: tuple[RequestLog, ...] = ()
     otlp: Otlp | None = None
     otlp_out: OtlpOutTable | None = None
+    kv_events: KvEventsTable = field(default_factory=KvEventsTable)
     tap: TapTable = field(default_factory=TapTable)
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value

@@ -63,7 +63,9 @@ class KvEventsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     lost: int = 0  # batches missing before the first one here that no replay brought; -1: unknown how many
     restarted: bool = False  # the publisher began anew before the first batch: it holds nothing from before
     late: bool = False  # it published before we listened, and what it published then was not to be had
+    replayed: int = 0  # of the batches: how many came because they were asked for
     dropped: dict[str, int] = {}  # reason -> messages that were not taken
     state: str = "ok"  # ok, partial, unknown or failed
     reason: str = "ok"  # why it is not ok: a key of the sense's own reasons
     message: str = ""  # the same for a person, with what to do
+    seconds: float = 0.0  # of processor time that reading what came took

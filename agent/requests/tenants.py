@@ -167,6 +167,10 @@ class Tenants:
         """The class of a tenant, by what stands for it; empty where it has none."""
         return self._classes.get(tenant, "") if tenant else ""
 
+    def subkey(self, use: bytes) -> bytes:
+        """A key of this installation for one other use, such as hashes of blocks: 32 bytes."""
+        return blake2b(use, key=self._key, person=b"subkey", digest_size=KEY_BYTES).digest()
+
     def resolve(self, pseudonym: str) -> str | None:
         """The name behind a pseudonym, for loopback and the terminal only; None where it is not remembered."""
         if self._plain and not _PSEUDONYM.fullmatch(pseudonym):
