@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import aiohttp
 import msgspec
 
 from rules.finding import Source, Triage
 from series.capture import Record
+from series.promql import PromQLError
 from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
 AGENT_TIMEOUT_SECONDS = 2.0
 MAX_DOCUMENT_BYTES = 8 << 20
+
+
+class AgentError(Exception):
+    """An agent answers, but has no document; the message says why."""
 
 
 class Collector:
@@ -76,10 +82,12 @@ class Collector:
         self._last = time.time()
         self._started = self._started or self._last
         if done >= FIRST_LOOK_SECONDS:
-            self.pipeline.look(self._last, done)
+            with contextlib.suppress(PromQLError):  # without this moment the course has a gap, and goes on
+                self.pipeline.look(self._last, done)
 
     def document(self) -> Triage:
-        """The verdict on what was seen so far, at most the configured window of it, without history."""
+        """The verdict on what was seen so far, at most the configured window of it, without history. Raises PromQLError
+        where the machine is too busy to judge."""
         seen = self._last - (self._started or self._last)
         fast = min(max(seen, INTERVAL_SECONDS), FAST_SECONDS)
         self.pipeline.observe(self._last, fast=fast, cold=True)
@@ -87,20 +95,29 @@ class Collector:
 
 
 async def agent_document(url: str) -> Triage | None:
-    """The document of a kvitals agent at `url`, or None when what answers there is no agent."""
+    """The document of a kvitals agent at `url`, or None when what answers there is no agent. Raises AgentError."""
     timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(f"{url.rstrip('/')}/api/v1/findings", allow_redirects=False) as response,
         ):
-            if response.status != 200 or "json" not in response.content_type:
+            if response.status not in (200, 503) or "json" not in response.content_type:
                 return None
             body = bytearray()
             async for part in response.content.iter_any():
                 body += part
                 if len(body) > MAX_DOCUMENT_BYTES:
                     return None
+            if response.status == 503:
+                raise AgentError(f"the agent at {url} says: {msgspec.json.decode(body, type=_Refusal).error}")
             return msgspec.json.decode(body, type=Triage)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError, RecursionError):
         return None
+
+
+class _Refusal(msgspec.Struct):
+    """An agent's answer that is none."""
+
+    errorType: Literal["timeout", "unavailable"]  # noqa: N815 (as Prometheus writes it)
+    error: str

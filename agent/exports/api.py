@@ -460,6 +460,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         kind, message = error.kind, str(error)
+    except PromQLError as error:  # of judging, which is done when findings are asked for
+        kind, message = "timeout", f"not judged this time: {error}"
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:

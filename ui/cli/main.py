@@ -9,8 +9,10 @@ from importlib.metadata import version
 
 from agent.config import ConfigError
 from series.capture import CaptureError
+from series.promql import PromQLError
 from ui.cli import check, compare, record, replay, rules, run, tap, trace, triage
-from ui.cli.common import EXIT_BAD_USE, UsageError
+from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
+from ui.live import AgentError
 from ui.recorded import RecordingError
 
 EPILOG = """\
@@ -51,6 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UsageError, ConfigError, CaptureError, RecordingError) as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_BAD_USE
+    except AgentError as error:
+        print(f"kvitals: {error}", file=sys.stderr)
+        code = EXIT_UNKNOWN
+    except PromQLError as error:  # the knowledge's own queries are right, so one met a limit
+        print(f"kvitals: could not be judged, is the machine too busy? {error}", file=sys.stderr)
+        code = EXIT_UNKNOWN
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:

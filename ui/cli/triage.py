@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from rules.finding import Triage, encode
+from series.promql import PromQLError
 from ui.cli.common import (
     UsageError,
     add_judging_options,
@@ -91,21 +92,24 @@ async def _live(args: argparse.Namespace) -> int:
             console.print(line, style="yellow")
         code = _answer(document, args)
         while args.watch:
-            code = await _watch(collector, args)
+            document = await _watch(collector, document, args)
         return code
 
 
-async def _watch(collector: Collector, args: argparse.Namespace) -> int:
-    """Look on for one interval; print the document when its verdict differs from the last one printed."""
-    before = collector.document()
+async def _watch(collector: Collector, before: Triage, args: argparse.Namespace) -> Triage:
+    """Look on for one interval; print the document when its verdict differs from the last one's. Returns the newest."""
     async for _ in collector.collect(5.0):
         pass
-    document = collector.document()
+    try:
+        document = collector.document()
+    except PromQLError as error:
+        print(f"{time.strftime('%H:%M:%S')} not judged this time: {error}", file=sys.stderr)
+        return before
     if _gist(document) != _gist(before):
-        return _answer(document, args)
-    if sys.stderr.isatty():
+        _answer(document, args)
+    elif sys.stderr.isatty():
         print(f"{time.strftime('%H:%M:%S')} unchanged: {document.verdict}", file=sys.stderr)
-    return exit_code(document)
+    return document
 
 
 def _gist(document: Triage) -> tuple[object, ...]:

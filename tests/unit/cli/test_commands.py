@@ -12,13 +12,15 @@ from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from agent.config import Config
+from diagnoser.signals import Signals
 from rules.finding import encode
 from rules.loader import load
+from series.promql import PromQLError
 from ui.cli.compare import differences
 from ui.cli.main import main
 from ui.cli.render import spark
 from ui.demo import DEMO, FOLDER, incidents
-from ui.live import Collector, agent_document
+from ui.live import AgentError, Collector, agent_document
 from ui.pipeline import Setup
 from ui.recorded import judge_recording
 from ui.serve_recorded import read_pages, serve
@@ -155,3 +157,57 @@ async def test_the_answer_of_an_agent_is_taken_whole() -> None:
     app.router.add_get("/api/v1/findings", findings)
     async with TestServer(app) as server:
         assert await agent_document(str(server.make_url("/"))) == document
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [("unavailable", 503, "no findings yet"), ("timeout", 503, "not judged this time: the query took too long")],
+)
+async def test_an_agent_without_a_document_is_no_engine(kind: str, status: int, error: str) -> None:
+    async def findings(_: web.Request) -> web.Response:
+        return web.json_response({"status": "error", "errorType": kind, "error": error}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/api/v1/findings", findings)
+    async with TestServer(app) as server:
+        with pytest.raises(AgentError, match=error):
+            await agent_document(str(server.make_url("/")))
+
+
+async def test_what_is_busy_and_no_agent_is_none() -> None:
+    app = web.Application()
+    app.router.add_get("/api/v1/findings", _busy)
+    async with TestServer(app) as server:
+        assert await agent_document(str(server.make_url("/"))) is None
+
+
+async def _busy(_: web.Request) -> web.Response:
+    return web.json_response({"detail": "busy"}, status=503)
+
+
+@pytest.mark.parametrize("arguments", [["triage", str(DEMO)], ["replay", str(DEMO)], ["compare", str(DEMO), str(DEMO)]])
+def test_a_query_that_takes_too_long_is_a_message(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def observe(*_: object) -> None:
+        raise PromQLError("the query took too long: select fewer series")
+
+    monkeypatch.setattr(Signals, "observe", observe)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 3
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "kvitals: could not be judged, is the machine too busy? the query took too long: select fewer series"
+    )
+
+
+async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def observe(*_: object) -> None:
+        raise PromQLError("the query took too long")
+
+    monkeypatch.setattr(Signals, "observe", observe)
+    monkeypatch.setattr("ui.live.FIRST_LOOK_SECONDS", 0.0)
+    async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{free_port()}"]) as collector:
+        assert [done async for done in collector.collect(0.0)]
+        with pytest.raises(PromQLError):
+            collector.document()

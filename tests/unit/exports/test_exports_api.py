@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.exports import api
 from agent.exports.api import allowed_hosts, build_app
 from rules.model import Family
-from series.promql import Limits, evaluate
+from series.promql import Limits, PromQLError, evaluate
 from series.types import Frame, Labels, Matcher
 from series.window import Window
 
@@ -245,6 +245,15 @@ class TestTheRest:
     async def test_no_findings_yet(self) -> None:
         async with serving(findings=lambda: None) as client:
             assert (await error_of(client, "findings"))[:2] == (503, "unavailable")
+
+    @pytest.mark.parametrize("path", ["findings", "rules", "alerts"])
+    async def test_findings_that_can_not_be_judged_say_why(self, path: str) -> None:
+        def judge() -> Any:
+            raise PromQLError("the query took too long")
+
+        async with serving(findings=judge, rules=judge) as client:
+            told = (503, "timeout", "not judged this time: the query took too long")
+            assert await error_of(client, path) == told
 
     async def test_metrics(self, client: Client) -> None:
         async with client.get("/metrics") as answer:
