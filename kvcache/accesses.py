@@ -126,6 +126,21 @@ def empty(block_size: int) -> Accesses:
     )
 
 
+def in_order(
+    columns: dict[str, Any],
+    start: Ints,
+    block: Ints,
+    block_size: int,
+    engines: tuple[str, ...] = (),
+    tenants: tuple[str, ...] = (),
+) -> Accesses:
+    """Accesses from `columns` (all of COLUMNS) and chains that are in any order of time."""
+    order = np.argsort(columns["time"], kind="stable")
+    start, block = _chains(start, block, order)
+    sorted_columns = {name: column[order] for name, column in columns.items()}
+    return Accesses(**sorted_columns, start=start, block=block, engines=engines, tenants=tenants, block_size=block_size)
+
+
 def concatenate(parts: Sequence[Accesses]) -> Accesses:
     """All of them in order of time; rows of the same time stay in the order of `parts`.
 
@@ -144,15 +159,9 @@ def concatenate(parts: Sequence[Accesses]) -> Accesses:
     columns["tenant"] = np.concatenate([_recoded(part.tenant, part.tenants, tenants) for part in parts])
     starts = np.cumsum([0, *(part.references for part in parts)])
     start = np.concatenate([*(part.start[:-1] + at for part, at in zip(parts, starts, strict=False)), starts[-1:]])
-    order = np.argsort(columns["time"], kind="stable")
-    start, block = _chains(start, np.concatenate([part.block for part in parts]), order)
-    return Accesses(
-        **{name: column[order] for name, column in columns.items()},
-        start=start,
-        block=block,
-        engines=engines,
-        tenants=tenants,
-        block_size=parts[0].block_size,
+    block = np.concatenate([part.block for part in parts])
+    return replace(
+        in_order(columns, start, block, parts[0].block_size, engines, tenants),
         observed=_observed(parts),
         learned="; ".join(dict.fromkeys(part.learned for part in parts if part.learned)),
     )
@@ -230,16 +239,8 @@ class Builder:
         """The rows that are not sealed yet."""
         counts = np.array(self._counts, dtype=np.int64).reshape(-1, len(_COUNTS)).T
         columns: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True)) | {"time": np.array(self._time)}
-        order = np.argsort(columns["time"], kind="stable")
-        start, block = _chains(np.array(self._start, dtype=np.int64), np.array(self._block, dtype=np.int64), order)
-        return Accesses(
-            **{name: column[order] for name, column in columns.items()},
-            start=start,
-            block=block,
-            engines=tuple(self._engines),
-            tenants=tuple(self._tenants),
-            block_size=self._block_size,
-        )
+        start, block = np.array(self._start, dtype=np.int64), np.array(self._block, dtype=np.int64)
+        return in_order(columns, start, block, self._block_size, tuple(self._engines), tuple(self._tenants))
 
 
 def _chains(start: Ints, block: Ints, rows: npt.NDArray[np.intp]) -> tuple[Ints, Ints]:

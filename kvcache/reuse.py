@@ -1,0 +1,174 @@
+"""A reuse curve that is kept up as accesses come: hit rate against capacity, in bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvcache.accesses import Accesses, Floats, Ints, concatenate
+from kvcache.distances import stack_distances
+from kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, chosen, jackknife, mixed, whole
+
+MAX_BLOCKS = 65_536
+"""Blocks remembered by default: some 4 MB, and as much again for what waits."""
+
+_BINS_PER_OCTAVE = 32  # of capacities: 2.2 % apart
+_FAR = 2.0**62
+_MAX_HOT = 512
+_HOT_HALF_LIFE = 5000  # requests
+_HOT_LEAST = 20  # requests
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What LRU caches of these many blocks would have hit, as shares of prompt tokens.
+
+    error: how far each may be off by the chance of sampling, two standard errors; 0 where all blocks are looked at.
+    attainable: of the largest capacity that is remembered. references: block references that it rests on, with older
+    ones fading; rate: the share of blocks looked at.
+    """
+
+    capacity: Ints
+    token_hit_rate: Floats
+    error: Floats
+    attainable: float
+    references: float
+    rate: float
+
+
+class ReuseCurve:
+    """Feed accesses in order of time, and ask for the curve up to `largest` blocks whenever it is wanted.
+
+    All blocks are looked at where `largest` is within `max_blocks`, otherwise a share of them by their hash and the
+    hottest exactly, as in `kvcache.sampling`. The last `max_blocks` of them are remembered in order of touch. With
+    `half_life`, in seconds, older accesses count for less.
+
+    Memory is bounded by `max_blocks`, whatever comes in.
+    """
+
+    def __init__(
+        self, largest: int, max_blocks: int = MAX_BLOCKS, seed: int = 0, half_life: float | None = None
+    ) -> None:
+        if largest < 1 or max_blocks < 2 * _MAX_HOT or (half_life is not None and half_life <= 0):
+            raise ValueError(f"largest must be 1 or more, max_blocks {2 * _MAX_HOT} or more, half_life above zero")
+        self.largest = largest
+        self.rate = 1.0 if largest <= max_blocks else (max_blocks - _MAX_HOT) / largest
+        self._max_blocks = max_blocks
+        self._seed = seed
+        self._half_life = half_life
+        self._waiting: list[Accesses] = []
+        self._waits = 0
+        self._time: float | None = None
+        self._held: Ints = np.zeros(0, dtype=np.int64)  # blocks by last touch, the latest last
+        self._hot = _Hot()
+        bins = int(np.ceil(np.log2(largest) * _BINS_PER_OCTAVE)) + 1
+        self._references = 0.0
+        self._tokens = 0.0  # of all prompts, in blocks or not
+        self._cold_tokens = 0.0  # of all blocks but the hottest
+        self._sampled = np.zeros(GROUPS)  # of those in the sample, by group of their blocks
+        self._hits = np.zeros((GROUPS, bins))  # of those in the sample, by the capacity from which on they hit
+        self._hot_hits = np.zeros(bins)
+
+    def feed(self, accesses: Accesses) -> None:
+        """Accesses later than those before. Most calls only keep them for a batch."""
+        rows = np.arange(len(accesses))
+        parts = accesses.start[1:] // self._max_blocks  # so that one large feed is several batches
+        for part in np.unique(parts):
+            self._waiting.append(accesses.take(rows[parts == part]))
+            self._waits += self._waiting[-1].references
+            if self._waits >= self._max_blocks // 2:
+                self._work_off()
+
+    def curve(self) -> Curve | None:
+        """The curve as of what was fed, None as long as that is too little to tell."""
+        self._work_off()
+        if self._references * self.rate < MIN_REFERENCES or not self._tokens:
+            return None
+        edges = np.arange(self._hits.shape[1]) / _BINS_PER_OCTAVE
+        cold = self._cold_tokens / max(float(self._sampled.sum()), 1e-9)
+        hits = np.cumsum(self._hot_hits) + np.cumsum(self._hits.sum(axis=0)) * cold
+        error = np.zeros(len(hits))
+        if self.rate < 1:
+            error = self._cold_tokens * jackknife(np.cumsum(self._hits, axis=1), self._sampled)
+        capacity, last = np.unique(np.floor(2**edges + 1e-9).astype(np.int64), return_index=True)
+        rate, error = hits[last] / self._tokens, error[last] / self._tokens
+        return Curve(capacity, rate, error, float(rate[-1]), self._references, self.rate)
+
+    def _work_off(self) -> None:
+        if self._waiting:
+            batch, self._waiting, self._waits = concatenate(self._waiting), [], 0
+            self._fade(float(batch.time[-1]))
+            self._count(batch)
+
+    def _fade(self, now: float) -> None:
+        if self._half_life is not None and self._time is not None:
+            left = 0.5 ** (max(now - self._time, 0.0) / self._half_life)
+            self._references *= left
+            self._tokens *= left
+            self._cold_tokens *= left
+            for sums in (self._sampled, self._hits, self._hot_hits):
+                sums *= left
+        self._time = now
+
+    def _count(self, batch: Accesses) -> None:
+        stream = whole(batch)
+        hashes = mixed(stream.block, self._seed)
+        hot = self._hot.among(stream.block, len(batch)) if self.rate < 1 else np.ones(len(stream.block), dtype=bool)
+        self._references += batch.references
+        self._tokens += float(batch.tokens.sum())
+        self._cold_tokens += float(stream.tokens[~hot].sum())
+        keep = np.flatnonzero(hot | chosen(hashes, self.rate))
+        block, tokens, hot, group = (
+            stream.block[keep],
+            stream.tokens[keep],
+            hot[keep],
+            (hashes[keep] % GROUPS).astype(int),
+        )
+        start = np.searchsorted(keep, stream.start)
+        bin_ = self._bins(start, block)
+        self._sampled += np.bincount(group[~hot], tokens[~hot], GROUPS)
+        within = bin_ < self._hits.shape[1]
+        np.add.at(self._hits, (group[within & ~hot], bin_[within & ~hot]), tokens[within & ~hot])
+        np.add.at(self._hot_hits, bin_[within & hot], tokens[within & hot])
+
+    def _bins(self, start: Ints, block: Ints) -> Ints:
+        """From which capacity on each reference hits; and what is held from now on."""
+        before = len(self._held)
+        # What is held is as if one request had touched it, from the longest ago on.
+        starts = np.concatenate(([0], start + before))
+        blocks = np.concatenate((self._held[::-1], block))
+        weight = np.ones(len(blocks)) if self.rate == 1 else np.where(self._hot.has(blocks), 1.0, 1 / self.rate)
+        distance = stack_distances(starts, blocks, weight)[before:]
+        row = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        touched = np.empty(len(blocks), dtype=np.int64)
+        touched[starts[row] + starts[row + 1] - 1 - np.arange(len(blocks))] = blocks
+        latest, from_end = np.unique(touched[::-1], return_index=True)
+        self._held = latest[np.argsort(-from_end)][-self._max_blocks :]
+        return np.ceil(np.log2(np.minimum(distance, _FAR)) * _BINS_PER_OCTAVE - 1e-9).astype(np.int64)
+
+
+class _Hot:
+    """Blocks in at least one request in a hundred, of late; at most _MAX_HOT."""
+
+    def __init__(self) -> None:
+        self._candidate: Ints = np.zeros(0, dtype=np.int64)
+        self._requests: Floats = np.zeros(0)  # that had each candidate, fading
+        self._all = 0.0
+        self._block: Ints = np.zeros(0, dtype=np.int64)
+
+    def among(self, block: Ints, requests: int) -> Bools:
+        """Counts the references of so many more requests, and says which of them are to hot blocks."""
+        left = 0.5 ** (requests / _HOT_HALF_LIFE)
+        self._all = self._all * left + requests
+        seen, count = np.unique(block, return_counts=True)
+        merged, place = np.unique(np.concatenate((self._candidate, seen)), return_inverse=True)
+        total = np.bincount(place, np.concatenate((self._requests * left, count))).astype(np.float64)
+        most = np.argsort(-total, kind="stable")[: 4 * _MAX_HOT]
+        self._candidate, self._requests = merged[most], total[most]
+        hot = self._requests[:_MAX_HOT] >= max(HOT_SHARE * self._all, _HOT_LEAST)
+        self._block = self._candidate[:_MAX_HOT][hot]
+        return self.has(block)
+
+    def has(self, block: Ints) -> Bools:
+        return np.isin(block, self._block)
