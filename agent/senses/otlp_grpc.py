@@ -92,16 +92,20 @@ class GrpcDoor:
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "send the token that [otlp] token_file names, as Bearer"
             )
+        refusal: tuple[Any, str, Any]
         try:
             rejected, why = await self._intake.take(payload, otlp_wire.groups)
+            return otlp_wire.packed(otlp_wire.answer(rejected, why))
         except MalformedError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500])
+            refusal = grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500], ()
         except BusyError:
             why = "more comes in than is taken; try again"
             details = otlp_wire.status(otlp_wire.RESOURCE_EXHAUSTED, why, retry=True)
-            trailing = ((_DETAILS, details), (_RETRY, otlp_wire.RETRY_INFO))
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why, trailing)
-        return otlp_wire.packed(otlp_wire.answer(rejected, why))
+            refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, why, ((_DETAILS, details), (_RETRY, otlp_wire.RETRY_INFO))
+        # Not while the error is handled: `abort` raises, and what was unpacked would live on with the chain of errors.
+        del payload
+        await context.abort(*refusal)
+        raise AssertionError  # it has raised
 
     async def _decline(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         """Metrics and logs are answered so that exporters go on, and not read."""

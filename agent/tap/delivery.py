@@ -90,7 +90,8 @@ class Delivery:
         pause = FIRST_RETRY_SECONDS
         while True:
             await self._some.wait()
-            await asyncio.sleep(GATHER_SECONDS)
+            if len(self._waiting) < MAX_BATCH:
+                await asyncio.sleep(GATHER_SECONDS)
             if await self._send():
                 pause = FIRST_RETRY_SECONDS
             else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -360,6 +362,27 @@ async def test_a_client_that_goes_away_within_its_request() -> None:
                 break
             await asyncio.sleep(0.01)
         assert sense._intake._held == 0
+
+
+async def test_what_was_unpacked_of_a_refused_call_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[weakref.ref[Any]] = []
+
+    def groups(_: bytes) -> list[otlp_wire.Group]:
+        large = lambda: None
+        unpacked.append(weakref.ref(large))
+        raise otlp_wire.MalformedError("no")
+
+    monkeypatch.setattr(otlp_wire, "groups", groups)
+    gc.collect()
+    gc.disable()
+    try:
+        async with listening() as sense:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(sense, good())
+            await asyncio.sleep(0.05)
+            assert [ref() for ref in unpacked] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_a_call_whose_request_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
