@@ -172,6 +172,10 @@ class Finder:
         servers = dict(self._servers(table))
         return {url: self._family(self._root(url, table, servers), table) for url in urls}
 
+    def addresses(self) -> frozenset[str]:
+        """The IP addresses of this node."""
+        return self._processes.addresses()
+
     def _family(self, root: int | None, table: Mapping[int, Process]) -> tuple[ProcessRef, ...]:
         if root is None:
             return ()

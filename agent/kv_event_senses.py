@@ -13,12 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import structlog
+
 from agent.command_line import Flags
-from agent.config import KvEventsTable
+from agent.config import ConfigError, KvEventsTable
 from agent.ledger.event import KvEventsRecord
 from agent.senses.kv_events import KvEventsSense
 from agent.senses.kv_events_sources import Place, Refusal, Source, Told, of_flags, of_sglang, of_vllm, resolve
 from agent.senses.kv_events_wire import Names
+
+log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 60.0
 """How often an engine is asked that said where it publishes: its address may be another after a restart."""
@@ -67,6 +71,12 @@ class KvEventSenses:
         self._found: dict[str, _Found] = {}
         self._heard: tuple[tuple[Source, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
         self._sense: KvEventsSense | None = None
+        self._open_at = 0.0
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Targets of which nothing came yet though they are listened to, by key."""
+        return self._sense.unheard if self._sense is not None else frozenset()
 
     def configure(self, config: KvEventsTable) -> None:
         """Take another configuration; it counts from the next look on."""
@@ -90,10 +100,8 @@ class KvEventSenses:
             self._found[found.view.key] = found
         sources = tuple(source for found in self._found.values() for source in found.sources)
         refusals = tuple((key, refusal) for key, found in self._found.items() for refusal in found.refusals)
-        if (sources, refusals) != self._heard:
+        if (sources, refusals) != self._heard and await self._open(now) and self._sense is not None:
             self._heard = sources, refusals
-            if self._sense is None:
-                self._sense = await asyncio.to_thread(lambda: KvEventsSense(self._names()))
             self._sense.listen_to(sources, refusals)
 
     async def read(self, served: Mapping[str, float]) -> list[KvEventsRecord]:
@@ -107,6 +115,16 @@ class KvEventSenses:
         if self._sense is not None:
             await asyncio.to_thread(self._sense.close)
             self._sense = None
+
+    async def _open(self, now: float) -> bool:
+        """Whether the sense is there; it is made where it is not."""
+        if self._sense is None and now >= self._open_at:
+            self._open_at = now + AGAIN_SECONDS
+            try:
+                self._sense = await asyncio.to_thread(lambda: KvEventsSense(self._names()))
+            except ConfigError as error:
+                log.warning("KV events are not listened to", error=str(error))
+        return self._sense is not None
 
     def _is_due(self, found: _Found, view: View, now: float) -> bool:
         return now >= found.due or (found.view != view)

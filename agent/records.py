@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.ledger.event import KvEventsRecord
 from agent.requests.part import PartsRecord
 
 OK = "ok"
@@ -162,4 +163,4 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
 
 
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
-Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord
+Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord | KvEventsRecord

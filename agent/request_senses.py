@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from agent.config import Config
 from agent.requests.part import PartsRecord
@@ -16,6 +17,8 @@ from agent.senses.request_log import RequestLogs
 
 if TYPE_CHECKING:
     from agent.senses.otlp import OtlpSense
+
+log = structlog.get_logger(__name__)
 
 MAX_SENT = 40_000
 """Parts that were sent and wait for the next look."""
@@ -28,6 +31,7 @@ class RequestSenses:
         """`directory` is where the places of logs are kept."""
         self._directory = directory
         self._clock = clock
+        self._config = Config()
         self._tenants: Tenants | None = None
         self._otlp: OtlpSense | None = None
         self._logs: RequestLogs | None = None
@@ -48,6 +52,7 @@ class RequestSenses:
         """Take another configuration: whose requests are, and the logs. What is listened on stays as it is. Returns
         what to tell the user. Raises ConfigError, and then nothing changed."""
         said: list[str] = []
+        self._config = config
         if self._tenants is None and (config.otlp is not None or config.request_logs or config.tenants.classes):
             self._tenants, said = open_tenants(config.tenants)
         if self._tenants is None:
@@ -57,6 +62,14 @@ class RequestSenses:
         self._logs.configure(config.request_logs)
         self._tenants.configure(config.tenants)
         return said
+
+    def tenants(self) -> Tenants:
+        """What makes pseudonyms, opened where it is not yet. Raises ConfigError."""
+        if self._tenants is None:
+            self._tenants, said = open_tenants(self._config.tenants)
+            for line in said:
+                log.warning("key of pseudonyms", said=line)
+        return self._tenants
 
     async def read(self) -> list[PartsRecord]:
         """What came since the last look."""

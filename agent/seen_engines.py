@@ -81,6 +81,12 @@ class SeenEngines:
         waiting = self._most("kvitals_requests_waiting", engine, start, end)
         return False if waiting == 0 else None  # of those that wait some may wait for KV
 
+    def prompt_tokens(self, key: str, t: float) -> float:
+        """The prompt tokens of all engines of a target so far, as far as its page tells them."""
+        known = self._known.get(key)
+        engines = known.engines if known is not None else {}
+        return sum(self._most("kvitals_prompt_tokens_total", engine, t, t) or 0.0 for engine in engines)
+
     def _most(self, family: str, engine: str, start: float, end: float, reason: str = "") -> float | None:
         """The largest sample near a time."""
         matchers = [Matcher(METRIC_NAME, MatchOp.EQ, family), Matcher("engine", MatchOp.EQ, engine)]

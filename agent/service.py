@@ -21,6 +21,8 @@ from agent.discovery import DiscoveryError, Finder
 from agent.exports.otlp import OtlpOut
 from agent.families import CONFIGURATION, VERSION
 from agent.gauge_rows import GaugeRows
+from agent.kv_event_senses import KvEventSenses, View
+from agent.ledger.event import KvEventsRecord
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
@@ -30,6 +32,7 @@ from agent.requests.side import RequestSide
 from agent.requests.tenants import classes_as_listed
 from agent.seen_engines import SeenEngines
 from agent.senses import scrape
+from agent.senses.kv_events_in import KvEventsIn
 from agent.senses.parts_in import PartsIn
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
@@ -99,6 +102,10 @@ class Node:
         self._request_senses: RequestSenses | None = None
         self._parts_in: PartsIn | None = None
         self._otlp_out: OtlpOut | None = None
+        self._kv_events: KvEventSenses | None = None
+        self._kv_events_in = KvEventsIn(self.window)
+        self._addresses: frozenset[str] = frozenset()  # of this machine
+        self._behind: dict[str, discovery.Target] = {}  # the processes of targets on this node, by key
         self._exports = GaugeRows(self.window, "exports")
         self._exports_at = 0.0  # when it was said how they fare
         self._is_recorded = False
@@ -179,6 +186,7 @@ class Node:
         if requests is not None:
             self._request_senses = RequestSenses(requests)
             said += await self._request_senses.open(self.config)
+            self._kv_events = KvEventSenses(self.config.kv_events, self._request_senses.tenants)
         return said if self._targets else [*said, "no targets yet; they are watched when they come"]
 
     async def refresh(self, *, at_once: bool = False, fresh: bool = False) -> list[str]:
@@ -228,6 +236,8 @@ class Node:
             self._check(target, config)
         if self._request_senses is not None:
             self._request_senses.configure(config)
+        if self._kv_events is not None:
+            self._kv_events.configure(config.kv_events)
         self.config = config
         self._listed = classes_as_listed(config.tenants)
         self._slo_sources = dict(slo_sources or {})
@@ -237,6 +247,8 @@ class Node:
         await self._sense.close()
         if self._request_senses is not None:
             await self._request_senses.close()
+        if self._kv_events is not None:
+            await self._kv_events.close()
         if self._otlp_out is not None:
             await self._otlp_out.close()
 
@@ -255,7 +267,10 @@ class Node:
     async def read(self) -> list[Captured]:
         """Look at every target once, all at the same time."""
         found = await asyncio.gather(
-            *(self._read(key) for key in self._targets), self._read_node(), self._read_requests()
+            *(self._read(key) for key in self._targets),
+            self._read_node(),
+            self._read_requests(),
+            self._read_kv_events(),
         )
         records, self._pending = [*self._pending, *(r for records in found for r in records)], []
         return [encode(record) for record in records]
@@ -289,6 +304,9 @@ class Node:
             return
         if isinstance(record, ScrapeRecord):
             self._say_objectives(record.target)
+        if isinstance(record, KvEventsRecord):
+            self._kv_events_in.feed(record, self._engine_labels(record.target, record.rank))
+            return
         self._sense.feed(record)
         if isinstance(record, ScrapeRecord):
             self._name_engines(record.target)
@@ -344,7 +362,9 @@ class Node:
     def _forget(self, key: str) -> None:
         self._sense.remove(key)
         self._engines.gone(key)
+        self._kv_events_in.gone(key)
         self._processes.pop(key, None)
+        self._behind.pop(key, None)
         del self._targets[key], self._scraped[key]
 
     async def _read(self, key: str) -> list[Record]:
@@ -366,6 +386,7 @@ class Node:
         if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
             self._walk_at = time.monotonic() + WALK_SECONDS
             found = await asyncio.to_thread(self._finder.families, here.values())
+            self._addresses = await asyncio.to_thread(self._finder.addresses)
             self._processes = {key: found[url] for key, url in here.items()}
         systems = {r.system.system for key in here if (r := self._sense.translator(key).reading) is not None}
         host, gpu = await self._senses.read(self._processes, exporter=GPU_EXPORTER in systems)
@@ -380,6 +401,22 @@ class Node:
         if not records and self._requests is not None:
             records.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
         return records
+
+    async def _read_kv_events(self) -> list[Record]:
+        if self._kv_events is None:
+            return []
+        await self._kv_events.look([self._view(key) for key in self._targets], self._sense.ask)
+        served = {key: self._engines.prompt_tokens(key, time.time()) for key in self._kv_events.unheard}
+        return [*await self._kv_events.read(served)]
+
+    def _view(self, key: str) -> View:
+        """A target as the sense of KV events wants to know it."""
+        url, process = self._targets[key].url, self._behind.get(key)
+        host, reading = urlsplit(url).hostname or "", self._sense.translator(key).reading
+        system = process.system if process is not None else reading.system.system if reading is not None else ""
+        flags = process.flags if process is not None else None
+        is_own = host in LOOPBACK or host in self._addresses
+        return View(key, url, self._is_here(key) or is_own, is_own, system, flags)
 
     def _feed_parts(self, record: PartsRecord) -> None:
         side = self.requests
@@ -408,6 +445,10 @@ class Node:
     def _is_here(self, key: str) -> bool:
         return self._scraped[key].labels.get("node") == self.config.labels.node
 
+    def _engine_labels(self, key: str, rank: str) -> dict[str, str]:
+        """The labels of series about one rank of a target."""
+        return {**self._sense.translator(key).identity.labels, "engine": self._engine_of(key, rank)}
+
     def _node_labels(self) -> dict[str, str]:
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node}
         return {name: value for name, value in labels.items() if value}
@@ -432,6 +473,9 @@ class Node:
             process = await asyncio.to_thread(self._finder.behind, target.url)
         except DiscoveryError as error:
             return [f"{target.url}: flags not read: {error}"]
+        self._behind[key] = process
+        if self._kv_events is not None:
+            self._kv_events.restarted(key)
         facts, info = process.learn(version)
         self._pending.append(FactsRecord(t=time.time(), target=key, source=discovery.SOURCE, facts=facts, info=info))
         return []

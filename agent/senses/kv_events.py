@@ -78,6 +78,8 @@ class KvEventsSense:
         self._sources: tuple[Source, ...] = ()
         self._refusals: tuple[tuple[str, Refusal], ...] = ()
         self._served: dict[Source, float] = {}  # prompt tokens of its target when it was first connected
+        self.unheard: frozenset[str] = frozenset()
+        """Targets of which nothing came yet though somebody is connected."""
 
     def listen_to(self, sources: Sequence[Source], refusals: Sequence[tuple[str, Refusal]]) -> None:
         """Listen to these from now on. refusals: targets whose publishers can not be listened to, and why."""
@@ -87,7 +89,9 @@ class KvEventsSense:
 
     def read(self, t: float, served: Mapping[str, float]) -> list[KvEventsRecord]:
         """What came since the last look. served: prompt tokens of each target so far. Blocks: call it in a thread."""
-        records = [record for heard in self._ears.read() for record in self._records(t, heard, served)]
+        heard = self._ears.read()
+        records = [record for one in heard for record in self._records(t, one, served)]
+        self.unheard = frozenset(one.source.target for one in heard if one.connections and one.last_at is None)
         for target, refusal in self._refusals:
             message = REASONS[refusal.reason].format(endpoint="", detail=refusal.message)
             records.append(
@@ -104,7 +108,7 @@ class KvEventsSense:
     def _records(self, t: float, heard: Heard, served: Mapping[str, float]) -> Iterator[KvEventsRecord]:
         source = heard.source
         lost = sum(chunk.lost for chunk in heard.chunks)
-        reason = self._reason(heard, lost, served.get(source.target, 0.0))
+        reason = self._reason(heard, lost, served.get(source.target))
         state = (
             "failed"
             if reason in _FAILED
@@ -142,14 +146,15 @@ class KvEventsSense:
                 )
                 dropped, seconds = {}, 0.0
 
-    def _reason(self, heard: Heard, lost: int, served: float) -> str:
+    def _reason(self, heard: Heard, lost: int, served: float | None) -> str:
         if heard.obstacle:
             return heard.obstacle
         if not heard.connections and not heard.chunks:
             return "nobody_came" if heard.source.bind else "not_connected"
-        since = self._served.setdefault(heard.source, served)
-        if heard.last_at is None and not heard.chunks and served - since > MIN_SERVED_TOKENS:
-            return "silent"
+        if heard.last_at is None and not heard.chunks and served is not None:
+            since = self._served.setdefault(heard.source, served)
+            if served - since > MIN_SERVED_TOKENS:
+                return "silent"
         if lost:
             return "lost"
         return "late" if any(chunk.late for chunk in heard.chunks) else "ok"

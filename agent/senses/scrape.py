@@ -166,6 +166,15 @@ class ScrapeSense:
             records += await self._facts(key, state)
         return records
 
+    async def ask(self, key: str, path: str) -> tuple[int, bytes]:
+        """HTTP status, 0 where there is no answer, and body of a path beside a target's metrics page."""
+        state = self._states.get(key)
+        if state is None:
+            return 0, b""
+        root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
+        answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
+        return answer.status, answer.body
+
     def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
         """Take a record over into the window; None for facts and for targets that are not watched."""
         state = self._states.get(record.target)
