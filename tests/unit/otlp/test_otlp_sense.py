@@ -365,10 +365,10 @@ async def test_a_client_that_goes_away_within_its_request() -> None:
 
 
 async def test_what_was_unpacked_of_a_refused_call_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked: list[weakref.ref[Any]] = []
+    unpacked: list[weakref.ref[set[int]]] = []
 
     def groups(_: bytes) -> list[otlp_wire.Group]:
-        large = lambda: None
+        large = set(b"large")
         unpacked.append(weakref.ref(large))
         raise otlp_wire.MalformedError("no")
 

@@ -80,6 +80,18 @@ async def test_parts_arrive_in_order_and_in_batches() -> None:
     assert (to.delivered, to.dropped) == (MAX_BATCH + 4, {})
 
 
+async def test_a_full_batch_waits_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "GATHER_SECONDS", 1000.0)
+    async with listening() as agent:
+        to = Delivery(agent.url)
+        for number in range(5 * MAX_BATCH):
+            to.add(part(number))
+        await to.open()
+        await until(lambda: to.waiting == 0)
+        await to.close()
+    assert len(agent.names) == 5 * MAX_BATCH
+
+
 async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() -> None:
     async with listening() as agent:
         port = int(agent.url.rpartition(":")[2])

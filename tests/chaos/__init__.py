@@ -1,0 +1,1 @@
+"""Attacks on the product as it runs."""
