@@ -15,7 +15,8 @@ rows are only ever added behind them and a full buffer is replaced, not moved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,19 @@ class Window:
         self.refused_series = 0
         self._groups: dict[str, Group] = {}
         self._series = 0
+        self._begun = float("inf")  # the earliest row there ever was
+        self._dropped = float("-inf")  # the newest row of a group that was dropped
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The groups by name."""
+        return MappingProxyType(self._groups)
+
+    @property
+    def whole_since(self) -> float:
+        """From this time on every row that was ever added is still here; infinity while there was none."""
+        lost = max((group.lost_before for group in self._groups.values()), default=self._dropped)
+        return max(self._begun, self._dropped, lost)
 
     def group(self, name: str) -> Group:
         """The group of that name, made if there is none."""
@@ -67,6 +81,7 @@ class Window:
         group = self._groups.pop(name, None)
         if group is not None:
             self._series -= group.series
+            self._dropped = max(self._dropped, float(np.nextafter(group.last_time or self._dropped, np.inf)))
 
     @property
     def series(self) -> int:
@@ -119,6 +134,9 @@ class Window:
         self._series += 1
         return True
 
+    def _began(self, t: float) -> None:
+        self._begun = min(self._begun, t)
+
     def _give(self, columns: int) -> None:
         self._series -= columns
 
@@ -143,6 +161,7 @@ class Group:
         self._free: list[int] = []
         self._reclaimed_at: float | None = float("nan")  # the newest row then
         self._selections: dict[tuple[Matcher, ...], _Selection] = {}
+        self.lost_before = float("-inf")  # rows before this time were here and are not any more
         self.refused_rows = 0
         self.restarts = 0
 
@@ -290,6 +309,14 @@ class Group:
         times.flags.writeable = values.flags.writeable = False
         return Frame(times, values, list(labels))
 
+    def after(self, t: float) -> Frame:
+        """The rows later than `t` of every series, samples or not. While series neither come nor go nor change their
+        labels, `labels` is the same list; it is not to be changed."""
+        columns, labels = self._selected(())
+        live = self._times[self._first : self._last]
+        low = int(live.searchsorted(t, "right"))
+        return Frame(live[low:], self._values[self._first + low : self._last][:, columns], labels)
+
     def newest(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Row | None:
         """The newest row in start <= t <= end, of the matching series."""
         columns, labels = self._selected(matchers)
@@ -343,6 +370,7 @@ class Group:
         if self._last == self._times.size:
             self.reclaim()
             self._replace()
+        self._window._began(t)
         self._times[self._last] = t
         row: Floats = self._values[self._last]
         self._last += 1
@@ -354,15 +382,18 @@ class Group:
         self._times = np.empty_like(self._times)
         self._values = np.empty_like(self._values)
         self._ended = dict.fromkeys(self._ended, t)
+        self.lost_before = t
 
     def _expire(self) -> None:
         last = self.last_time
         if last is None:
             return
-        live = self._times[self._first : self._last]
+        live, before = self._times[self._first : self._last], self._first
         self._first += int(np.searchsorted(live, last - self._window.retention, "left"))
         most = max(_FIRST_ROWS, int(self._window.retention * MAX_ROWS_PER_SECOND))
         self._first = max(self._first, self._last - most)
+        if self._first > before:
+            self.lost_before = float(self._times[self._first])
 
     def _replace(self) -> None:
         """Move the live rows to the front of a buffer with half as many again."""

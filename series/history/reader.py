@@ -1,0 +1,160 @@
+"""History read as a `SeriesSource`, while somebody writes it or not, from any thread of any process."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from series.history import schema
+from series.history.pieces import Looking
+from series.history.ticks import Ids
+from series.types import METRIC_NAME, Frame, Labels, Matcher
+
+MAX_SAMPLES = 5_000_000
+"""Cells that one selection reads; 8 bytes each, twice for a moment."""
+MAX_LABELS = 100_000
+"""Label sets that are remembered between selections."""
+EVER = 1 << 60
+"""Milliseconds."""
+
+_CLOSE_MS = 0.01  # what a time in milliseconds may be off by as a float
+
+
+@dataclass
+class _Known:
+    """The series of one name, by id."""
+
+    last: int = 0
+    labels: dict[int, Labels] = field(default_factory=dict)
+
+
+class HistoryReader:
+    """Reads a history file. `damaged` counts the parts that could not be read and were left out.
+
+    Its methods raise HistoryError where the file can not be read, PromQLError where too much is asked for.
+    """
+
+    def __init__(
+        self, path: Path, *, max_samples: int = MAX_SAMPLES, suspect: Callable[[], None] = lambda: None
+    ) -> None:
+        """`suspect` is called where the file itself is found damaged."""
+        self.path = path
+        self.damaged = 0
+        self._max_samples = max_samples
+        self._suspect = suspect
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._series: dict[int, _Known] = {}
+
+    def close(self) -> None:
+        """Let go of the file. It is opened again where that is needed."""
+        with self._lock:
+            self._close()
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        """One frame for each group that has a matching series with a sample in start <= t <= end."""
+        with self.reading() as connection:
+            wanted = self._wanted(connection, matchers)
+            if not wanted:
+                return []
+            looking = Looking(connection, wanted, *milliseconds(start, end), self._max_samples)
+            try:
+                return looking.frames(self._labels(wanted))
+            finally:
+                self.damaged += looking.damaged
+
+    def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        """The matching series of which some part lies in start <= t <= end, to the hour or so."""
+        with self.reading() as connection:
+            wanted = self._wanted(connection, matchers)
+            labels = self._labels(wanted)
+            first, last = milliseconds(start, end)
+            if first <= -EVER and last >= EVER:
+                return set(labels.values())
+            seen = Looking(connection, wanted, first, last, 0).seen()
+            return {labels[number] for number in labels.keys() & seen}
+
+    def groups(self, start: float, end: float) -> Iterator[tuple[str, Frame]]:
+        """All rows in start <= t <= end, one group after the other: its name, and all of its series."""
+        with self.reading() as connection:
+            names = dict(connection.execute("SELECT id, name FROM groups").fetchall())
+        for group, name in names.items():
+            with self.reading() as connection:
+                wanted = self._wanted(connection, ())
+                if not wanted:
+                    return
+                looking = Looking(connection, wanted, *milliseconds(start, end), self._max_samples)
+                frames = looking.frames(self._labels(wanted), group)
+                self.damaged += looking.damaged
+            for frame in frames:
+                yield name, frame
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection on which all that is read is of one moment. Raises HistoryError."""
+        with self._lock:
+            try:
+                connection = self._opened()
+                with schema.snapshot(connection):
+                    yield connection
+            except sqlite3.Error as error:
+                self._close()
+                if schema.is_corrupt(error):
+                    self._suspect()
+                raise schema.failure(error, self.path) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        inode = self.path.stat().st_ino if self.path.exists() else 0
+        if self._connection is None or inode != self._inode:
+            self._close()
+            self._connection, self._inode = schema.open_for_reading(self.path), inode
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._series = {}
+
+    def _wanted(self, connection: sqlite3.Connection, matchers: Sequence[Matcher]) -> dict[int, Ids]:
+        """The ids of the matching series by the id of their name."""
+        of_name = [m for m in matchers if m.name == METRIC_NAME]
+        rest = [m for m in matchers if m.name != METRIC_NAME]
+        if sum(len(known.labels) for known in self._series.values()) > MAX_LABELS:
+            self._series = {}
+        found: dict[int, Ids] = {}
+        for number, name in connection.execute("SELECT id, name FROM names").fetchall():
+            if all(m.matches({METRIC_NAME: name}) for m in of_name):
+                known = self._known(connection, number, name)
+                ids = sorted(n for n, labels in known.items() if all(m.matches(labels) for m in rest))
+                if ids:
+                    found[number] = np.array(ids, dtype=np.uint32)
+        return found
+
+    def _known(self, connection: sqlite3.Connection, number: int, name: str) -> Mapping[int, Labels]:
+        """The series of a name. What is known once stays so: ids are not given out again."""
+        known = self._series.setdefault(number, _Known())
+        rows = connection.execute("SELECT id, labels FROM series WHERE name = ? AND id > ?", (number, known.last))
+        for one, text in rows.fetchall():
+            known.labels[one] = Labels({**json.loads(text), METRIC_NAME: name})
+            known.last = max(known.last, one)
+        return known.labels
+
+    def _labels(self, wanted: Mapping[int, Ids]) -> dict[int, Labels]:
+        return {n: self._series[name].labels[n] for name, ids in wanted.items() for n in ids.tolist()}
+
+
+def milliseconds(start: float, end: float) -> tuple[int, int]:
+    """Seconds as the whole milliseconds within."""
+    first = math.ceil(start * 1000 - _CLOSE_MS) if math.isfinite(start) else -EVER
+    last = math.floor(end * 1000 + _CLOSE_MS) if math.isfinite(end) else EVER
+    return max(first, -EVER), min(last, EVER)

@@ -1,0 +1,80 @@
+"""What history keeps: every row for a day, one a minute for weeks, and never more than its share of the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from series.history import log, segments
+from series.history.schema import transaction
+
+SOME = 64
+"""Segments that are taken out in one commit."""
+_TABLES = (("events", "t_ms"), ("episodes", "end_ms"), ("batches", "end_ms"))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How long and how much. full: seconds with every row; thinned: seconds in all. most: bytes on disk."""
+
+    full: float = 24 * 3600.0
+    thinned: float = 30 * 24 * 3600.0
+    most: int = 4 << 30
+
+
+def prune(connection: sqlite3.Connection, before: int) -> int:
+    """Take out some of what ended before a time in milliseconds; how many segments and notes that were."""
+    found = segments.where(connection, "WHERE end_ms < ? ORDER BY end_ms LIMIT ?", (before, SOME))
+    count = len(found)
+    with transaction(connection):
+        segments.delete(connection, found)
+        for table, column in _TABLES:
+            count += connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (before,)).rowcount  # noqa: S608
+    _give_back(connection)
+    return count
+
+
+def shrink(connection: sqlite3.Connection, most: int) -> int:
+    """Take out some of the oldest where there is more than `most` bytes; how many segments and notes that were."""
+    if used_bytes(connection) <= most:
+        return 0
+    (there,) = connection.execute("SELECT count(*) FROM segments").fetchone()
+    if there:
+        some = min(SOME, 1 + there // 8)
+        last = segments.where(connection, "ORDER BY end_ms LIMIT 1 OFFSET ?", (some - 1,))[0]
+        return prune(connection, last.end + 1)
+    with transaction(connection):  # only the log is left, and what happened
+        count = connection.execute("DELETE FROM batches WHERE id IN (SELECT id FROM batches ORDER BY id LIMIT 1000)")
+        known = log.generations(connection)
+        for generation in known[:-1]:
+            log.forget(connection, generation)
+    _give_back(connection)
+    return max(count.rowcount, 0) + max(len(known) - 1, 0)
+
+
+def forget_series(connection: sqlite3.Connection, before: int, in_use: Collection[int]) -> int:
+    """Take out series that had no sample since `before` (milliseconds) and are not in use."""
+    old = {row[0] for row in connection.execute("SELECT id FROM series WHERE last_ms < ?", (before,))} - set(in_use)
+    with transaction(connection):
+        connection.executemany("DELETE FROM series WHERE id = ?", ((one,) for one in old))
+    return len(old)
+
+
+def oldest_ms(connection: sqlite3.Connection) -> int | None:
+    """The time of the first row."""
+    rows = connection.execute("SELECT min(start_ms) FROM segments UNION ALL SELECT min(t_ms) FROM ticks").fetchall()
+    return min((row[0] for row in rows if row[0] is not None), default=None)
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """What the file takes less what is free in it."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def _give_back(connection: sqlite3.Connection) -> None:
+    """Free pages to the file system, some at a time."""
+    connection.execute("PRAGMA incremental_vacuum(256)").fetchall()

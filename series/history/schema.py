@@ -1,0 +1,245 @@
+"""The file: its tables, its version, and how it is opened.
+
+Rows that share their times are a *group*, as in a window. What comes in is first a *tick*: all new rows of all groups
+since the tick before, one commit each. Ticks of about an hour are a *generation*; it begins with every value and goes
+on with what changed. A generation that is over is *sealed*, group by group: its rows become a *segment* (one time
+axis) with a *chunk* for each metric name, so that a query of one family reads that family alone. Later segments are
+thinned to a row a minute (`thin`). Generations count up for ever, so of two rows that claim the same time, as after
+the clock was set back, the one of the later generation counts.
+
+    names     id, name
+    groups    id, name
+    series    id, name, labels as JSON without the name, last_ms: about when it last had a sample
+    ticks     seq = generation << 20 | n, t_ms, data (`ticks`)
+    segments  id, grp, first and last generation, step_ms (0: every row), start_ms, end_ms, rows, times
+    chunks    id = segment << 20 | n, name, series: their ids as u32, data (`codec`)
+    events, episodes, batches: what happened, beside the series (`notes`)
+
+A version is one number, `user_version`. A file of an older one is brought up to date when it is opened for writing;
+one of a newer is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = 1
+FILE = "history.db"
+APPLICATION = 0x6B766974  # "kvit", what `file` shows
+SEGMENT_BITS = 20
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+"""How a file of version N becomes one of N + 1."""
+
+_BUSY_SECONDS = 10.0
+_PAGE_BYTES = 8192
+_WAL_BYTES = 16 << 20
+_CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_TABLES = """
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE groups (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE series (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER NOT NULL, labels TEXT NOT NULL, last_ms INTEGER NOT NULL,
+    UNIQUE (name, labels)
+);
+CREATE TABLE ticks (seq INTEGER PRIMARY KEY, t_ms INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE segments (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, grp INTEGER NOT NULL, first_generation INTEGER NOT NULL,
+    last_generation INTEGER NOT NULL, step_ms INTEGER NOT NULL, start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
+    rows INTEGER NOT NULL, times BLOB NOT NULL
+);
+CREATE INDEX segments_group ON segments (grp, last_generation);
+CREATE INDEX segments_end ON segments (end_ms);
+CREATE TABLE chunks (id INTEGER PRIMARY KEY, name INTEGER NOT NULL, series BLOB NOT NULL, data BLOB NOT NULL);
+CREATE INDEX chunks_name ON chunks (name);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, t_ms INTEGER NOT NULL, kind TEXT NOT NULL, entity TEXT NOT NULL, text TEXT NOT NULL,
+    source TEXT NOT NULL, key TEXT NOT NULL
+);
+CREATE INDEX events_time ON events (t_ms);
+CREATE TABLE episodes (
+    key TEXT PRIMARY KEY, code TEXT NOT NULL, entity TEXT NOT NULL, start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
+    open INTEGER NOT NULL, document BLOB NOT NULL
+);
+CREATE INDEX episodes_end ON episodes (end_ms);
+CREATE TABLE batches (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
+    count INTEGER NOT NULL, seen INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE INDEX batches_end ON batches (kind, end_ms);
+"""
+
+
+class HistoryError(Exception):
+    """History can not be read or written. `reason`: one word of a few, for a label; the message says what to do."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The file, made where there is none, brought up to date where it is older.
+
+    Each commit is on the disk when it returns: it outlives a crash of the process and a loss of power. Raises
+    HistoryError for a file of a newer version, else what SQLite raises.
+    """
+    connection = _connected(f"{path.resolve().as_uri()}?mode=rwc")
+    try:
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        connection.execute("PRAGMA cache_size = -4096")
+        _bring_up_to_date(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """The file, which another process may be writing. Raises HistoryError."""
+    if not path.exists():
+        raise HistoryError("missing", f"there is no history at {path}: the agent (`kvitals run`) keeps one")
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    try:
+        try:
+            connection = _checked(_connected(uri), path)
+        except sqlite3.OperationalError:
+            if path.with_name(path.name + "-wal").exists():
+                raise
+            # In a directory that we may not write to, and nobody writes: then it does not change under us.
+            connection = _checked(_connected(f"{uri}&immutable=1"), path)
+    except sqlite3.Error as error:
+        raise failure(error, path) from error
+    return connection
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is read within is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is written within is there as a whole or not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether the file itself is broken."""
+    return _code(error) in _CORRUPT
+
+
+def failure(error: sqlite3.Error | OSError, path: Path) -> HistoryError:
+    """What a failure means and what to do about it."""
+    code = _code(error)
+    if code == sqlite3.SQLITE_FULL or (isinstance(error, OSError) and error.errno in (28, 122)):
+        return HistoryError(
+            "disk_full", f"the disk of {path.parent} is full: make room there, history goes on by itself"
+        )
+    if code in _CORRUPT:
+        return HistoryError("corrupt", f"{path} is damaged ({error}): the agent sets it aside and begins anew")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return HistoryError("busy", f"{path} is being written by another process: try again")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
+        isinstance(error, PermissionError)
+    ):
+        return HistoryError(
+            "permission", f"{path} can not be opened ({error}): give this user the directory {path.parent}"
+        )
+    return HistoryError("io_error", f"{path}: {error}: look at the disk and its mount")
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the file and of what SQLite keeps beside it."""
+    total = 0
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        with contextlib.suppress(OSError):
+            total += path.with_name(name).stat().st_size
+    return total
+
+
+def sync_directory(path: Path) -> None:
+    """A new name in a directory outlives a loss of power after this."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _connected(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Raises HistoryError where it is none of ours, or of another version."""
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if application != APPLICATION:
+            raise HistoryError("not_ours", f"{path} is no history of kvitals")
+        if version > VERSION:
+            raise _newer(path, version)
+        if version < VERSION:
+            raise HistoryError(
+                "older_version", f"{path} is of version {version}: start the agent once, it brings it up to {VERSION}"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _newer(path: Path, version: int) -> HistoryError:
+    return HistoryError(
+        "newer_version",
+        f"{path} was written by a newer kvitals (version {version}, this one knows {VERSION}): use that one, or move"
+        " the file away",
+    )
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    is_new = version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != APPLICATION and not is_new:
+        raise HistoryError("not_ours", f"{path} is no history of kvitals: move it away, or choose another directory")
+    if version > VERSION:
+        raise _newer(path, version)
+    if version == VERSION:
+        return
+    with transaction(connection):
+        if is_new:
+            for statement in _TABLES.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+        else:
+            for step in range(version, VERSION):
+                MIGRATIONS[step](connection)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _code(error: BaseException) -> int:
+    extended = getattr(error, "sqlite_errorcode", None)
+    return -1 if extended is None else int(extended) & 0xFF

@@ -1,0 +1,74 @@
+"""Sealing: a generation that is over goes from the log of ticks into segments, one group at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator
+
+import numpy as np
+
+from series.history import log, segments, ticks
+from series.history.schema import transaction
+from series.history.segments import MAX_COLUMNS, Chunk
+from series.history.ticks import Changes, Ids
+from series.types import is_stale
+
+
+def step(connection: sqlite3.Connection, writing: int) -> bool:
+    """Seal one group of the oldest generation before the one that is being written. False: there was nothing to do.
+
+    Raises sqlite3.Error, DamagedError for ticks that can not be read.
+    """
+    waiting = [generation for generation in log.generations(connection) if generation < writing]
+    if not waiting:
+        return False
+    generation = waiting[0]
+    groups = {part.group for data in log.read(connection, generation) for part in ticks.unpack(data)}
+    done = connection.execute("SELECT grp FROM segments WHERE last_generation >= ?", (generation,))
+    left = sorted(groups - {row[0] for row in done})
+    if left:
+        _seal(connection, generation, left[0])
+    if len(left) <= 1:
+        with transaction(connection):
+            log.forget(connection, generation)
+    return True
+
+
+def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:
+    changes = ticks.gathered(log.read(connection, generation), group)[group]
+    with transaction(connection):
+        chunks = _chunks(connection, changes)
+        segments.write(connection, group, (generation, generation), 0, changes.times, chunks)
+
+
+def _chunks(connection: sqlite3.Connection, changes: Changes) -> Iterator[Chunk]:
+    """A name's series side by side, the buckets of one histogram in order, as many as go into a chunk."""
+    for name, series in _by_name(connection, np.unique(changes.series)).items():
+        for first in range(0, len(series), MAX_COLUMNS):
+            some = series[first : first + MAX_COLUMNS]
+            values = ticks.laid_out(changes, some)
+            seen = ~is_stale(values).all(axis=0)
+            if seen.any():
+                yield Chunk(name, some[seen], np.ascontiguousarray(values[:, seen]))
+
+
+def _by_name(connection: sqlite3.Connection, series: Ids) -> dict[int, Ids]:
+    """Ids by name, in the order in which they compress best."""
+    found: dict[int, list[tuple[tuple[str, float], int]]] = {}
+    for number in series.tolist():
+        row = connection.execute("SELECT name, labels FROM series WHERE id = ?", (number,)).fetchone()
+        if row is not None:
+            labels = json.loads(row[1])
+            bound = _bound(labels.pop("le", ""))
+            found.setdefault(row[0], []).append(((json.dumps(labels), bound), number))
+    return {name: np.array([n for _, n in sorted(some)], dtype=np.uint32) for name, some in sorted(found.items())}
+
+
+def _bound(le: str) -> float:
+    try:
+        bound = float(le)
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(bound) else bound
