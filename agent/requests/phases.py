@@ -31,6 +31,7 @@ NOBODY_KNOWS = "whether requests waited for capacity at the decode side is not k
 UNTOLD = "no engine told of it"
 MEANWHILE = "the decode side's wait for KV less what the prefill side did meanwhile"
 CUT = "cut to what was left of the end-to-end time"
+AT_THE_DOOR = "mostly before the engine's own queue: reading the request, and waiting for the step that runs to end"
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tup
     _claim_transfer(sides, claims, unknown, waited)
     _claim_gateway(e2e, sides, claims)
     _claim_unseen(e2e, sides, ttft, claims, unknown)
-    return _settled(e2e, claims, unknown)
+    return _settled(e2e, claims, unknown, sum(map(_at_the_door, sides.sides)))
 
 
 def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) -> tuple[Phase, ...] | None:
@@ -94,7 +95,7 @@ def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) ->
         Phase("decode", decode, "measured", first),
     )
     if rest > NOTHING:
-        phases = (*phases, Phase(UNATTRIBUTED, rest, "derived"))
+        phases = (*phases, _unattributed(rest, ttft - queue - prefill))
     if outer is not None:
         phases = (Phase("gateway", around, "derived", outer.start, BY_DIFFERENCE), *phases)
     return phases
@@ -219,7 +220,24 @@ def _claim_unseen(
             unknown.setdefault(name, UNTOLD)
 
 
-def _settled(e2e: float, claims: Mapping[str, _Claim], unknown: Mapping[str, str]) -> tuple[Phase, ...]:
+def _at_the_door(side: Side) -> float:
+    """Seconds from a request's arrival at an engine to the engine's own queue, with the first token's way back to the
+    API server in them; 0 where it does not tell enough. What it was spent on is not told, so it is no phase."""
+    main = side.main
+    if main is None:
+        return 0.0
+    ttft, queue, prefill = known(main.ttft), known(main.phases.get("queue")), known(main.phases.get("prefill"))
+    return 0.0 if ttft is None or queue is None or prefill is None else max(0.0, ttft - queue - prefill)
+
+
+def _unattributed(seconds: float, at_the_door: float) -> Phase:
+    """What is left, and where most of it was."""
+    return Phase(UNATTRIBUTED, seconds, "derived", None, AT_THE_DOOR if 2 * at_the_door > seconds else "")
+
+
+def _settled(
+    e2e: float, claims: Mapping[str, _Claim], unknown: Mapping[str, str], at_the_door: float
+) -> tuple[Phase, ...]:
     """Phases in order, which add up: the engine's word comes before what is derived from it."""
     left = e2e
     granted: dict[str, float] = {}
@@ -237,5 +255,5 @@ def _settled(e2e: float, claims: Mapping[str, _Claim], unknown: Mapping[str, str
         elif name in unknown:
             phases.append(Phase(name, None, "unknown", None, unknown[name]))
     if left > NOTHING:
-        phases.append(Phase(UNATTRIBUTED, left, "derived"))
+        phases.append(_unattributed(left, at_the_door))
     return tuple(phases)

@@ -38,6 +38,16 @@ def test_one_engines_own_word() -> None:
     }
     assert adds_up(record)
     assert record.ttft == 0.2319
+    assert record.phases[-1].why == phases.AT_THE_DOOR
+
+
+def test_where_most_of_what_is_left_was_is_said_and_nothing_made_of_it() -> None:
+    behind = one(llm(1, T, ttft=0.2089))  # 0.4 ms before the queue, 23.2 ms behind the last token
+    assert told(behind)["unattributed"] == (0.0236, "derived") and behind.phases[-1].why == ""
+    around = one(tap(1, T), llm(1, T))
+    assert around.phases[-1].why == phases.AT_THE_DOOR and told(around)["queue"] == (0.0001, "measured")
+    both = one(llm(1, T, role="decode"))  # the thorough way
+    assert both.phases[-1].why == phases.AT_THE_DOOR
     assert record.cached_tokens is None
     starts = [phase.start for phase in record.phases[:3]]
     assert starts == pytest.approx([T - 0.446 + 0.2319 - 0.2085, T - 0.446 + 0.2319 - 0.2084, T - 0.446 + 0.2319])
