@@ -85,7 +85,7 @@ class Sampler:
         """Why a record is sent: failed, slow or share; empty where it is not."""
         # Both are told of every request.
         top = [one.is_top(getattr(record, name)) for name, one in self._slowest.items()]
-        if record.outcome not in ("success", "invalid"):
+        if record.outcome not in ("success", "invalid", "too_long"):
             return FAILED
         goal = self._objective(record)
         if any(top) or (goal is not None and record.ttft is not None and record.ttft > goal):

@@ -8,12 +8,19 @@ import msgspec
 
 PhaseSource = Literal["measured", "derived", "unknown"]
 
-Outcome = Literal["success", "aborted", "refused", "invalid", "error"]
-"""How a request ended: refused is turned away for lack of room, invalid was the client's own fault."""
+Outcome = Literal["success", "aborted", "refused", "too_long", "invalid", "error"]
+"""How a request ended: refused is turned away for lack of room, too_long is beyond a limit on its length, invalid was
+otherwise the client's own fault."""
 
-OUTCOMES: tuple[Outcome, ...] = ("success", "aborted", "refused", "invalid", "error")
+OUTCOMES: tuple[Outcome, ...] = ("success", "aborted", "refused", "too_long", "invalid", "error")
 
 REFUSED = (429, 503)
+TOO_LARGE = 413
+CONTEXT_LENGTH = "context_length_exceeded"
+"""OpenAI's code for a request that does not fit the model's context."""
+
+TOO_LONG = frozenset((CONTEXT_LENGTH, "ContextWindowExceededError"))
+"""Errors, without their module, that say so."""
 
 UNATTRIBUTED = "unattributed"
 
@@ -75,6 +82,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             return "aborted"
         if self.status in REFUSED:
             return "refused"
+        if self.status == TOO_LARGE or self.error.rpartition(".")[2] in TOO_LONG:
+            return "too_long"
         if self.status is not None and 400 <= self.status < 500:
             return "invalid"
         failed = self.error or self.finish == "error" or (self.status is not None and self.status >= 500)

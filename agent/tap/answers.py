@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from agent.requests.record import CONTEXT_LENGTH
+
 MAX_EVENT = 256 * 1024
 """Bytes of one event; what is longer is not looked into."""
 MAX_BODY = 256 * 1024
@@ -29,6 +31,11 @@ _DONE = b"[DONE]"
 _ENDS = ("message_stop", "response.completed", "response.incomplete", "response.failed")
 _NO_OUTPUT = frozenset(("role", "type", "stop_reason", "stop_sequence"))  # what else a delta may have
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "max_output_tokens": "length"}
+MAX_MESSAGE = 1000
+_TOO_LONG = re.compile(  # vLLM and SGLang; TGI
+    r"(maximum|model's) context length|maximum model length|"
+    r"`inputs` must have less than \d+ tokens|`inputs` tokens \+ `max_new_tokens` must be"
+)
 _decode = msgspec.json.decode
 
 
@@ -112,6 +119,9 @@ class Said:
         if not error:
             return
         told = error if isinstance(error, dict) else {}
+        if told.get("code") == CONTEXT_LENGTH or _is_too_long(told.get("message", error)):
+            self.error = CONTEXT_LENGTH
+            return
         self.error = _word(told.get("type")) or _word(told.get("code")) or "error"
 
 
@@ -267,6 +277,11 @@ def _count(told: Mapping[str, Any], *names: str, default: int | None) -> int | N
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
             return value
     return default
+
+
+def _is_too_long(message: object) -> bool:
+    """Whether an engine says that a request does not fit its context: by its words, since it has no code for that."""
+    return isinstance(message, str) and _TOO_LONG.search(message[:MAX_MESSAGE]) is not None
 
 
 def _word(value: object) -> str:

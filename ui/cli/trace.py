@@ -22,7 +22,14 @@ from ui.requests import Asked, RequestsError, Told, of_agent, of_recording
 MOST = 100
 NAME_WIDTH = 13
 BAR_WIDTH = 48
-OUTCOMES = {"success": "green", "aborted": "yellow", "refused": "yellow", "invalid": "yellow", "error": "red"}
+OUTCOMES = {
+    "success": "green",
+    "aborted": "yellow",
+    "refused": "yellow",
+    "too_long": "yellow",
+    "invalid": "yellow",
+    "error": "red",
+}
 
 
 def add(commands: Any) -> None:

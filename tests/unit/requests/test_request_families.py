@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -99,13 +100,19 @@ def test_what_is_unknown_is_not_counted_as_nothing() -> None:
 
 def test_how_requests_end() -> None:
     counted = Counted()
-    for changes in ({}, {"aborted": True}, {"status": 503}, {"status": 404}, {"status": 500}, {"error": "x"}):
+    too_long = [
+        {"status": 413},
+        {"status": 400, "error": "context_length_exceeded"},
+        {"status": 400, "error": "litellm.exceptions.ContextWindowExceededError"},
+    ]
+    failed: list[dict[str, Any]] = [{"status": 404}, {"status": 500}, {"error": "x"}]
+    for changes in ({}, {"aborted": True}, {"status": 503}, *failed, *too_long):
         counted.families.add(record(**changes))
     counted.row()
     counted.row()
     found = counted.value("sum by (outcome) (kvitals_tenant_requests_total)")
     outcomes = {dict(labels)["outcome"]: value for labels, value in found.items()}
-    assert outcomes == {"success": 1, "aborted": 1, "refused": 1, "invalid": 1, "error": 2}
+    assert outcomes == {"success": 1, "aborted": 1, "refused": 1, "too_long": 3, "invalid": 1, "error": 2}
 
 
 def test_of_a_hundred_thousand_tenants_a_few_have_series_and_nothing_is_lost() -> None:

@@ -127,6 +127,31 @@ def test_an_error_is_known_by_its_class_and_never_by_its_text() -> None:
     assert whole(b'{"id": "resp_1", "error": null}').said.error == ""
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        # As vLLM 0.32, SGLang 0.5, TGI 3 and OpenAI word it.
+        {"message": "This model's maximum context length is 512 tokens. However, your prompt contains at least 513 "
+         "input tokens, which exceeds this limit even without any output tokens.", "type": "BadRequestError", "code": 400},
+        {"message": "The decoder prompt (length 600) is longer than the maximum model length of 512.", "code": 400},
+        {"message": "The input (600 tokens) is longer than the model's context length (512 tokens).", "code": 400},
+        {"message": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 512. Given: 600 `inputs`"
+         " tokens and 20 `max_new_tokens`", "type": "validation"},
+        {"message": "too much", "type": "invalid_request_error", "code": "context_length_exceeded"},
+        "The input (600 tokens) is longer than the model's context length (512 tokens).",
+    ],
+)  # fmt: skip
+def test_a_request_that_does_not_fit_the_context_has_one_word(error: object) -> None:
+    assert whole(json.dumps({"error": error}).encode()).said.error == "context_length_exceeded"
+
+
+def test_another_fault_is_not_taken_for_a_long_prompt() -> None:
+    told = {"error": {"message": "max_tokens must be at least 1, got 0.", "type": "BadRequestError", "code": 400}}
+    assert whole(json.dumps(told).encode()).said.error == "BadRequestError"
+    far = {"error": {"message": " " * 5000 + "maximum context length", "type": "BadRequestError", "code": 400}}
+    assert whole(json.dumps(far).encode()).said.error == "BadRequestError"  # an engine says it at the beginning
+
+
 def test_a_body_is_read_whole() -> None:
     said = whole(recorded("chat")).said
     assert (said.prompt_tokens, said.cached_tokens, said.output_tokens) == (303, 288, 6)
