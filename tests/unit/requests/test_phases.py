@@ -39,6 +39,9 @@ def test_one_engines_own_word() -> None:
     assert adds_up(record)
     assert record.ttft == 0.2319
     assert record.phases[-1].why == phases.AT_THE_DOOR
+    assert record.cached_tokens is None
+    starts = [phase.start for phase in record.phases[:3]]
+    assert starts == pytest.approx([T - 0.446 + 0.2319 - 0.2085, T - 0.446 + 0.2319 - 0.2084, T - 0.446 + 0.2319])
 
 
 def test_where_most_of_what_is_left_was_is_said_and_nothing_made_of_it() -> None:
@@ -48,9 +51,6 @@ def test_where_most_of_what_is_left_was_is_said_and_nothing_made_of_it() -> None
     assert around.phases[-1].why == phases.AT_THE_DOOR and told(around)["queue"] == (0.0001, "measured")
     both = one(llm(1, T, role="decode"))  # the thorough way
     assert both.phases[-1].why == phases.AT_THE_DOOR
-    assert record.cached_tokens is None
-    starts = [phase.start for phase in record.phases[:3]]
-    assert starts == pytest.approx([T - 0.446 + 0.2319 - 0.2085, T - 0.446 + 0.2319 - 0.2084, T - 0.446 + 0.2319])
 
 
 def test_the_observer_nearest_to_the_client_tells_ttft_e2e_and_usage() -> None:
