@@ -264,3 +264,20 @@ def test_the_endpoint_pickers_own_queue_can_grow():
 def test_a_system_that_nobody_knows_is_no_file_to_read():
     assert find_map("../codes/LAT01-ttft-slo-breach") is None and find_map("") is None
     assert find_map("epp") is load_map("epp")
+
+
+def test_a_tap_tells_what_is_under_way_and_what_the_agent_does_not_have():
+    seen = Seen(captured("kvitals-tap-0.1-loaded"))
+    assert seen.values("kvitals_router_requests_in_flight") == {"h:1": 1.0}
+    assert 2.0 < seen.value("kvitals_router_oldest_request_seconds") < 10.0
+    assert seen.values("kvitals_router_responses_total", "code") == {"200": 17.0, "404": 1.0}
+    assert seen.values("kvitals_requests_aborted_total") == {"h:1": 2.0}
+    assert seen.values("kvitals_tap_refused_total", "reason") == {"malformed": 1.0}
+    assert seen.values("kvitals_tap_parts_dropped_total", "reason") == {"full": 0.0, "refused": 0.0}
+    assert seen.value("kvitals_tap_agent_up") == 0.0 and seen.value("kvitals_tap_parts_waiting") == 4.0
+
+
+def test_a_tap_before_an_engine_that_went_tells_of_the_failures():
+    seen = Seen(captured("kvitals-tap-0.1-loaded"), captured("kvitals-tap-0.1-engine-gone"))
+    assert seen.values("kvitals_router_errors_total", "reason") == {"closed": 1.0, "connect": 1.0}
+    assert seen.value("kvitals_router_oldest_request_seconds") == 0.0

@@ -17,6 +17,7 @@ from agent.tap import answers, books
 from agent.tap.http1 import read_request
 from agent.tap.observation import Observation, measured_as
 from agent.tap.page import render
+from tests.goldens.names import inventory
 
 SECRET = "my secret prompt"
 
@@ -162,6 +163,13 @@ async def test_the_page_is_read_by_prometheus() -> None:
         assert page["kvitals_tap_bytes_total", "response"] > len(LAST)
         assert page["kvitals_tap_parts_dropped_total", "full"] == 0
         assert page["kvitals_tap_bookkeeping_failures_total",] == 0
+
+
+async def test_the_agents_map_of_the_tap_knows_what_the_page_has() -> None:
+    async with staged(chat) as stage:
+        page = render(stage.tap.books, stage.tap.delivery).decode()
+    told = [tuple(line.split()[2:]) for line in page.splitlines() if line.startswith("# TYPE ")]
+    assert sorted(told) == sorted((name.name, name.type) for name in inventory("kvitals_tap"))
 
 
 async def test_the_page_is_served_on_a_port_of_its_own() -> None:
