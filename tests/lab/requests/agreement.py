@@ -21,14 +21,17 @@ LOADED = 80
 AT_ONCE = 8
 ONE = Tenant("one", prefix=320, question=32, answer=24)
 MANY = Tenant("many", prefix=64, question=640, answer=24)
-"""New prompts, long enough that they wait for each other."""
+"""New prompts, long enough that they wait for each other, and short answers."""
+CHATS = Tenant("chats", prefix=320, question=32, answer=128)
+"""A known prompt and something new, and answers as long as people read."""
 WARM_UP = 4
 ONE_ENGINE = {"queue": "measured", "prefill": "measured", "decode": "measured"}
 
 
 async def play(rig: Rig) -> tuple[list[Seen], list[Check]]:
-    """Fifty quiet requests each way, one at a time; then eight clients at once each way."""
-    kinds = {tenant.name: Prompts(tenant, "agreement") for tenant in (ONE, MANY)}
+    """Fifty quiet requests each way, one at a time; then eight clients at once each way, with chats and with new long
+    prompts."""
+    kinds = {tenant.name: Prompts(tenant, "agreement") for tenant in (ONE, MANY, CHATS)}
 
     def orders(tenant: Tenant, count: int) -> list[Order]:
         prompts = kinds[tenant.name]
@@ -44,8 +47,10 @@ async def play(rig: Rig) -> tuple[list[Seen], list[Check]]:
         runs = {
             f"{via}, quiet": await one_at_a_time(session, url, orders(ONE, QUIET), via) for via, url in ways.items()
         }
-        for via, url in ways.items():
-            runs[f"{via}, {AT_ONCE} at once"] = await _at_once(session, url, orders(MANY, LOADED), via)
+        for tenant in (MANY, CHATS):
+            for via, url in ways.items():
+                name = f"{via}, {AT_ONCE} at once, {tenant.name}"
+                runs[name] = await _at_once(session, url, orders(tenant, LOADED), via)
     ledger = [one for seen in runs.values() for one in seen]
     records = await rig.records([one.id for one in ledger])
     found.append(Check("load average", True, f"{before} before, {load_average()} after"))
@@ -57,7 +62,8 @@ async def play(rig: Rig) -> tuple[list[Seen], list[Check]]:
             found.append(checks.unattributed(name, some))
         else:
             found += [checks.loaded(name, some), checks.quantiles(name, some)]
-            found.append(checks.unattributed(name, some, limit=1.0))  # docs/lab.md says what it is; no limit is set
+            # Of new long prompts it is told and not demanded: docs/requests.md says what it is.
+            found.append(checks.unattributed(name, some, limit=1.0 if MANY.name in name else checks.UNATTRIBUTED_LIMIT))
         found.append(checks.adds_up(name, some))
         found.append(checks.phase_sources(name, some, ONE_ENGINE))
         found.append(checks.cached_as_usage(name, some) if "tap" in name else checks.cached_unknown(name, some))
