@@ -50,6 +50,8 @@ class Stand:
     """What is behind the tap: the system's own door, or vLLM's published router for pairs."""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tenants by class, as the agent's configuration has them: the agent knows these names."""
+    more: str = ""
+    """Further tables of the agent's and the tap's configuration."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Rig:
     engines: tuple[Server, ...]
     session: aiohttp.ClientSession
     programs: Programs
+    key: bytes  # of pseudonyms
 
     async def records(self, ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The records of these requests, as soon as all are there, or what there is of them after a while."""
@@ -112,14 +115,14 @@ async def rig(stand: Stand, kvitals: Sequence[str], capture: Path | None = None)
         programs = await undo.enter_async_context(Programs())
         behind = await _router(programs, site.watched) if stand.door == "router" else straight
         config = home / "kvitals.toml"
-        config.write_text(_configuration(site.watched, otlp, stand.classes))
+        config.write_text(_configuration(site.watched, otlp, stand.classes) + stand.more)
         key = home / "tenant.key"
         key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(32))
+        key.write_bytes(secret := secrets.token_bytes(32))
         env = {"XDG_STATE_HOME": str(home), "KVITALS_TENANT_KEY_FILE": str(key)}
         api = await _agent(programs, kvitals, config, env, capture)
         door = await _tap(programs, kvitals, config, env, behind, api, several=len(site.watched) > 1)
-        yield Rig(door, straight, api, site.watched, session, programs)
+        yield Rig(door, straight, api, site.watched, session, programs, secret)
 
 
 def _scenario(stand: Stand, otlp: int) -> Scenario:

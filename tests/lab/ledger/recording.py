@@ -1,0 +1,167 @@
+"""Situations that are recorded for the ledger, each with its truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from agent.config import TenantsTable
+from agent.requests.tenants import Tenants
+from agent.senses.siphash import KEY_BYTES, siphash
+
+from ..engines import DEFAULT_FLAGS
+from ..metrics import scrape, total
+from ..ports import HOST, Port
+from ..requests.rig import Stand, rig
+from ..traffic import Tenant
+from .chains import Chains
+from .driver import Call, Driver, Tell
+
+TOPIC = "kv@lab@tiny"
+BLOCK = 32
+SETTLE_S = 9.0
+"""Until spans are out and the agent has looked at the last of them."""
+
+COUNTERS = {
+    "queried_tokens": "vllm:prefix_cache_queries_total",
+    "hit_tokens": "vllm:prefix_cache_hits_total",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "generation_tokens": "vllm:generation_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "requests": "vllm:request_success_total",
+}
+
+CHAT = Tenant("acme-chat", clients=2, think_s=0.4, prefix=320, question=40, answer=24, turns=4)
+SEARCH = Tenant("globex-search", clients=2, think_s=0.3, prefix=480, prefixes=3, question=32, answer=16)
+NOTES = Tenant("initech-notes", clients=1, think_s=0.4, prefix=256, question=48, answer=16, turns=3)
+HEAVY = Tenant("northwind-batch", clients=4, think_s=0.05, prefix=64, question=640, answer=16)
+
+
+EVERYTHING = Tell()
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    tenants: tuple[Tenant, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is sent, and to an engine with how many blocks."""
+
+    blocks: int
+    phases: tuple[Phase, ...]
+    tell: Tell = EVERYTHING
+    through_tap: bool = True  # else straight to the engine: its spans are all that tells of requests
+
+
+LIGHT = (CHAT, SEARCH, NOTES)
+SITUATIONS: Mapping[str, Situation] = {
+    "healthy": Situation(1024, (Phase("calm", LIGHT, 40),)),
+    "healthy_otlp": Situation(1024, (Phase("calm", LIGHT, 30),), Tell(tenant=False, session=False), through_tap=False),
+    "thrash": Situation(
+        192, (Phase("calm", LIGHT, 25), Phase("burst", (*LIGHT, HEAVY), 25), Phase("after", LIGHT, 20))
+    ),
+}
+
+
+def record(name: str, out: Path, kvitals: Sequence[str], messages: Path | None = None) -> dict[str, Any]:
+    """Record a situation on a real vLLM and return its truth. messages: where the publisher's own are kept, too."""
+    out.mkdir(parents=True, exist_ok=True)
+    capture = out / f"{name}.kvcap"
+    capture.unlink(missing_ok=True)
+    truth, heard = asyncio.run(_play(name, SITUATIONS[name], capture, kvitals))
+    (out / f"{name}.truth.json").write_text(_compact(truth))
+    if messages is not None:
+        messages.write_bytes(msgspec.msgpack.encode([[TOPIC, sequence, payload] for sequence, payload in heard]))
+    return truth
+
+
+async def _play(
+    name: str, situation: Situation, capture: Path, kvitals: Sequence[str]
+) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+    """The truth, and the publisher's messages."""
+    publish, replay = Port.take(), Port.take()
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{publish.number}",
+        "replay_endpoint": f"tcp://*:{replay.number}",
+        "topic": TOPIC,
+    }
+    flags = {
+        "kv_events_config": json.dumps(config, separators=(",", ":")),
+        "num_gpu_blocks_override": situation.blocks,
+        "block_size": BLOCK,
+    }
+    stand = Stand("vllm", flags=flags, more="\n[tap]\nsession_id = true\n" if situation.tell.session else "")
+    try:
+        async with rig(stand, kvitals, capture) as built:
+            with Chains(f"tcp://{HOST}:{publish.number}", TOPIC, BLOCK) as chains:
+                driver = Driver([built.door if situation.through_tap else built.straight], situation.tell, name)
+                before = await scrape(built.session, built.engines[0].url)
+                phases = []
+                for phase in situation.phases:
+                    start = asyncio.get_running_loop().time()
+                    first = len(driver.calls)
+                    await driver.drive(phase.tenants, phase.seconds)
+                    took = asyncio.get_running_loop().time() - start
+                    phases.append({"name": phase.name, "first": first, "seconds": round(took, 1)})
+                after = await scrape(built.session, built.engines[0].url)
+                await asyncio.sleep(SETTLE_S)
+            key = built.key
+    finally:
+        publish.release()
+        replay.release()
+    truth = {
+        "engine": {"block_tokens": BLOCK, "blocks": situation.blocks, "max_num_seqs": DEFAULT_FLAGS["max_num_seqs"]},
+        "phases": phases,
+        "counters": {name: [total(before, raw), total(after, raw)] for name, raw in COUNTERS.items()},
+        "last_sequence": chains.messages[-1][0] if chains.messages else None,
+        "requests": requests(driver.calls, chains, Tenants(TenantsTable(), key)),
+    }
+    return truth, chains.messages
+
+
+def requests(calls: Sequence[Call], chains: Chains, tenants: Tenants) -> list[dict[str, Any]]:
+    """What is kept of each request: no tokens, blocks and names as the product calls them."""
+    key = tenants.subkey(b"kv-events")[:KEY_BYTES]
+    told = []
+    for call in calls:
+        own = chains.of(call.prompt, call.salt)
+        decoded = chains.of([*call.prompt, *call.answer], call.salt)[len(own) :]
+        numbers = siphash(np.array([*own, *decoded], dtype=np.uint64), key).tolist()
+        told.append(
+            {
+                "id": call.id,
+                "tenant": tenants.pseudonym(call.tenant),
+                "session": tenants.session(call.session),
+                "sent": round(call.sent, 4),
+                "first": call.first and round(call.first, 4),
+                "ended": round(call.ended, 4),
+                "ok": call.ok,
+                "prompt_tokens": call.prompt_tokens,
+                "cached_tokens": call.cached_tokens,
+                "created_tokens": call.created_tokens,
+                "output_tokens": call.output_tokens,
+                "blocks": numbers[: len(own)],
+                "decoded_blocks": numbers[len(own) :],
+            }
+        )
+    return told
+
+
+def _compact(truth: Mapping[str, Any]) -> str:
+    """JSON with a request a line."""
+    head = json.dumps({key: value for key, value in truth.items() if key != "requests"}, indent=1)[:-2]
+    rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in truth["requests"])
+    return f'{head},\n "requests": [\n{rows}\n]}}\n'
