@@ -1,8 +1,8 @@
 """Who was at work at an engine while others waited there or decoded.
 
-    work = Work(records)              # all that is known
-    behind = work.in_front(waiting)   # whose requests were running while these were queued
-    share = work.beside(record)       # of a request's decode time, in which another was in prefill there
+    work = Work(columns)                     # all that is known
+    behind = work.in_front(places)           # whose requests were running while these were queued
+    shares = work.beside()                   # of each one's decode time, in which some prefill ran there
 
 Only times of one engine's clock are compared: starts of phases as that engine told them. A request of which no phase's
 start is known can not be placed; it is counted and left out.
@@ -10,16 +10,14 @@ start is known can not be placed; it is counted and left out.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from agent.requests.record import RequestRecord
+from agent.requests.columns import NOBODY, ROLES, Bools, Columns, Floats, Numbers
+from agent.requests.part import PHASES
 
 MAX_WAITING = 200
 """Waiting requests that are looked at, the worst ones."""
@@ -31,8 +29,9 @@ TOP = 10
 OTHER = "other"
 UNKNOWN = "unknown"
 
-Floats = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.intp]
+NOTHING = 1e-6
+"""Seconds. What overlaps for less is rounding: clocks have no better numbers."""
+
 Measure = Literal["token_seconds", "request_seconds"]
 
 
@@ -54,90 +53,125 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
     unplaced: int  # requests of which nobody knows when they ran
 
 
-class Interval(NamedTuple):
-    """A stretch of time at an engine."""
-
-    engine: str
-    start: float
-    end: float
-
-
-class _Engine(NamedTuple):
-    """Requests that ran at one engine, in an order of their own, so that sums do not depend on that of arrival."""
+class _Intervals(NamedTuple):
+    """A stretch of time of each request; NaN where it is not known."""
 
     starts: Floats
     ends: Floats
+
+    @property
+    def known(self) -> Bools:
+        return ~np.isnan(self.starts)
+
+    def at(self, places: Numbers | Bools) -> _Intervals:
+        return _Intervals(self.starts[places], self.ends[places])
+
+
+class _Engine(NamedTuple):
+    """What ran at one engine."""
+
+    ran: _Intervals
     tenants: Numbers
     tokens: Floats  # NaN where they are not told
-
-
-class _Prefills(NamedTuple):
-    """When some request was in prefill, as stretches that do not touch."""
-
-    starts: list[float]
-    ends: list[float]
-    before: list[float]  # seconds in prefill before each
 
 
 class Work:
     """What ran where and when, of some requests."""
 
-    def __init__(self, records: Iterable[RequestRecord]) -> None:
-        rows: dict[str, list[tuple[float, float, str, float]]] = {}
-        prefills: dict[str, list[tuple[float, float]]] = {}
-        self._unplaced: Counter[str] = Counter()  # engine -> requests of which nobody knows when they ran
-        for record in records:
-            places = at_work(record)
-            if not places:
-                self._unplaced.update(set(record.engines.values()))
-            for place in places:
-                row = (place.start, place.end, record.tenant or UNKNOWN, _tokens(record))
-                rows.setdefault(place.engine, []).append(row)
-            prefill = _placed(record, ("prefill",), ("unified", "prefill"))
-            if prefill is not None:
-                prefills.setdefault(prefill.engine, []).append((prefill.start, prefill.end))
-        self._numbers: dict[str, int] = {}  # by tenant
-        self._engines = {engine: self._arrays(some) for engine, some in sorted(rows.items())}
-        self._prefills = {engine: _union(sorted(some)) for engine, some in prefills.items()}
-        self._names = list(self._numbers)
+    def __init__(self, around: Columns) -> None:
+        self._around = around
+        both = (around.engine("prefill") != NOBODY) & (around.engine("decode") != NOBODY)
+        self._ran = _at_work(around, both)
+        self._engines = _first(around, ROLES)
+        self._queued = _placed(around, ("queue",))
+        # Of a pair it is the prefill side's queue, unless the decode side's is in it and can not be told apart.
+        self._queued.starts[(both & around.hides_transfer(np.arange(len(around)))) | (self._engines == NOBODY)] = np.nan
+        self._by_engine: dict[int, _Engine] = {}
 
-    def in_front(self, waiting: Sequence[RequestRecord]) -> Behind | str:
+    def in_front(self, waiting: Numbers) -> Behind | str:
         """Whose requests were running at the same engine while these were queued there, or why that is unknown.
 
-        `waiting` has the worst first.
+        `waiting` are places, the worst first.
         """
-        queued = [(one, place) for one in waiting[:MAX_WAITING] if (place := queue(one)) is not None]
-        if not queued:
+        waiting = waiting[:MAX_WAITING]
+        waiting = waiting[self._queued.known[waiting]]
+        if not waiting.size:
             return "when they were queued, and at which engine, is not known"
-        tally = _Tally(len(self._names))
-        for record, place in queued:
-            if place.engine in self._engines:
-                tally.add(self._numbers.get(record.tenant), place, self._engines[place.engine])
-        found = tally.result(self._names)
+        tally = _Tally(len(self._around.tenants))
+        engines, tenants = self._engines[waiting], self._around.tenant[waiting]
+        unplaced = 0
+        for engine in np.unique(engines):
+            here = engines == engine
+            ran = self._at(int(engine))
+            unplaced += self._unplaced(int(engine))
+            tally.add(self._queued.at(waiting[here]), self._somebody(tenants[here]), ran)
+        found = tally.result([name or UNKNOWN for name in self._around.tenants])
         if found is None:
             return "no request is known to have run meanwhile: those that are still running are not known yet"
         measure, occupants, own = found
-        unplaced = sum(self._unplaced[engine] for engine in {place.engine for _, place in queued})
-        return Behind(measure=measure, occupants=occupants, own=own, waiting=len(queued), unplaced=unplaced)
+        return Behind(measure=measure, occupants=occupants, own=own, waiting=len(waiting), unplaced=unplaced)
 
-    def beside(self, record: RequestRecord) -> float | None:
-        """The share of a request's decode time in which some other's prefill ran at the same engine; None: unknown.
+    def beside(self) -> Floats:
+        """For each request the share of its decode time in which some other's prefill ran at the same engine; NaN:
+        unknown. Its own prefill is over when it decodes."""
+        around = self._around
+        decoded, where = _placed(around, ("decode",)), _first(around, ("unified", "decode"))
+        prefills, ran_at = _placed(around, ("prefill",)), _first(around, ("unified", "prefill"))
+        found = np.full(len(around), np.nan)
+        asked = ~np.isnan(around.of("itl_max")) & (decoded.ends > decoded.starts)
+        for engine in np.unique(where[asked & (where != NOBODY)]):
+            here = np.flatnonzero(asked & (where == engine))
+            covered = _Covered(_union(prefills.at(prefills.known & (ran_at == engine))))
+            of = decoded.at(here)
+            found[here] = covered.within(of) / (of.ends - of.starts)
+        return found
 
-        Its own prefill is over when it decodes.
-        """
-        place = _placed(record, ("decode",), ("unified", "decode"))
-        if place is None or place.end <= place.start:
-            return None
-        if place.engine not in self._prefills:
-            return 0.0
-        prefills = self._prefills[place.engine]
-        return (_covered(place.end, prefills) - _covered(place.start, prefills)) / (place.end - place.start)
+    def _at(self, engine: int) -> _Engine:
+        """What ran at an engine; of a pair each side has its own."""
+        found = self._by_engine.get(engine)
+        if found is None:
+            around, ran = self._around, self._ran
+            places = [np.flatnonzero((around.engine(role) == engine) & ran[role].known) for role in ROLES]
+            starts, ends = (
+                np.concatenate([getattr(ran[role].at(at), name) for role, at in zip(ROLES, places, strict=True)])
+                for name in ("starts", "ends")
+            )
+            rows = np.concatenate(places)
+            tokens = around.of("prompt_tokens")[rows] + around.of("output_tokens")[rows]
+            found = self._by_engine[engine] = _Engine(_Intervals(starts, ends), around.tenant[rows], tokens)
+        return found
 
-    def _arrays(self, rows: list[tuple[float, float, str, float]]) -> _Engine:
-        rows.sort(key=lambda row: (row[0], row[1], row[2], str(row[3])))
-        starts, ends, tenants, tokens = zip(*rows, strict=True)
-        numbers = [self._numbers.setdefault(tenant, len(self._numbers)) for tenant in tenants]
-        return _Engine(np.array(starts), np.array(ends), np.array(numbers, np.intp), np.array(tokens))
+    def _unplaced(self, engine: int) -> int:
+        """How many requests of an engine ran nobody knows when."""
+        placed = np.zeros(len(self._around), np.bool_)
+        for role in ROLES:
+            placed |= self._ran[role].known
+        here = (self._around.names[:, 1:] == engine).any(axis=1)
+        return int((here & ~placed).sum())
+
+    def _somebody(self, tenants: Numbers) -> Numbers:
+        """The tenants that are known; NOBODY for the others."""
+        named = np.array([bool(name) for name in self._around.tenants], np.bool_)
+        return np.where(named[tenants], tenants, NOBODY)
+
+
+class _Covered:
+    """How much of some intervals, which may overlap, lies before a time: each counts."""
+
+    def __init__(self, some: _Intervals) -> None:
+        count = len(some.starts)
+        at = np.concatenate((some.starts, some.ends))
+        order = np.argsort(at, kind="stable")
+        going_on = np.cumsum(np.where(order < count, 1.0, -1.0))
+        self._at = at[order]
+        self._seconds = np.concatenate(([0.0], np.cumsum(going_on[:-1] * np.diff(self._at)))) if count else self._at
+
+    def within(self, of: _Intervals) -> Floats:
+        """Seconds of the intervals that lie within each of others."""
+        if not self._at.size:
+            return np.zeros(len(of.starts))
+        seconds = np.interp(of.ends, self._at, self._seconds) - np.interp(of.starts, self._at, self._seconds)
+        return np.where(seconds > NOTHING, seconds, 0.0)
 
 
 class _Tally:
@@ -150,21 +184,19 @@ class _Tally:
         self._own = [0.0, 0.0]  # of the tenant that waits: request-seconds, token-seconds
         self._while_known = [0.0, 0.0]  # of all, while one with a known tenant waits
 
-    def add(self, tenant: int | None, place: Interval, engine: _Engine) -> None:
-        """Add what ran at an engine while one of a tenant was queued there."""
-        overlap = np.clip(np.minimum(engine.ends, place.end) - np.maximum(engine.starts, place.start), 0.0, None)
-        here = np.flatnonzero(overlap)
-        seconds, tenants, tokens = overlap[here], engine.tenants[here], engine.tokens[here]
-        is_told = ~np.isnan(tokens)
-        weight = np.where(is_told, seconds * tokens, 0.0)
+    def add(self, queued: _Intervals, tenants: Numbers, engine: _Engine) -> None:
+        """Add what ran at an engine while some were queued there, each one's tenant beside it."""
+        seconds = _Covered(queued).within(engine.ran)
+        is_told = ~np.isnan(engine.tokens)
+        tokens = np.where(is_told, engine.tokens, 0.0)
         self._told += float(seconds[is_told].sum())
-        np.add.at(self._requests, tenants, seconds)
-        np.add.at(self._tokens, tenants, weight)
-        if tenant is not None:
-            mine = tenants == tenant
-            for i, amounts in enumerate((seconds, weight)):
-                self._own[i] += float(amounts[mine].sum())
-                self._while_known[i] += float(amounts.sum())
+        self._requests += np.bincount(engine.tenants, seconds, len(self._requests))
+        self._tokens += np.bincount(engine.tenants, seconds * tokens, len(self._tokens))
+        known = tenants != NOBODY
+        _add(self._while_known, _Covered(queued.at(known)).within(engine.ran), tokens)
+        for tenant in np.unique(tenants[known]):
+            mine = np.flatnonzero(engine.tenants == tenant)
+            _add(self._own, _Covered(queued.at(tenants == tenant)).within(engine.ran.at(mine)), tokens[mine])
 
     def result(self, names: Sequence[str]) -> tuple[Measure, tuple[Occupant, ...], float | None] | None:
         """The measure, who occupied, and the share of the one who waits; None where nobody did."""
@@ -185,72 +217,57 @@ class _Tally:
         return "token_seconds" if in_tokens else "request_seconds", occupants, own
 
 
-def queue(record: RequestRecord) -> Interval | None:
-    """Where and when it was queued, as far as that is known.
-
-    Of a pair it is the prefill side's queue, unless the decode side's is in it and can not be told apart.
-    """
-    phases = {phase.name: phase for phase in record.phases}
-    both = "prefill" in record.engines and "decode" in record.engines
-    if both and "transfer" in phases and phases["transfer"].seconds is None:
-        return None
-    return _placed(record, ("queue",), ("unified", "prefill", "decode"))
+def _add(to: list[float], seconds: Floats, tokens: Floats) -> None:
+    to[0] += float(seconds.sum())
+    to[1] += float((seconds * tokens).sum())
 
 
-def at_work(record: RequestRecord) -> list[Interval]:
-    """Where and when it ran: from the start of its prefill to its end, of a pair on each engine its own share."""
-    sides = {
-        "unified": ("prefill", "decode"),
-        "prefill": ("prefill",),
-        "decode": ("transfer", "decode") if "prefill" in record.engines else ("transfer", "prefill", "decode"),
+def _at_work(around: Columns, both: Bools) -> dict[str, _Intervals]:
+    """When requests ran on their engine in each role: from the start of its prefill to the end, of a pair on each
+    engine its own share."""
+    after, alone = _placed(around, ("transfer", "decode")), _placed(around, ("transfer", "prefill", "decode"))
+    decode = _Intervals(np.where(both, after.starts, alone.starts), np.where(both, after.ends, alone.ends))
+    found = {
+        "unified": _placed(around, ("prefill", "decode")),
+        "prefill": _placed(around, ("prefill",)),
+        "decode": decode,
     }
-    found = (_placed(record, sides[role], (role,)) for role in record.engines if role in sides)
-    return [place for place in found if place is not None]
-
-
-def _placed(record: RequestRecord, names: Sequence[str], roles: Sequence[str]) -> Interval | None:
-    """From the start of the first of these phases to the end of the last, by an engine's clock."""
-    engine = next((record.engines[role] for role in roles if role in record.engines), "")
-    if not engine:
-        return None
-    start = end = None
-    before = 0.0  # seconds of phases whose start is not told, before the first that is
-    for phase in record.phases:
-        if phase.name not in names or phase.seconds is None:
-            continue
-        if phase.start is not None:
-            start = phase.start - before if start is None else start
-            end = max(end or phase.start, phase.start) + phase.seconds
-        elif end is not None:
-            end += phase.seconds
-        else:
-            before += phase.seconds
-    return Interval(engine, start, end) if start is not None and end is not None else None
-
-
-def _tokens(record: RequestRecord) -> float:
-    if record.prompt_tokens is None or record.output_tokens is None:
-        return float("nan")
-    return float(record.prompt_tokens + record.output_tokens)
-
-
-def _union(intervals: Sequence[tuple[float, float]]) -> _Prefills:
-    """Sorted intervals as stretches."""
-    found = _Prefills([], [], [])
-    covered = 0.0
-    for start, end in intervals:
-        if found.ends and start <= found.ends[-1]:
-            covered += max(0.0, end - found.ends[-1])
-            found.ends[-1] = max(found.ends[-1], end)
-        else:
-            found.starts.append(start)
-            found.ends.append(end)
-            found.before.append(covered)
-            covered += end - start
+    for role, ran in found.items():
+        ran.starts[around.engine(role) == NOBODY] = np.nan
     return found
 
 
-def _covered(t: float, prefills: _Prefills) -> float:
-    """Seconds in prefill up to `t`."""
-    i = bisect_right(prefills.starts, t) - 1
-    return 0.0 if i < 0 else prefills.before[i] + min(t, prefills.ends[i]) - prefills.starts[i]
+def _first(around: Columns, roles: Sequence[str]) -> Numbers:
+    """The engine of the first of some roles that a request has one in."""
+    found = np.full(len(around), NOBODY)
+    for role in reversed(roles):
+        engine = around.engine(role)
+        found = np.where(engine != NOBODY, engine, found)
+    return found
+
+
+def _placed(around: Columns, names: Sequence[str]) -> _Intervals:
+    """From the start of the first of these phases to the end of the last, by an engine's clock."""
+    start, end = np.full((2, len(around)), np.nan)
+    before = np.zeros(len(around))  # seconds of phases whose start is not told, before the first that is
+    for name in names:
+        i = PHASES.index(name)
+        seconds, at = around.seconds[:, i], around.starts[:, i]
+        told, placed = ~np.isnan(seconds), ~np.isnan(at)
+        here = told & placed
+        start = np.where(here & np.isnan(start), at - before, start)
+        last = np.where(here, np.fmax(end, at), end)
+        before = np.where(told & ~placed & np.isnan(end), before + seconds, before)
+        end = np.where(told, last + seconds, end)
+    return _Intervals(start, end)
+
+
+def _union(some: _Intervals) -> _Intervals:
+    """Intervals as stretches that do not touch."""
+    order = np.argsort(some.starts, kind="stable")
+    starts, until = some.starts[order], np.maximum.accumulate(some.ends[order])
+    if not starts.size:
+        return some
+    begins = np.concatenate(([True], starts[1:] > until[:-1]))
+    ends = np.concatenate((until[:-1][begins[1:]], until[-1:]))
+    return _Intervals(starts[begins], ends)

@@ -14,7 +14,7 @@ from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.phases import Waited
 from agent.requests.record import RequestRecord
 from agent.requests.stitch import LIMITS, Limits, Stitcher
-from agent.requests.store import MAX_RECORDS, Store
+from agent.requests.store import Store
 from agent.requests.tail_families import Tails
 from series.types import METRIC_NAME, Labels
 from series.window import Window
@@ -66,8 +66,7 @@ class RequestSide:
             if self._families.due(t):
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
                 self._say_classes(t)
-            if self.tails.due(t):
-                self.tails.look(t, self.store.newest(MAX_RECORDS))
+            self.tails.advance(t)
 
     def flush(self) -> None:
         """Give out everything: nothing more is to come."""
@@ -89,5 +88,6 @@ class RequestSide:
         record: RequestRecord = self._assembly.record(parts, whole)
         self.store.add(record)
         self._families.add(record)
+        self.tails.add(record)
         if self.send is not None:
             self.send(record)

@@ -10,15 +10,14 @@ is unattributed. A phase that is unknown is not 0: its time stays unattributed. 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from agent.requests.columns import NOBODY, Bools, Columns, Floats, Numbers, joined, lay_out
 from agent.requests.occupancy import OTHER, UNKNOWN, Behind, Work
 from agent.requests.part import PHASES
 from agent.requests.record import UNATTRIBUTED, RequestRecord
@@ -64,9 +63,6 @@ IN_WORDS = {
     "transfer": "KV transfer",
     UNATTRIBUTED: "not accounted for",
 }
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 class PhaseExcess(msgspec.Struct, frozen=True):
@@ -134,18 +130,25 @@ class PrefillsBeside(msgspec.Struct, frozen=True):
 class Recent:
     """The requests that ended within a window, and what else ran meanwhile, ready to be asked about."""
 
-    def __init__(self, records: Iterable[RequestRecord], start: float, end: float) -> None:
+    def __init__(self, records: Iterable[RequestRecord] | Columns, start: float, end: float) -> None:
         """Of `records` those that ended from `start` to `end` are explained; the others count only among those that
         were running meanwhile."""
-        around = list(records)
-        here = sorted((r for r in around if start <= r.end <= end), key=lambda r: (-r.end, r.start, r.id, r.trace))
-        self.records = here[:MAX_RECORDS]
-        self.start = start if len(here) <= MAX_RECORDS else self.records[-1].end
+        self._around = records if isinstance(records, Columns) else joined([lay_out(list(records))])
+        ended = self._around.of("end")
+        here = np.flatnonzero((ended >= start) & (ended <= end))
+        self.start = start
+        if len(here) > MAX_RECORDS:
+            here = np.sort(here[np.argsort(-ended[here], kind="stable")[:MAX_RECORDS]])
+            self.start = float(ended[here].min())
         self.end = end
-        self._work = Work(around)
-        self._timed = {of: _Timed.of(self.records, of) for of in OFS}
-        self._by_engine = _by_engine(self.records)
-        self._beside: list[tuple[float, float] | None] | None = None  # longest gap, share of prefills beside
+        self._here = here
+        self.records = len(here)
+        self.engines = sorted({self._around.engines[i] for i in np.unique(self._around.names[here, 1:]) if i != NOBODY})
+        """Those that had the requests which are explained."""
+        self._work: Work | None = None
+        self._beside: Floats | None = None
+        self._timed = {of: _Timed.of(self._around, here, of) for of in OFS}
+        self._goals: tuple[Objective, Floats] | None = None
 
     def explain(
         self,
@@ -159,17 +162,17 @@ class Recent:
         Of time to first token the tail is who missed the objective, where those are at least MIN_TAIL and less than
         half; else it is who is above p95. `over` says what the requests have in common.
         """
-        timed = self._timed[of].at(engines)
-        count, everybody = len(timed.records), len(_at(engines, self._by_engine, len(self.records)))
+        timed = self._timed[of].at(self._around, engines)
+        count, everybody = len(timed.totals), len(self._at(engines))
         said = TailReport(
             of=of, start=self.start, end=self.end, over=over or {}, requests=count, without=everybody - count
         )
-        split = _split(timed, objective)
+        split = _split(timed.totals, self._asked(objective)[timed.places])
         if isinstance(split, str):
             return msgspec.structs.replace(said, why_unknown=split)
         phases = _explain(timed, split)
         by_share = sorted(phases[:-1], key=lambda p: (p.share is None, -_share(p)))
-        tail = [timed.records[i] for i in np.flatnonzero(split.tail)[::-1]]
+        tail = timed.places[split.tail][::-1]
         said = msgspec.structs.replace(
             said,
             by=split.by,
@@ -179,13 +182,13 @@ class Recent:
             tail_mean=float(timed.totals[split.tail].mean()),
             bulk_mean=float(timed.totals[split.bulk].mean()),
             phases=(*by_share, phases[-1]),
-            queue_has_transfer=any(_hides_transfer(r) for r in tail),
-            groups={group: _group(group, tail, timed.records) for group in GROUPS},
-            worst=tuple(tail[:WORST]),
+            queue_has_transfer=bool(self._around.hides_transfer(tail).any()),
+            groups=_groups(self._around, timed.places, split.tail),
+            worst=tuple(self._around.records[i] for i in tail[:WORST]),
         )
         if said.dominant is None or said.dominant.name != "queue":
             return said
-        behind = self._work.in_front(tail)
+        behind = self._at_work().in_front(tail)
         if isinstance(behind, str):
             return msgspec.structs.replace(said, why_not_behind=behind)
         return msgspec.structs.replace(said, behind=behind)
@@ -196,66 +199,73 @@ class Recent:
         By the longest gap between outputs that a request's observer saw.
         """
         if self._beside is None:
-            self._beside = [self._gap(record) for record in self.records]
-        here = sorted(one for i in _at(engines, self._by_engine, len(self.records)) if (one := self._beside[i]))
-        if not here:
+            self._beside = self._at_work().beside()
+        here = self._at(engines)
+        here = here[~np.isnan(self._beside[here])]
+        if not here.size:
             return None
-        longest, beside = np.array(here).T
+        longest, beside = self._around.of("itl_max")[here], self._beside[here]
         tail, bulk = longest > _quantile(longest, TAIL), longest <= _quantile(longest, 0.5)
         if tail.sum() < MIN_TAIL or bulk.sum() < MIN_BULK:
             return None
         return PrefillsBeside(float(beside[tail].mean()), float(beside[bulk].mean()), int(tail.sum()))
 
-    def _gap(self, record: RequestRecord) -> tuple[float, float] | None:
-        share = self._work.beside(record) if record.itl_max is not None else None
-        return (record.itl_max, share) if record.itl_max is not None and share is not None else None
+    def _at(self, engines: Collection[str] | None) -> Numbers:
+        """The places of requests at some engines, or of all."""
+        return self._here if engines is None else self._here[self._around.at(engines, self._here)]
+
+    def _at_work(self) -> Work:
+        if self._work is None:
+            self._work = Work(self._around)
+        return self._work
+
+    def _asked(self, objective: Objective) -> Floats:
+        """The objective of each request that is explained; NaN for none."""
+        if self._goals is None or self._goals[0] is not objective:
+            goals = np.full(len(self._around), np.nan)
+            goals[self._here] = [_or_nan(objective(self._around.records[int(i)])) for i in self._here]
+            self._goals = objective, goals
+        return self._goals[1]
 
 
-def spent(record: RequestRecord, of: Of) -> list[float]:
-    """What the phases took of a request's time of this kind, in the order of PHASES; NaN is unknown.
+def spent(around: Columns, totals: Floats, of: Of) -> Floats:
+    """What the phases took of requests' time of this kind: a row a request, a column a phase of PHASES; NaN is unknown.
 
     Of the time to first token they have what fits in, the earlier ones first and the gateway last: what passed there
     before and after the first token is not told apart. So together they never take more than there is.
     """
-    left = _time(record, of) or 0.0
-    phases = {phase.name: phase.seconds for phase in record.phases}
-    counted = BEFORE_FIRST if of == "ttft" else PHASES
-    found = dict.fromkeys(PHASES, 0.0)
+    left = totals.copy()
+    found = np.zeros((len(around), len(PHASES)))
     for name in (*PHASES[1:], PHASES[0]):
-        if name not in counted:
+        if of == "ttft" and name not in BEFORE_FIRST:
             continue
-        seconds = phases.get(name, 0.0) if phases else None
-        if seconds is None:
-            found[name] = float("nan")
-            continue
-        found[name] = min(max(seconds, 0.0), left)
-        left -= found[name]
-    return list(found.values())
+        i = PHASES.index(name)
+        found[:, i] = np.minimum(np.maximum(around.seconds[:, i], 0.0), left)
+        left -= np.nan_to_num(found[:, i])
+    return found
 
 
 @dataclass(frozen=True)
 class _Timed:
     """Requests with a time, the fastest first."""
 
-    records: Sequence[RequestRecord]
+    places: Numbers  # among all
     totals: Floats
     phases: Floats  # a row a request, a column a phase of PHASES
-    by_engine: Mapping[str, list[int]]
 
     @classmethod
-    def of(cls, records: Sequence[RequestRecord], of: Of) -> _Timed:
-        timed = [(seconds, record) for record in records if (seconds := _time(record, of)) is not None]
-        timed.sort(key=lambda one: (one[0], one[1].start, one[1].end, one[1].id, one[1].trace))
-        ordered = [record for _, record in timed]
-        phases = np.array([spent(record, of) for record in ordered]).reshape(len(timed), len(PHASES))
-        return cls(ordered, np.array([seconds for seconds, _ in timed]), phases, _by_engine(ordered))
+    def of(cls, around: Columns, here: Numbers, of: Of) -> _Timed:
+        totals = around.of(of)
+        places = here[~np.isnan(totals[here])]
+        places = places[np.argsort(totals[places], kind="stable")]
+        return cls(places, totals[places], spent(around.take(places), totals[places], of))
 
-    def at(self, engines: Collection[str] | None) -> _Timed:
+    def at(self, around: Columns, engines: Collection[str] | None) -> _Timed:
         """Those at some engines, or all."""
         if engines is None:
             return self
-        here = _at(engines, self.by_engine, len(self.records))
-        return _Timed([self.records[i] for i in here], self.totals[here], self.phases[here], {})
+        here = around.at(engines, self.places)
+        return _Timed(self.places[here], self.totals[here], self.phases[here])
 
 
 @dataclass(frozen=True)
@@ -266,41 +276,15 @@ class _Split:
     threshold: float | None
 
 
-def _by_engine(records: Sequence[RequestRecord]) -> dict[str, list[int]]:
-    """The places of each engine's requests; of a pair a request is at both."""
-    found: dict[str, list[int]] = {}
-    for i, record in enumerate(records):
-        for engine in set(record.engines.values()):
-            found.setdefault(engine, []).append(i)
-    return found
-
-
-def _at(engines: Collection[str] | None, by_engine: Mapping[str, list[int]], count: int) -> list[int]:
-    """The places, in order, of requests at some engines, or of all."""
-    if engines is None:
-        return list(range(count))
-    if len(engines) == 1:
-        return by_engine.get(next(iter(engines)), [])
-    return sorted({i for engine in engines for i in by_engine.get(engine, ())})
-
-
-def _time(record: RequestRecord, of: Of) -> float | None:
-    """A request's time; end to end only of one that came to its end."""
-    if of == "ttft":
-        return record.ttft
-    return record.e2e if record.outcome == "success" else None
-
-
-def _split(timed: _Timed, objective: Objective) -> _Split | str:
+def _split(totals: Floats, goals: Floats) -> _Split | str:
     """Which requests are the tail and which the faster half, or why that can not be told."""
-    totals = timed.totals
     if not totals.size:
         return "no request told its time"
     bulk = totals <= _quantile(totals, 0.5)
     by: Literal["p95", "objective"] = "objective"
-    goals = [objective(record) for record in timed.records]
-    tail = np.array([goal is not None and total > goal for total, goal in zip(totals, goals, strict=True)], np.bool_)
-    threshold = goals[0] if len(set(goals)) == 1 else None
+    tail = totals > goals  # not where there is none
+    asked = np.unique(goals)
+    threshold = float(asked[0]) if len(asked) == 1 and not np.isnan(asked[0]) else None
     if not MIN_TAIL <= tail.sum() < totals.size / 2:
         by, threshold = "p95", _quantile(totals, TAIL)
         tail = totals > threshold
@@ -340,31 +324,69 @@ def _quantile(values: Floats, q: float) -> float:
     return float(np.quantile(values, q, method="inverted_cdf"))
 
 
-def _hides_transfer(record: RequestRecord) -> bool:
-    return any(phase.name == "transfer" and phase.seconds is None for phase in record.phases)
+def _or_nan(seconds: float | None) -> float:
+    return float("nan") if seconds is None else seconds
 
 
 def _share(phase: PhaseExcess) -> float:
     return phase.share if phase.share is not None else float("-inf")
 
 
-def _group(group: str, tail: Sequence[RequestRecord], everybody: Sequence[RequestRecord]) -> tuple[GroupValue, ...]:
-    among_all = Counter(value for record in everybody for value in _values(group, record))
-    among_tail = Counter(value for record in tail for value in _values(group, record))
+def _groups(around: Columns, everybody: Numbers, is_tail: Bools) -> dict[str, tuple[GroupValue, ...]]:
+    """By each of GROUPS, what the requests of the tail are, beside all."""
+    found = {}
+    for group, kinds in (
+        ("tenant", _Kinds([name or UNKNOWN for name in around.tenants], around.tenant[everybody])),
+        ("prompt_tokens", _prompt_classes(around.of("prompt_tokens")[everybody])),
+        ("engine", _engines(around, everybody)),
+        ("cached", _cache_classes(around.of("cached_tokens")[everybody], around.of("prompt_tokens")[everybody])),
+    ):
+        found[group] = _group(kinds, is_tail)
+    return found
+
+
+class _Kinds(NamedTuple):
+    """What requests are in a group: a place in `names` for each, or some for those that are several things."""
+
+    names: Sequence[str]
+    of: Numbers  # a row a request, or a column each; NOBODY is nothing
+
+
+def _group(kinds: _Kinds, is_tail: Bools) -> tuple[GroupValue, ...]:
+    def counts(of: Numbers) -> Numbers:
+        return np.bincount(of[of != NOBODY], minlength=len(kinds.names))
+
+    among_all, among_tail = counts(kinds.of), counts(kinds.of[is_tail])
     found = []
-    for value, count in among_tail.items():
-        share, expected = count / len(tail), among_all[value] / len(everybody)
-        found.append((expected - share, value, GroupValue(value, count, among_all[value], share, share / expected)))
+    for place in np.flatnonzero(among_tail):
+        name, count, everybody = kinds.names[int(place)], int(among_tail[place]), int(among_all[place])
+        share, expected = count / int(is_tail.sum()), everybody / len(is_tail)
+        found.append((expected - share, name, GroupValue(name, count, everybody, share, share / expected)))
     return tuple(one for _, _, one in sorted(found, key=lambda each: each[:2])[:MAX_VALUES])
 
 
-def _values(group: str, record: RequestRecord) -> Iterable[str]:
-    """What a request is in a group; of a pair it has two engines."""
-    if group == "tenant":
-        return (record.tenant or UNKNOWN,)
-    if group == "engine":
-        return sorted(set(record.engines.values())) or (UNKNOWN,)
-    return (prompt_class(record.prompt_tokens),) if group == "prompt_tokens" else (cache_class(record),)
+def _engines(around: Columns, places: Numbers) -> _Kinds:
+    """Of a pair a request has two engines, which may be the same one."""
+    of = np.sort(around.names[places, 1:], axis=1)
+    of[:, 1:][of[:, 1:] == of[:, :-1]] = NOBODY
+    unknown = len(around.engines)
+    of[(of == NOBODY).all(axis=1), 0] = unknown
+    return _Kinds([*around.engines, UNKNOWN], of)
+
+
+def _prompt_classes(tokens: Floats) -> _Kinds:
+    names = [UNKNOWN, *(prompt_class(2**power) for power in range(MAX_CLASS + 2))]
+    told = tokens >= 0.0  # not where they are unknown
+    powers = np.frexp(np.maximum(np.where(told, tokens, 0.0) - 1.0, 0.0))[1]
+    return _Kinds(names, np.where(told, 1 + np.minimum(powers, MAX_CLASS + 1), 0))
+
+
+def _cache_classes(cached: Floats, prompt: Floats) -> _Kinds:
+    """How much of a prompt was cached: none, part, most (half and above), or unknown."""
+    told = ~np.isnan(cached) & (prompt != 0.0) & ~np.isnan(prompt)
+    share = np.divide(cached, prompt, out=np.zeros(len(cached)), where=told)
+    classes = np.where(share <= 0.0, 1, np.where(share >= MOST_CACHED, 3, 2))
+    return _Kinds((UNKNOWN, "none", "part", "most"), np.where(told, classes, 0))
 
 
 def prompt_class(tokens: int | None) -> str:
@@ -375,14 +397,6 @@ def prompt_class(tokens: int | None) -> str:
         return "0-1"
     power = (tokens - 1).bit_length()
     return f"{2 ** (power - 1) + 1}-{2**power}" if power <= MAX_CLASS else f"over {2**MAX_CLASS}"
-
-
-def cache_class(record: RequestRecord) -> str:
-    """How much of a prompt was cached: none, part, most (half and above), or unknown."""
-    if record.cached_tokens is None or not record.prompt_tokens:
-        return UNKNOWN
-    share = record.cached_tokens / record.prompt_tokens
-    return "none" if share <= 0.0 else "most" if share >= MOST_CACHED else "part"
 
 
 def _sentence(report: TailReport) -> str:

@@ -1,15 +1,18 @@
 """The tails of every engine, of each pool and of the node, now and then, as families and as reports to ask for.
 
 tails = Tails(window, {"node": "n"}, labels_of)
-tails.look(t, store.newest(MAX_RECORDS))     # does nothing while it is not time
-tails.reports                                # the last ones
+tails.add(record)       # each request
+tails.advance(t)        # looks when it is time
+tails.reports           # the last ones
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from agent.gauge_rows import GaugeRows
+from agent.requests.columns import Block, joined, lay_out
 from agent.requests.occupancy import OTHER, UNKNOWN
 from agent.requests.record import RequestRecord
 from agent.requests.tail import OFS, Objective, PrefillsBeside, Recent, TailReport
@@ -21,6 +24,17 @@ WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 30.0
 AROUND_SECONDS = 300.0
 """Requests that ended so long before the window may have stood in front of one of it."""
+
+MAX_RECORDS = 20_000
+"""Requests that are looked at, the last ones, and some more as blocks are whole."""
+
+STEP = 2_000
+"""How much is done at one go, in requests that are laid out, of which one takes about 4 us. With more to do a look goes
+on with the next call: its length is that of what it counts, and so the same in a replay."""
+
+CHUNK = 1_000  # requests that are laid out between two looks at what was done
+JOINED = 0.15  # what it costs to put one that is laid out among the others
+SCOPE, TIMED = 500.0, 0.05  # what it costs to explain a scope: as such, and for each request of it
 
 MAX_ENGINES = 256
 MAX_BEHIND = 5
@@ -50,34 +64,54 @@ class Tails:
         self._tenant_label = tenant_label
         self._rows = GaugeRows(window, GROUP)
         self._last = float("-inf")
+        self._came: deque[RequestRecord] = deque(maxlen=MAX_RECORDS)  # since the last look
+        self._work: Iterator[float] = iter(())  # what is left of the look that was begun, each step with its cost
+        self._blocks: deque[Block] = deque()  # those before, the oldest first
         self.reports: list[TailReport] = []
 
-    def due(self, t: float) -> bool:
-        """Whether it is time to look."""
-        return not 0 <= t - self._last < LOOK_SECONDS
+    def add(self, record: RequestRecord) -> None:
+        """Take a request."""
+        self._came.append(record)
 
-    def look(self, t: float, records: Iterable[RequestRecord]) -> None:
-        """Explain the tails of the window that ends at `t`, seconds since the epoch, if it is time."""
-        if not self.due(t):
-            return
-        self._last = t
-        start = t - WINDOW_SECONDS
-        recent = Recent((r for r in records if start - AROUND_SECONDS <= r.end <= t), start, t)
-        self.reports = []
+    def advance(self, t: float) -> None:
+        """If it is time, explain the tails of the window that ends at `t`, seconds since the epoch, or go on."""
+        if not 0 <= t - self._last < LOOK_SECONDS:
+            self._last = t
+            self._work = self._look(t, t - WINDOW_SECONDS)
+        done = 0.0
+        for cost in self._work:
+            done += cost
+            if done >= STEP:
+                return
+
+    def _look(self, t: float, start: float) -> Iterator[float]:
+        blocks, left = self._blocks, len(self._came)
+        while left > 0 and self._came:
+            some = [self._came.popleft() for _ in range(min(left, CHUNK, len(self._came)))]
+            blocks.append(lay_out(some))
+            left -= len(some)
+            yield float(len(some))
+        count = sum(len(block.records) for block in blocks)
+        while blocks and (count - len(blocks[0].records) >= MAX_RECORDS or blocks[0].until < start - AROUND_SECONDS):
+            count -= len(blocks.popleft().records)
+        recent = Recent(joined(blocks, start - AROUND_SECONDS, t), start, t)
+        yield (once := JOINED * count)
+        reports: list[TailReport] = []
         series: Series = {}
-        for labels, scope, engines in self._scopes(recent.records):
+        for labels, scope, engines in self._scopes(recent):
             for of in OFS:
-                report = recent.explain(of, self._objective, engines, {**labels, "scope": scope})
-                self.reports.append(report)
-                series |= families(report, labels, scope, self._tenant_label)
+                reports.append(recent.explain(of, self._objective, engines, {**labels, "scope": scope}))
+                series |= families(reports[-1], labels, scope, self._tenant_label)
             series |= _beside(recent.prefills_beside(engines), labels, scope)
+            yield once + SCOPE + TIMED * reports[-1].requests
+            once = 0.0  # what all scopes share is made for the first one
+        self.reports = reports
         self._rows.write(t, series)
 
-    def _scopes(self, records: Sequence[RequestRecord]) -> Iterable[tuple[dict[str, str], str, set[str] | None]]:
+    def _scopes(self, recent: Recent) -> Iterable[tuple[dict[str, str], str, set[str] | None]]:
         """Each engine that is watched, each pool and the node, with its labels and its engines."""
         pools: dict[tuple[tuple[str, str], ...], set[str]] = {}
-        engines = sorted({engine for record in records for engine in record.engines.values()})
-        for engine in engines[:MAX_ENGINES]:
+        for engine in recent.engines[:MAX_ENGINES]:
             labels = self._labels_of(engine)
             if labels is None:
                 continue
@@ -87,7 +121,7 @@ class Tails:
                 pools.setdefault(pool, set()).add(engine)
         for pool, members in sorted(pools.items()):
             yield dict(pool), "pool", members
-        if records:
+        if recent.records:
             yield self._labels, "node", None
 
 

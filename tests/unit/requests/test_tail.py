@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.requests import tail_families
+from agent.requests.columns import joined, lay_out
 from agent.requests.part import PHASES, PartsRecord
 from agent.requests.record import Phase, RequestRecord
 from agent.requests.tail import (
@@ -15,7 +17,6 @@ from agent.requests.tail import (
     MIN_TAIL,
     Recent,
     TailReport,
-    cache_class,
     prompt_class,
     spent,
 )
@@ -278,14 +279,17 @@ def test_classes_of_prompts(tokens: int | None, name: str) -> None:
     [(None, 10, "unknown"), (5, None, "unknown"), (5, 0, "unknown"), (0, 10, "none"), (4, 10, "part"), (5, 10, "most")],
 )
 def test_classes_of_cache_hits(cached: int | None, prompt: int | None, name: str) -> None:
-    assert cache_class(request(1, cached=cached, prompt=prompt)) == name
+    others = [request(i, 1_200 + i, cached=cached, prompt=prompt, queue=0.01 * (i > 39)) for i in range(50)]
+    (group,) = Recent(others, START, END).explain().groups["cached"]
+    assert (group.value, group.all) == (name, 50)
 
 
 def test_of_the_gateway_only_what_fits_before_the_first_token_counts() -> None:
     """The phases tell 3 s of gateway, most of it behind the first token, which came after 1 s."""
     one = msgspec.structs.replace(request(1, gateway=3.0, queue=0.2, prefill=0.5, decode=4.0), ttft=1.0)
-    assert spent(one, "ttft") == pytest.approx([0.3, 0.2, 0.0, 0.5, 0.0, 0.0])
-    assert spent(one, "e2e") == pytest.approx([3.0, 0.2, 0.0, 0.5, 0.0, 4.0])
+    laid_out = joined([lay_out([one])])
+    assert list(spent(laid_out, laid_out.of("ttft"), "ttft")[0]) == pytest.approx([0.3, 0.2, 0.0, 0.5, 0.0, 0.0])
+    assert list(spent(laid_out, laid_out.of("e2e"), "e2e")[0]) == pytest.approx([3.0, 0.2, 0.0, 0.5, 0.0, 4.0])
 
 
 SECONDS = st.floats(0.0, 100.0, allow_nan=False)
@@ -372,18 +376,52 @@ def test_tails_of_engines_pools_and_the_node() -> None:
     window = Window(3600.0, 10_000)
     tails = Tails(window, {"node": "n"}, lambda e: {"node": "n", "pool": "p"} if e in "ab" else None, lambda _: 1.0)
     records = mixture(queue=4.0)
-    tails.look(1_500.0, [*records, *(msgspec.structs.replace(r, engines={"unified": "x"}) for r in records)])
+    for record in [*records, *(msgspec.structs.replace(r, engines={"unified": "x"}) for r in records)]:
+        tails.add(record)
+    tails.advance(1_500.0)
     scopes = {(r.over["scope"], r.over.get("engine", "")) for r in tails.reports}
     assert scopes == {("engine", "a"), ("pool", ""), ("node", "")}
     assert {r.requests for r in tails.reports if r.over["scope"] == "node"} == {92}
-    tails.look(1_501.0, [])
+    tails.advance(1_501.0)
     assert tails.reports  # it was not time
     now = [Matcher(METRIC_NAME, MatchOp.EQ, "kvitals_tail_phase_share")]
     assert sum(len(frame.labels) for frame in window.select(now, 1_499.0, 1_501.0)) == 3 * (3 + 4)
-    tails.look(1_540.0, [])
+    tails.advance(2_540.0)
     assert tails.reports == []
-    ended = window.select(now, 1_539.0, 1_541.0)
+    ended = window.select(now, 2_539.0, 2_541.0)
     assert all((frame.values[-1] != frame.values[-1]).all() for frame in ended)
+
+
+def test_a_look_at_many_requests_is_made_in_steps_and_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = mixture(30, 30, queue=4.0)
+    monkeypatch.setattr(tail_families, "CHUNK", 10)
+    monkeypatch.setattr(tail_families, "STEP", 20)
+    tails = Tails(Window(3600.0, 10_000), {"node": "n"}, lambda _: {"node": "n"})
+    for record in records:
+        tails.add(record)
+    tails.advance(END)
+    assert tails.reports == []
+    tails.add(request(99, 1_999.5, queue=60.0))  # it came after the look began, so it is of the next one
+    for _ in range(8):
+        tails.advance(END + 1.0)
+    start = END - tail_families.WINDOW_SECONDS
+    expected = Recent(records, start, END).explain("ttft", over={"node": "n", "scope": "node"})
+    (found,) = (report for report in tails.reports if report.of == "ttft" and report.over["scope"] == "node")
+    assert found == expected and found.requests > 0
+
+
+def test_of_many_requests_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_families, "MAX_RECORDS", 100)
+    monkeypatch.setattr(tail_families, "CHUNK", 40)
+    tails = Tails(Window(3600.0, 10_000), {"node": "n"}, lambda _: None)
+    for i in range(300):
+        tails.add(request(i, 1_000.0 + i, queue=1.0))
+        tails.advance(1_000.0 + i)
+    tails.advance(1_400.0)
+    (report, _) = tails.reports
+    assert 100 <= report.requests < 140
+    tails.advance(3_000.0)
+    assert tails.reports == []
 
 
 def test_a_node_explains_the_tail_of_its_engines() -> None:
