@@ -17,6 +17,9 @@ from agent.requests.sides import LONGEST, Side, Sides, known, length
 Waited = Callable[[str, float, float], bool | None]
 """Whether requests waited for capacity at an engine (as observers call it) between two times; None: nobody knows."""
 
+QUEUE_OF_DECODE_SIDE = frozenset((("sglang", "decode_waiting"),))
+"""Stages that are a part of decoding elsewhere, and on a decode side the wait for room in a batch after the KV came."""
+
 NOTHING = 1e-9
 """Seconds that are rounding and no time."""
 
@@ -108,7 +111,7 @@ def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
     if main is not None:
         for name, start in _starts(main, told).items():
             claims.setdefault(name, _Claim()).add(told[name], start)
-    for name, (seconds, start) in _covered(side.stages).items():
+    for name, (seconds, start) in _covered(side.stages, side.role).items():
         if name not in told and name != "gateway":
             claims.setdefault(name, _Claim()).add(seconds, start)
     if main is not None and "decode" not in claims and side.role != "prefill":
@@ -138,11 +141,12 @@ def _starts(part: RequestPart, told: Mapping[str, float]) -> dict[str, float | N
     return found
 
 
-def _covered(stages: Sequence[RequestPart]) -> dict[str, tuple[float, float | None]]:
+def _covered(stages: Sequence[RequestPart], role: str = "") -> dict[str, tuple[float, float | None]]:
     """The time in which some stage of a phase was going on, and when it began: ranks tell the same stage each."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for part in stages:
-        for name, seconds in part.phases.items():
+        in_queue = role == "decode" and (part.system, part.name) in QUEUE_OF_DECODE_SIDE
+        for name, seconds in ({"queue": sum(part.phases.values())} if in_queue else part.phases).items():
             if name in PHASES and known(seconds) is not None and part.start is not None:
                 spans.setdefault(name, []).append((part.start, part.start + seconds))
     found: dict[str, tuple[float, float | None]] = {}

@@ -198,20 +198,41 @@ class TestSglang:
                 ("prefill", "prefill_transfer_kv_cache", 0.4, 0.02, "transfer"),
                 ("decode", "decode_bootstrap", 0.0, 0.02, "kv_wait"),
                 ("decode", "decode_transferred", 0.02, 0.43, "kv_wait"),
+                ("decode", "decode_waiting", 0.45, 0.01, "decode"),
                 ("decode", "decode_forward", 0.46, 0.5, "decode"),
             )
         ]
         record = one(prefill, decode, *stages)
         assert told(record) == {
-            "queue": (0.05, "measured"),
+            "queue": (pytest.approx(0.05 + 0.01), "measured"),  # on the decode side, after the KV came
             "kv_wait": (pytest.approx(0.05 + 0.45 - 0.42), "derived"),
             "prefill": (0.3, "measured"),
             "transfer": (0.02, "measured"),
             "decode": (0.5, "measured"),
-            "unattributed": (0.05, "derived"),
+            "unattributed": (pytest.approx(0.04), "derived"),
         }
         assert record.e2e == 1.0
         assert adds_up(record)
+
+    def test_the_wait_for_the_first_step_is_decoding_where_one_engine_does_both(self) -> None:
+        stages = [
+            stage(name, T - 1.0 + begin, seconds, "decode", ids=TRACE, span=name, parent="r-unified")
+            for name, begin, seconds in (("decode_waiting", 0.4, 0.1), ("decode_forward", 0.5, 0.4))
+        ]
+        phases = told(one(sglang(ids=(*TRACE, "request:r")), *stages))
+        assert phases["decode"] == (pytest.approx(0.5), "measured")
+        assert phases["queue"] == (None, "unknown")
+
+    def test_choices_are_one_request_behind_a_tap(self) -> None:
+        """Its four spans of `n=2` have ids of their own and the tap's span above them."""
+        spans = [
+            msgspec.structs.replace(
+                sglang(ids=(*TRACE, f"request:c{n}"), parent="tap", output_tokens=tokens), span=f"c{n}"
+            )
+            for n, tokens in enumerate((0, None, 8, 8))
+        ]
+        record = one(tap(1, T, ids=TRACE, span="tap", output_tokens=16), *spans)
+        assert (record.output_tokens, len(record.spans)) == (16, 5)
 
 
 def test_a_proxys_stages_where_no_engine_spoke() -> None:

@@ -132,7 +132,7 @@ def test_an_error_is_known_by_its_class_and_never_by_its_text() -> None:
     [
         # As vLLM 0.32, SGLang 0.5, TGI 3 and OpenAI word it.
         {"message": "This model's maximum context length is 512 tokens. However, your prompt contains at least 513 "
-         "input tokens, which exceeds this limit even without any output tokens.", "type": "BadRequestError", "code": 400},
+         "input tokens, which exceeds this limit even without any output tokens.", "code": 400},
         {"message": "The decoder prompt (length 600) is longer than the maximum model length of 512.", "code": 400},
         {"message": "The input (600 tokens) is longer than the model's context length (512 tokens).", "code": 400},
         {"message": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 512. Given: 600 `inputs`"
