@@ -51,16 +51,17 @@ class RequestSenses:
     def configure(self, config: Config) -> list[str]:
         """Take another configuration: whose requests are, and the logs. What is listened on stays as it is. Returns
         what to tell the user. Raises ConfigError, and then nothing changed."""
-        said: list[str] = []
+        tenants, said = self._tenants, list[str]()
+        if tenants is None and (config.otlp is not None or config.request_logs or config.tenants.classes):
+            tenants, said = open_tenants(config.tenants)
+        if tenants is not None:
+            logs = RequestLogs(tenants, self._directory) if self._logs is None else self._logs
+            logs.configure(config.request_logs)
+            tenants.configure(config.tenants)
+            if self._otlp is not None:
+                self._otlp.configure(config.tenants.attributes)
+            self._tenants, self._logs = tenants, logs
         self._config = config
-        if self._tenants is None and (config.otlp is not None or config.request_logs or config.tenants.classes):
-            self._tenants, said = open_tenants(config.tenants)
-        if self._tenants is None:
-            return said
-        if self._logs is None:
-            self._logs = RequestLogs(self._tenants, self._directory)
-        self._logs.configure(config.request_logs)
-        self._tenants.configure(config.tenants)
         return said
 
     def tenants(self) -> Tenants:
