@@ -130,9 +130,10 @@ class Lfu:
 class Priority:
     """LRU, but blocks of active sessions leave last.
 
-    A block belongs to the session that touched it last. A session is active until `horizon` seconds after its latest
-    request. As long as there is a block without an active session, the one of those touched longest ago is evicted,
-    otherwise the one touched longest ago of all.
+    A block belongs to the session that touched it last. A session is active as long as its requests follow one another
+    within `horizon` seconds, and so long after the latest; what it had before a longer pause is no longer its own. As
+    long as there is a block without an active session, the one of those touched longest ago is evicted, otherwise the
+    one touched longest ago of all.
     """
 
     def __init__(self, capacity: int, horizon: float) -> None:

@@ -87,11 +87,13 @@ def sampled(stream: Stream, rate: float, seed: int) -> Stream:
     _, code, count = np.unique(stream.block, return_inverse=True, return_counts=True)
     least = max(HOT_SHARE * (len(stream.start) - 1), np.sort(count)[-MAX_HOT:][0], 2)
     hot = (count >= least)[code]
-    keep = np.flatnonzero(hot | chosen(hashes, rate))
-    if len(keep) < MIN_REFERENCES:
-        needed = min(1.0, rate * MIN_REFERENCES / max(len(keep), 1))
-        more = f"sample {needed:.2g} or more" if len(stream.block) > MIN_REFERENCES else "do not sample so few"
-        raise SampleError(f"{len(keep)} sampled block references tell too little: {more}")
+    by_chance = chosen(hashes, rate) & ~hot
+    seen = int(by_chance.sum())
+    if seen < MIN_REFERENCES:
+        enough = (~hot).sum() > MIN_REFERENCES
+        advice = f"sample {min(1.0, rate * MIN_REFERENCES / max(seen, 1)):.2g} or more" if enough else "look at all"
+        raise SampleError(f"{seen:,} block references in a sample of {rate:g} tell too little: {advice}")
+    keep = np.flatnonzero(hot | by_chance)
     weight = np.where(hot, 1.0, 1 / rate)[keep]
     return Stream(
         start=np.searchsorted(keep, stream.start),

@@ -82,7 +82,7 @@ def test_service_without_requests_or_of_no_length() -> None:
 
 @pytest.mark.parametrize(("schedule", "most", "mean"), [("fcfs", 759.97, 433.53), ("vtc", 368.40, 251.66)])
 def test_service_difference_of_real_schedules(schedule: str, most: float, mean: float) -> None:
-    """27 clients, 600 s: 19 instants every 28.5 s after 30 s of warm-up, a window of 60 s, cost = input + 2 x output."""
+    """27 clients, 600 s: 19 instants every 28.5 s after 30 s of warm-up, windows of 60 s, cost input + 2 x output."""
     client, arrived, began, ended, cost = np.loadtxt(VTC / f"{schedule}.csv", delimiter=",", skiprows=1).T
     service = Service(client.astype(np.int64), arrived, began, ended, cost)
     found = service_difference(service, [30 + 28.5 * k for k in range(1, 20)], 60.0)
