@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests fuzz lock clean
+.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench-otlp: $(VENV)/.dev ## spans to parts of requests, directly and over gRPC a
 
 bench-requests: $(VENV)/.dev ## parts to requests, with records, tenants and series
 	@$(BIN)/python -m benchmarks.requests
+
+chaos-requests: $(VENV)/.dev ## hostile clients, exporters and logs at the running agent and tap, in small; CHAOS=--full: 1 GB, 100,000 tenants
+	@$(BIN)/python -m tests.chaos.requests $(CHAOS)
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml

@@ -97,7 +97,9 @@ async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, conso
     while not stop.is_set():
         begun = time.monotonic()
         await search.follow()
-        pipeline.feed(await pipeline.node.read())
+        for record in await pipeline.node.read():
+            pipeline.feed((record,))
+            await asyncio.sleep(0)  # a flood of requests takes seconds, and others want their answers meanwhile
         now = time.time()
         reload.say(now)
         verdict = _judged(pipeline, now)

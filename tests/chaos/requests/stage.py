@@ -18,12 +18,15 @@ from pathlib import Path
 import aiohttp
 
 from agent.config import TenantsTable
+from agent.requests.stitch import SETTLE_SECONDS
 from agent.requests.tenants import open_tenants
 
 from .clients import HOST, page
 from .pages import Page
 
 START_SECONDS = 30.0
+ROW_SECONDS = 2.0
+"""A counter begins at 0 and has its number in the next row, a second later."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -125,7 +128,8 @@ class Fared:
 class Stage:
     """Everything that runs. `home` is all that the programs may write to, `written` what others write for them."""
 
-    def __init__(self, folder: Path, interval: str) -> None:
+    def __init__(self, folder: Path, interval: float) -> None:
+        """`interval`: seconds between the agent's looks."""
         self.home, self.written = folder / "home", folder / "written"
         for one in (self.home / "logs", self.home / "tmp", self.written):
             one.mkdir(parents=True)
@@ -137,6 +141,8 @@ class Stage:
         for log in (self.good_log, self.flood_log, self.tenants_log):
             log.touch()
         self._interval = interval
+        self.busy_until = time.monotonic()
+        """When the last attack ended."""
         self.later: list[Callable[[], Awaitable[str]]] = []
         """What must hold once requests have settled; each tells what did not."""
         self._programs: list[Program] = []
@@ -192,7 +198,7 @@ class Stage:
         )
         file = self.home / f"{name}.toml"
         file.write_text(
-            f'[agent]\nlisten = "{HOST}:{ports.agent}"\ninterval = "{self._interval}"\ndiscover = false\n'
+            f'[agent]\nlisten = "{HOST}:{ports.agent}"\ninterval = "{self._interval:g}s"\ndiscover = false\n'
             f'[otlp]\nhttp = "{HOST}:{ports.http}"\ngrpc = "{HOST}:{ports.grpc}"\n'
             f'[[target]]\nurl = "http://{HOST}:{self.engine_port}"\nname = "engine"\n{logs}'
         )
@@ -227,6 +233,11 @@ class Stage:
     def pseudonym(self, tenant: str) -> str:
         """What stands for a tenant here, by the key that the agent made."""
         return open_tenants(TenantsTable(), self._env())[0].pseudonym(tenant)
+
+    async def quiet(self) -> None:
+        """Wait until what came before is in records and counted."""
+        seconds = SETTLE_SECONDS + 2 * self._interval + ROW_SECONDS
+        await asyncio.sleep(max(self.busy_until + seconds - time.monotonic(), 0.0))
 
     async def settled(self) -> list[str]:
         """What did not hold of what was to hold later; it is looked at once."""
