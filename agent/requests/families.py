@@ -11,11 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from agent.counter_rows import CounterRows, Key, LabelSet
 from agent.requests.record import RequestRecord
 from series.types import METRIC_NAME, Labels
-from series.window import Group, Window
+from series.window import Window
 
 GROUP = "requests"
 
@@ -36,7 +35,6 @@ IDLE_SECONDS = 3600.0
 CLEARLY = 2.0
 """How many times as busy a newcomer has to be."""
 
-ROW_SECONDS = 1.0
 MAX_TEXT = 128
 
 TTFT = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
@@ -44,8 +42,6 @@ ITL = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 
 E2E = (0.1, 0.25, 0.5, 1, 2, 3.5, 5, 7.5, 10, 20, 40, 60, 120, 300, 600)
 QUEUE = (0.001, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 5, 10, 20, 40, 80)
 PHASE = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80, 160)
-
-LabelSet = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -155,10 +151,6 @@ class _Engine:
         self.phases: dict[str, Histogram] = {}
 
 
-Key = tuple[str, LabelSet]
-"""A series' name and the labels that it has beside the node's or the engine's."""
-
-
 class Families:
     """Counts records and writes them into the window, a row at most each second of the records' clock."""
 
@@ -170,7 +162,7 @@ class Families:
         top: int = MAX_TENANTS,
     ) -> None:
         """`labels` are this node's; `labels_of` tells those of an engine that is watched."""
-        self._rows = _Rows(window)
+        self._rows = CounterRows(window, GROUP)
         self._labels = dict(labels)
         self._labels_of = labels_of
         self._top = top
@@ -371,50 +363,3 @@ def _of_tenant(tenant: str) -> LabelSet:
 def _say_histogram(histogram: Histogram, family: str, labels: LabelSet, said: dict[Key, float]) -> None:
     for (name, le), value in zip(histogram.names(family), histogram.samples(), strict=True):
         said[name, (*labels, ("le", le)) if le else labels] = value
-
-
-class _Rows:
-    """The group of series. A counter begins at 0 and has its number in the next row: one that began with it would have
-    no increase."""
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._group: Group | None = None  # once there is something to say
-        self._columns: dict[Key, int] = {}
-        self._due: dict[Key, float] = {}  # values of series that began with the row before
-        self._last = float("-inf")
-
-    def due(self, t: float) -> bool:
-        """Whether it is time for a row."""
-        return not 0 <= t - self._last < ROW_SECONDS
-
-    def write(
-        self, t: float, counts: Mapping[Key, float], gauges: Mapping[Key, float], named: Callable[[Key], Labels]
-    ) -> None:
-        """Add a row; series that are not said stay as they are."""
-        self._last = t
-        if self._group is None:
-            self._group = self._window.group(GROUP)
-        row: dict[int, float] = {self._columns[key]: value for key, value in self._due.items() if key in self._columns}
-        self._due = {}
-        for key, value in (*counts.items(), *gauges.items()):
-            column = self._columns.get(key)
-            if column is None:
-                column = self._group.column(named(key))
-                if column is None:
-                    continue
-                self._columns[key] = column
-                if key in counts:
-                    self._due[key], value = value, 0.0
-            row[column] = value
-        values = np.fromiter(row.values(), np.float64, len(row))
-        self._group.append(t, np.fromiter(row, np.intp, len(row)), values)
-
-    def end(self, label: tuple[str, str]) -> None:
-        """End all series with a label."""
-        gone = [key for key in self._columns if label in key[1]]
-        if self._group is not None:
-            self._group.end([self._columns[key] for key in gone])
-        for key in gone:
-            del self._columns[key]
-            self._due.pop(key, None)
