@@ -1,0 +1,406 @@
+"""The ledger of one engine: events and requests' records in, tables and look-ups out."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agent.ledger.accesses import Access, Kind, Reader, Style
+from agent.ledger.blocks import Blocks, Room, Run, Step
+from agent.ledger.confidence import Confidence
+from agent.ledger.event import GPU, Batch, KvEventsRecord, Removed, Stored
+from agent.ledger.join import MAX_PENDING, Asked, Waiting, asked, strays
+from agent.ledger.owners import Owners
+from agent.ledger.parties import Party
+from agent.ledger.tally import Tally
+from agent.requests.record import RequestRecord
+from kvcache.accesses import Source
+
+RECORD_SECONDS = 150.0
+"""How long after its last store an access waits for its request's record, where records are to be expected."""
+
+QUIET_SECONDS = 10.0
+"""How long after its last store an access is taken for done, where no records come."""
+
+LONG_SECONDS = 60.0
+"""And how long after its first one at the latest."""
+
+AFTER_SECONDS = 2.0
+"""How long after a request's end its record is held against accesses: its events may come a little later."""
+
+MAX_CLOCK_SECONDS = 3_600.0
+"""An engine whose clock is further from ours than this is not believed: its events have our time."""
+
+MAX_SESSIONS = 8_192
+MAX_RECORDS = 8_192
+MAX_TABLES = 32
+GHOST_POOLS = 2
+"""Ghosts are remembered up to so many times as many as the pool has blocks."""
+
+DEFAULT_GHOSTS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look-up that is settled. All but `prompt` and `output` is in blocks."""
+
+    at: float
+    blocks: int  # whole ones of the prompt
+    hits: int
+    chain: list[int] | None  # their hashes; None where they are not known any more
+    tokens: int  # of a block
+    prompt: int  # tokens of the prompt; of its whole blocks where no record tells
+    output: int | None  # tokens generated
+    party: Party
+    source: Source
+    confidence: float  # that it is this party's
+    request: str = ""  # id of the request, where its record is known
+    refaults: dict[Step, int] = field(default_factory=dict)
+
+
+class EngineLedger:
+    """What is known of one engine's cache. `take` is given each look-up when it is settled."""
+
+    def __init__(self, room: Room, owners: Owners, style: Style, take: Callable[[Look], None]) -> None:
+        self.tables: dict[tuple[str, int], Blocks] = {}  # by medium and group
+        self.tallies: dict[str, Tally] = {}  # by medium
+        self.confidence = Confidence()
+        self.block_tokens = 0  # 0: not known yet
+        self.decoded_tokens = 0
+        self.cleared: dict[str, int] = {}  # reason -> blocks
+        self.unobserved: dict[str, int] = {}  # reason -> requests
+        self.dropped: dict[str, int] = {}
+        self._room, self._owners, self._take = room, owners, take
+        self._main = Blocks(room)
+        self._main_group: int | None = None
+        self._reader = Reader(self._main, style)
+        self._waiting = Waiting()
+        self._records: deque[RequestRecord] = deque()
+        self._sessions: OrderedDict[str, Run] = OrderedDict()  # session -> where its last chain ends
+        self._now = float("-inf")  # by the engine's clock
+        self._pool: int | None = None
+
+    @property
+    def main(self) -> Blocks:
+        """The blocks of the device, of the group in which look-ups are read."""
+        return self._main
+
+    @property
+    def pool(self) -> int | None:
+        """Blocks that the device has; None where nobody says."""
+        return self._pool
+
+    @property
+    def share(self) -> float | None:
+        """The confidence."""
+        return self.confidence.share(self._pool)
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        waiting = 700 * (len(self._waiting) + self._reader.open)
+        return sum(blocks.bytes for blocks in self.tables.values()) + waiting + 300 * len(self._sessions)
+
+    def set_pool(self, blocks: int | None) -> None:
+        """How many blocks the device has."""
+        self._pool = blocks if blocks and blocks > 0 else None
+        limit = GHOST_POOLS * self._pool if self._pool else DEFAULT_GHOSTS
+        for (medium, _), table in self.tables.items():
+            table.ghost_limit = limit if medium == GPU else DEFAULT_GHOSTS
+
+    def feed(self, record: KvEventsRecord) -> None:
+        """What one publisher said since the last time."""
+        if record.restarted:
+            self._forget("restart")
+            self.confidence.fresh()
+        if record.lost or record.late or any(record.dropped.values()):
+            self._hole()
+        for batch in record.batches:
+            self._feed_batch(batch, record.t)
+        self._heal()
+
+    def request(self, record: RequestRecord) -> None:
+        """A request of this engine, as a record tells it."""
+        self._records.append(record)
+        if len(self._records) > MAX_RECORDS:
+            self._join(self._records.popleft())
+
+    def advance(self, t: float, expects: bool) -> None:
+        """It is `t` now: give out what is settled by then. expects: records of requests are to be expected."""
+        for _ in range(len(self._records)):
+            record = self._records.popleft()
+            if record.end + AFTER_SECONDS <= t:
+                self._join(record)
+            else:
+                self._records.append(record)
+        patience = RECORD_SECONDS if expects else QUIET_SECONDS
+        for access in self._waiting.all():
+            if access.last < t - patience or (not expects and access.at < t - LONG_SECONDS):
+                self._settle(access)
+
+    def flush(self) -> None:
+        """Nothing more is to come."""
+        while self._records:
+            self._join(self._records.popleft())
+        for access in self._waiting.all():
+            self._settle(access)
+
+    def _feed_batch(self, batch: Batch, t: float) -> None:
+        at = batch.at if abs(batch.at - t) < MAX_CLOCK_SECONDS else t
+        self._now = at = max(at, self._now)
+        self._reader.begin(at)
+        step = Step(at)
+        removed: list[int] = []
+        medium, group = GPU, 0
+        for event in batch.events:
+            kind = type(event)
+            if kind is Removed:
+                if removed and (event.group != group or event.medium != medium):  # type: ignore[union-attr]
+                    self._remove(removed, medium, group, step)
+                    removed = []
+                medium, group = event.medium, event.group  # type: ignore[union-attr]
+                removed += reversed(event.hashes)  # type: ignore[union-attr]
+                continue
+            if removed:
+                self._remove(removed, medium, group, step)
+                removed = []
+            if isinstance(event, Stored):
+                if event.hashes:
+                    self._store(event, step)
+            else:
+                self._forget("reset")
+                self.confidence.fresh()
+        if removed:
+            self._remove(removed, medium, group, step)
+
+    def _remove(self, hashes: list[int], medium: str, group: int, step: Step) -> None:
+        table, tally = self._table(medium, group), self._tally(medium)
+        if table is None:
+            return
+        for removal in table.remove(hashes, step):
+            tally.remove(removal, self.block_tokens)
+
+    def _store(self, event: Stored, step: Step) -> None:
+        table = self._table(event.medium, event.group)
+        if table is None:
+            return
+        if table is self._main:
+            if event.tokens > 0:
+                self.block_tokens = event.tokens
+            self._look(event, step)
+            return
+        said = table.store(event.hashes, event.parent, step.at, False)
+        self._tally(event.medium).store(said, event.tokens or self.block_tokens)
+        if said.refaults:
+            self._tally(event.medium).refault(said.refaults, step.at, event.tokens or self.block_tokens, 0)
+
+    def _look(self, event: Stored, step: Step) -> None:
+        """A store on the device, which tells of a look-up."""
+        at, reader, main = step.at, self._reader, self._main
+        if event.parent is None and main.holds(event.hashes):
+            access = reader.report(event, at, self._owners.told(event))
+            if access is not None:
+                self._wait(access)
+            return
+        kind, open_access = reader.kind(event, at)
+        said = main.store(event.hashes, event.parent, at, kind is not Kind.START)
+        run = said.run
+        if run is None:
+            self._hole()  # there was no room, or it contradicts itself
+            return
+        tally = self._tally(GPU)
+        tally.store(said, self.block_tokens)
+        self.confidence.stored(said.taken)
+        if kind is Kind.START or open_access is None:
+            access = reader.start(event, at, said.base, said.depth, run, self._owners.told(event))
+            self._wait(access)
+        else:
+            access = open_access
+            reader.go_on(access, kind, event, at, run)
+        party = access.party
+        step.stores[party] = step.stores.get(party, 0) + len(event.hashes)
+        if kind is Kind.DECODE:
+            self.decoded_tokens += len(event.hashes) * self.block_tokens
+        elif said.refaults:
+            below = self._held_below(event.hashes) if len(self.tables) > 1 else 0
+            tally.refault(said.refaults, at, self.block_tokens, below)
+            for removing in said.refaults:
+                access.refaults[removing] = access.refaults.get(removing, 0) + 1
+
+    def _held_below(self, hashes: tuple[int, ...]) -> int:
+        """How many of these blocks a lower tier has."""
+        lower = [table for (medium, _), table in self.tables.items() if medium != GPU]
+        return sum(any(table.holds((block,)) for table in lower) for block in hashes)
+
+    def _wait(self, access: Access) -> None:
+        if access.told[1] and access.run is not None:
+            self._remember(access.told[1], access.run)
+        self._waiting.add(access)
+        if len(self._waiting) > MAX_PENDING:
+            oldest = self._waiting.oldest()
+            if oldest is not None:
+                self._settle(oldest)
+                self.dropped["pending_limit"] = self.dropped.get("pending_limit", 0) + 1
+
+    def _join(self, record: RequestRecord) -> None:
+        """Find the look-up of a request."""
+        if record.session and record.tenant:
+            self._owners.learn(record.session, record.tenant)
+        wanted = asked(record, self.block_tokens) if self.block_tokens else None
+        if wanted is None:
+            self._miss("no_prompt")
+            return
+        match = self._waiting.match(wanted, record.session)
+        if match is not None:
+            self._over(match.access, wanted)
+            self._settle(match.access, record, wanted, match.confidence)
+            return
+        found = self._waiting.within(wanted)
+        if found is not None:
+            later = self._reader.split(*found)
+            self._wait(later)
+            self._over(later, wanted)
+            self._settle(later, record, wanted, 1.0)
+            return
+        self._stored_nothing(record, wanted)
+
+    def _stored_nothing(self, record: RequestRecord, wanted: Asked) -> None:
+        """A request of which no store is known: what its session looked up before begins as its prompt does."""
+        run = self._sessions.get(record.session) if record.session else None
+        if wanted.blocks not in wanted.hits:
+            self._miss("other_blocks")
+            return
+        chain = self._main.chain(run, wanted.blocks) if run is not None else None
+        if chain is None or len(chain) < wanted.blocks:
+            self._miss("no_chain")
+            return
+        party = Party(record.tenant, record.session, record.lora)
+        party.settle()
+        self._give(record.start, wanted.blocks, wanted.blocks, chain, party, "inferred", record, 1.0, {})
+
+    def _over(self, access: Access, wanted: Asked) -> None:
+        """Its request has ended: what seemed to be its stores after that are another's."""
+        while (behind := self._waiting.behind(access, wanted)) is not None:
+            self._waiting.remove(behind)
+            self._reader.merge(access, behind)
+        access.is_over = True
+        mark = strays(access, wanted)
+        if mark is not None:
+            self._wait(self._reader.split(access, mark))
+
+    def _settle(
+        self,
+        access: Access,
+        record: RequestRecord | None = None,
+        wanted: Asked | None = None,
+        confidence: float = 1.0,
+    ) -> None:
+        self._waiting.remove(access)
+        party, run = access.party, access.run
+        if record is not None:
+            party.settle(record.tenant, record.session)
+        else:
+            party.settle()
+        blocks = wanted.blocks if wanted is not None else access.prompt
+        if access.hits < 0 or blocks < 0:
+            self._miss("unknown_parent")
+            return
+        self._own(run, party)
+        if party.session and run is not None:
+            self._remember(party.session, run)
+        chain = self._main.chain(run, blocks)
+        source = access.source if record is None or access.source == "report mode" else "parent chain"
+        self._give(
+            access.at, blocks, min(access.hits, blocks), chain, party, source, record, confidence, access.refaults
+        )
+
+    def _give(
+        self,
+        at: float,
+        blocks: int,
+        hits: int,
+        chain: list[int] | None,
+        party: Party,
+        source: Source,
+        record: RequestRecord | None,
+        confidence: float,
+        refaults: dict[Step, int],
+    ) -> None:
+        told = record.prompt_tokens if record is not None else None
+        self._take(
+            Look(
+                at=at,
+                blocks=blocks,
+                hits=hits,
+                chain=chain if chain is not None and len(chain) == blocks else None,
+                tokens=self.block_tokens,
+                prompt=told if told is not None else blocks * self.block_tokens,
+                output=record.output_tokens if record is not None else None,
+                party=party,
+                source=source,
+                confidence=confidence,
+                request=record.id if record is not None else "",
+                refaults=refaults,
+            )
+        )
+
+    def _own(self, run: Run | None, party: Party) -> None:
+        """A party stored or found these blocks."""
+        if not party.tenant:
+            return
+        for found in self._main.path(run):
+            if found.tenant is None:
+                found.tenant, found.how = party.tenant, party.how
+            elif found.tenant != party.tenant:
+                found.tenant = ""
+
+    def _remember(self, session: str, run: Run) -> None:
+        self._sessions[session] = run
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+
+    def _hole(self) -> None:
+        """Something was not seen: what was known before may be so no more."""
+        self.confidence.hole()
+        for table in self.tables.values():
+            table.doubt = self._now
+
+    def _heal(self) -> None:
+        """After as many blocks were stored anew as the pool has, what was not heard of since the hole is gone."""
+        if not self.confidence.is_whole and self.share == 1.0:
+            for (medium, _), table in self.tables.items():
+                if medium == GPU:
+                    table.purge(table.doubt)
+            self.confidence.fresh()
+
+    def _forget(self, reason: str) -> None:
+        """All blocks are gone."""
+        for access in self._waiting.all():
+            self._settle(access)
+        self._reader.clear()
+        self._sessions.clear()
+        for table in self.tables.values():
+            self.cleared[reason] = self.cleared.get(reason, 0) + table.clear()
+
+    def _miss(self, reason: str) -> None:
+        self.unobserved[reason] = self.unobserved.get(reason, 0) + 1
+
+    def _table(self, medium: str, group: int) -> Blocks | None:
+        """The blocks of a medium and group. Look-ups are read in the first group of the device that was heard of."""
+        table = self.tables.get((medium, group))
+        if table is None and len(self.tables) < MAX_TABLES:
+            if medium == GPU and self._main_group is None:
+                self._main_group, table = group, self._main
+            else:
+                table = Blocks(self._room)
+            self.tables[medium, group] = table
+            self.set_pool(self._pool)
+        return table
+
+    def _tally(self, medium: str) -> Tally:
+        tally = self.tallies.get(medium)
+        if tally is None:
+            tally = self.tallies[medium] = Tally()
+        return tally

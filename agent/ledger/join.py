@@ -1,0 +1,163 @@
+"""Requests' records to accesses: which of the look-ups was whose.
+
+A record tells when a request was there, how long its prompt was and how much of it was found. The last two are nearly
+a name: the look-up that found so many blocks and whose prompt ends so many blocks from the root, at the right time, is
+its own. Where several fit, each is as likely.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from agent.ledger.accesses import Access
+from agent.requests.record import RequestRecord
+
+SLACK = 0.5
+"""Seconds by which an engine's events and a request's observer may differ: a step and their clocks."""
+
+MAX_PAST = 1_024
+"""Accesses that were settled last, in which another request's stores may be found yet."""
+
+MAX_PENDING = 8_192
+"""Accesses that wait for their record, of one engine."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a record says that blocks can be held against."""
+
+    low: float  # its first store is between these
+    high: float
+    expected: float
+    hits: tuple[int, ...]  # blocks that it may have found here; empty: not told
+    blocks: int  # whole ones of its prompt
+    until: int | None  # blocks from the root that it can have filled, with what it generated; None: not told
+    end: float  # when it was over
+
+    def fits(self, access: Access) -> bool:
+        """Whether an access can be this request's: nothing of its prompt's end lies within one of its stores."""
+        if access.hits == self.blocks:  # it missed no whole block, and what it stored it had generated
+            return self.low <= access.at <= self.end + SLACK
+        if not self.low <= access.at <= self.high or access.hits > self.blocks:
+            return False
+        first = int(access.marks[1]) if len(access.marks) else _end(access)
+        return first <= self.blocks
+
+    def ends(self, access: Access) -> bool:
+        """Whether one of its stores ends where the prompt's whole blocks do."""
+        if access.prompt == self.blocks or _end(access) == self.blocks:
+            return True
+        return self.blocks in access.marks[1::2]
+
+
+def asked(record: RequestRecord, tokens: int) -> Asked | None:
+    """What a record asks for, with blocks of that many tokens; None where it does not tell its prompt."""
+    if record.prompt_tokens is None:
+        return None
+    first = record.start + record.ttft if record.ttft is not None else record.end
+    hits: tuple[int, ...] = ()
+    if record.cached_tokens is not None:
+        here = max(record.cached_tokens - (record.external_tokens or 0), 0)
+        hits = tuple(dict.fromkeys((record.cached_tokens // tokens, here // tokens)))
+    until = None if record.output_tokens is None else (record.prompt_tokens + record.output_tokens) // tokens
+    blocks = record.prompt_tokens // tokens
+    return Asked(record.start - SLACK, first + SLACK, first, hits, blocks, until, record.end)
+
+
+@dataclass(frozen=True)
+class Match:
+    """An access that fits a record, and how sure that is: 1 over how many fit."""
+
+    access: Access
+    confidence: float
+
+
+class Waiting:
+    """Accesses whose record may come, of one engine."""
+
+    def __init__(self) -> None:
+        self._all: dict[Access, None] = {}  # in the order in which they were added
+        self._by_hits: dict[int, dict[Access, None]] = {}
+        self._past: deque[Access] = deque(maxlen=MAX_PAST)  # with stores after those of the prompt
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def oldest(self) -> Access | None:
+        """The one that waits longest."""
+        return next(iter(self._all), None)
+
+    def all(self) -> list[Access]:
+        """All that wait, the oldest first."""
+        return list(self._all)
+
+    def add(self, access: Access) -> None:
+        """It waits from now on."""
+        self._all[access] = None
+        self._by_hits.setdefault(access.hits, {})[access] = None
+
+    def remove(self, access: Access) -> None:
+        """It waits no more."""
+        del self._all[access]
+        alike = self._by_hits[access.hits]
+        del alike[access]
+        if not alike:
+            del self._by_hits[access.hits]
+        if access.marks:
+            self._past.append(access)
+
+    def match(self, wanted: Asked, session: str) -> Match | None:
+        """The access that fits best."""
+        if wanted.hits:
+            found = [access for hits in wanted.hits for access in self._by_hits.get(hits, ()) if wanted.fits(access)]
+        else:
+            found = [access for access in self._all if access.hits >= 0 and wanted.fits(access)]
+        found = [access for access in found if not (session and access.told[1]) or access.told[1] == session]
+        for better in ([a for a in found if a.told[1] == session and session], [a for a in found if wanted.ends(a)]):
+            found = better or found
+        if not found:
+            return None
+        return Match(min(found, key=lambda access: abs(access.at - wanted.expected)), 1.0 / len(found))
+
+    def behind(self, access: Access, wanted: Asked) -> Access | None:
+        """One that begins where an access ends, and may be what that request generated."""
+        end = _end(access)
+        if wanted.until is None or end >= wanted.until:
+            return None
+        for other in self._by_hits.get(end, ()):
+            if other.parent == access.tip and access.at < other.at <= wanted.end + SLACK and other is not access:
+                first = other.marks[1] if len(other.marks) else _end(other)
+                if first <= wanted.until:
+                    return other
+        return None
+
+    def within(self, wanted: Asked) -> tuple[Access, int] | None:
+        """An access that had another request's stores added to it as if it went on, and the number of the mark where
+        that one's begin."""
+        best: tuple[float, Access, int] | None = None
+        for access in (*self._all, *self._past):
+            marks = access.marks
+            for i in range(0, len(marks), 2):
+                if marks[i + 1] not in wanted.hits or not wanted.low <= marks[i] <= wanted.high:
+                    continue
+                end = marks[i + 3] if i + 3 < len(marks) else _end(access)
+                if marks[i + 1] < end <= wanted.blocks:
+                    away = abs(marks[i] - wanted.expected)
+                    if best is None or away < best[0]:
+                        best = away, access, i // 2
+        return best[1:] if best is not None else None
+
+
+def strays(access: Access, wanted: Asked) -> int | None:
+    """The number of the first mark of an access that can not be the request's: it was over by then, or had not
+    generated so much. None where all may be its own."""
+    marks = access.marks
+    for i in range(0, len(marks), 2):
+        if marks[i] > wanted.end + SLACK or (wanted.until is not None and marks[i + 1] >= wanted.until):
+            return i // 2
+    return None
+
+
+def _end(access: Access) -> int:
+    return access.run.end if access.run is not None else access.hits
