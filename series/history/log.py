@@ -188,6 +188,12 @@ def newest_generation(connection: sqlite3.Connection) -> int:
     return max((seq or 0) >> SEGMENT_BITS, sealed or 0)
 
 
+def oldest_generation(connection: sqlite3.Connection) -> int | None:
+    """The first one of which there are ticks."""
+    (seq,) = connection.execute("SELECT min(seq) FROM ticks").fetchone()
+    return None if seq is None else int(seq) >> SEGMENT_BITS
+
+
 def generations(connection: sqlite3.Connection) -> list[int]:
     """Those of which there are ticks, in order."""
     found: list[int] = []
@@ -212,6 +218,15 @@ def read(connection: sqlite3.Connection, generation: int, until: int = 1 << 62) 
         yield data
         if t > until:
             return
+
+
+def span(connection: sqlite3.Connection) -> tuple[int, int] | None:
+    """The times of the first row and of the last tick in the log, in milliseconds."""
+    first = connection.execute("SELECT data FROM ticks ORDER BY seq LIMIT 1").fetchone()
+    (last,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
+    if first is None:
+        return None
+    return min((int(part.times[0]) for part in ticks.unpack(first[0])), default=last), int(last)
 
 
 def label_text(labels: Labels) -> str:

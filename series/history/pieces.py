@@ -57,7 +57,7 @@ class Looking:
             for _, series, _ in self._chunks(name, there, with_values=False):
                 found.update(series.tolist())
         for generation in log.generations(self.connection):
-            for part in self._gathered(generation, None).values():
+            for part in self._gathered(generation).values():
                 if part.times[0] <= self.last and part.times[-1] >= self.first:
                     found.update(np.unique(part.series).tolist())
         return found
@@ -128,16 +128,16 @@ class Looking:
         sealed = dict(self.connection.execute("SELECT grp, max(last_generation) FROM segments GROUP BY grp").fetchall())
         ids = np.sort(np.concatenate(list(self.wanted.values())))
         for generation in log.generations(self.connection):
-            for key, part in self._gathered(generation, ids).items():
-                if group in (None, key) and sealed.get(key, 0) < generation:
-                    series = np.unique(part.series)
-                    self._spend(len(part.times) * len(series))
-                    blocks = [(series, ticks.laid_out(part, series))] if len(series) else []
+            for key, part in self._gathered(generation, ids, group).items():
+                if sealed.get(key, 0) < generation:
+                    columns = ticks.Columns(part)
+                    self._spend(len(part.times) * len(columns.series))
+                    blocks = [(columns.series, columns.of(columns.series))] if len(columns.series) else []
                     yield key, Piece(generation, part.times, blocks)
 
-    def _gathered(self, generation: int, wanted: Ids | None) -> dict[int, Changes]:
+    def _gathered(self, generation: int, wanted: Ids | None = None, group: int | None = None) -> dict[int, Changes]:
         try:
-            return ticks.gathered(log.read(self.connection, generation, self.last), None, wanted)
+            return ticks.gathered(log.read(self.connection, generation, self.last), group, wanted)
         except DamagedError:
             self.damaged += 1
             return {}

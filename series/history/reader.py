@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from series.history import schema
+from series.history import log, schema
 from series.history.pieces import Looking
 from series.history.ticks import Ids
 from series.types import METRIC_NAME, Frame, Labels, Matcher
@@ -82,6 +82,14 @@ class HistoryReader:
                 return set(labels.values())
             seen = Looking(connection, wanted, first, last, 0).seen()
             return {labels[number] for number in labels.keys() & seen}
+
+    def span(self) -> tuple[float, float] | None:
+        """The times of the first and of the last row; None where there is none."""
+        with self.reading() as connection:
+            first, last = connection.execute("SELECT min(start_ms), max(end_ms) FROM segments").fetchone()
+            of_log = log.span(connection)
+        there = [span for span in ((first, last), of_log) if span is not None and span[0] is not None]
+        return (min(s[0] for s in there) / 1000, max(s[1] for s in there) / 1000) if there else None
 
     def groups(self, start: float, end: float) -> Iterator[tuple[str, Frame]]:
         """All rows in start <= t <= end, one group after the other: its name, and all of its series."""

@@ -12,43 +12,55 @@ import numpy as np
 from series.history import log, segments, ticks
 from series.history.schema import transaction
 from series.history.segments import MAX_COLUMNS, Chunk
-from series.history.ticks import Changes, Ids
+from series.history.ticks import Columns, Ids
 from series.types import is_stale
 
 
-def step(connection: sqlite3.Connection, writing: int) -> bool:
-    """Seal one group of the oldest generation before the one that is being written. False: there was nothing to do.
+class Sealer:
+    """Seals what is over."""
 
-    Raises sqlite3.Error, DamagedError for ticks that can not be read.
-    """
-    waiting = [generation for generation in log.generations(connection) if generation < writing]
-    if not waiting:
-        return False
-    generation = waiting[0]
-    groups = {part.group for data in log.read(connection, generation) for part in ticks.unpack(data)}
-    done = connection.execute("SELECT grp FROM segments WHERE last_generation >= ?", (generation,))
-    left = sorted(groups - {row[0] for row in done})
-    if left:
-        _seal(connection, generation, left[0])
-    if len(left) <= 1:
-        with transaction(connection):
-            log.forget(connection, generation)
-    return True
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._generation = 0
+        self._left: list[int] = []  # groups of it
+
+    def step(self, writing: int) -> bool:
+        """Seal one group of the oldest generation before the one that is being written. False: nothing to do.
+
+        Raises sqlite3.Error, DamagedError for ticks that can not be read.
+        """
+        oldest = log.oldest_generation(self._connection)
+        if oldest is None or oldest >= writing:
+            return False
+        if oldest != self._generation:
+            self._generation, self._left = oldest, self._waiting(oldest)
+        if self._left:
+            _seal(self._connection, oldest, self._left[0])
+            self._left.pop(0)
+        if not self._left:
+            with transaction(self._connection):
+                log.forget(self._connection, oldest)
+        return True
+
+    def _waiting(self, generation: int) -> list[int]:
+        groups = {group for data in log.read(self._connection, generation) for group in ticks.groups_of(data)}
+        done = self._connection.execute("SELECT grp FROM segments WHERE last_generation >= ?", (generation,))
+        return sorted(groups - {row[0] for row in done})
 
 
 def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:
     changes = ticks.gathered(log.read(connection, generation), group)[group]
     with transaction(connection):
-        chunks = _chunks(connection, changes)
+        chunks = _chunks(connection, ticks.Columns(changes))
         segments.write(connection, group, (generation, generation), 0, changes.times, chunks)
 
 
-def _chunks(connection: sqlite3.Connection, changes: Changes) -> Iterator[Chunk]:
+def _chunks(connection: sqlite3.Connection, columns: Columns) -> Iterator[Chunk]:
     """A name's series side by side, the buckets of one histogram in order, as many as go into a chunk."""
-    for name, series in _by_name(connection, np.unique(changes.series)).items():
+    for name, series in _by_name(connection, columns.series).items():
         for first in range(0, len(series), MAX_COLUMNS):
             some = series[first : first + MAX_COLUMNS]
-            values = ticks.laid_out(changes, some)
+            values = columns.of(some)
             seen = ~is_stale(values).all(axis=0)
             if seen.any():
                 yield Chunk(name, some[seen], np.ascontiguousarray(values[:, seen]))

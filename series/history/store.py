@@ -194,7 +194,7 @@ class History:
                 self._set_aside(found)
                 return
         try:
-            if seal.step(connection, self._file.log.generation):
+            if self._file.sealer.step(self._file.log.generation):
                 return
         except DamagedError:
             self._forget_damaged()
@@ -308,6 +308,7 @@ class _File:
         self._path = path
         self.connection = connection
         self.log = log.Log(connection)
+        self.sealer = seal.Sealer(connection)
         self._inode = path.stat().st_ino
         with schema.transaction(connection):
             notes.close_episodes(connection)

@@ -54,40 +54,51 @@ def pack(parts: Sequence[Changes]) -> bytes:
     return packed(b"".join(body), _LEVEL)
 
 
-def unpack(data: bytes) -> list[Changes]:
-    """The tick again. Raises DamagedError."""
+def unpack(data: bytes, group: int | None = None) -> list[Changes]:
+    """The tick again, of one group or of all. Raises DamagedError."""
     raw = unpacked(data, MAX_TICK_BYTES)
-    if len(raw) < _COUNT.size:
-        raise DamagedError("a tick without a head")
-    (groups,) = _COUNT.unpack_from(raw)
-    at = _COUNT.size + _GROUP.size * groups
-    heads = [_GROUP.unpack_from(raw, _COUNT.size + _GROUP.size * i) for i in range(groups)] if at <= len(raw) else []
-    if len(heads) != groups:
-        raise DamagedError("a tick without its heads")
+    heads = _heads(raw)
+    at = _COUNT.size + _GROUP.size * len(heads)
     rows, changes = sum(h[1] for h in heads), sum(h[2] for h in heads)
     columns: list[npt.NDArray[Any]] = []
     for kind, count in ((np.int64, rows), (np.uint32, rows), (np.uint32, changes), (np.float64, changes)):
         size = np.dtype(kind).itemsize * count
         columns.append(from_planes(raw[at : at + size], kind, count))
         at += size
-    if at != len(raw) or int(columns[1].sum()) != changes:
+    if at != len(raw):
         raise DamagedError("a tick that does not add up")
     times, counts, series, values = columns
-    return list(_parts(heads, times, counts, series, values))
+    return list(_parts(heads, group, times, counts, series, values))
+
+
+def groups_of(data: bytes) -> set[int]:
+    """The groups of which a tick has rows. Raises DamagedError."""
+    return {head[0] for head in _heads(unpacked(data, MAX_TICK_BYTES))}
+
+
+def _heads(raw: bytes) -> list[tuple[int, int, int]]:
+    if len(raw) < _COUNT.size:
+        raise DamagedError("a tick without a head")
+    (groups,) = _COUNT.unpack_from(raw)
+    if _COUNT.size + _GROUP.size * groups > len(raw):
+        raise DamagedError("a tick without its heads")
+    return [_GROUP.unpack_from(raw, _COUNT.size + _GROUP.size * i) for i in range(groups)]
 
 
 def _parts(
-    heads: list[tuple[int, int, int]], times: Ints, counts: Ids, series: Ids, values: Floats
+    heads: list[tuple[int, int, int]], group: int | None, times: Ints, counts: Ids, series: Ids, values: Floats
 ) -> Iterator[Changes]:
     row = change = 0
-    for group, rows, changes in heads:
+    for number, rows, changes in heads:
         of_rows, of_changes = slice(row, row + rows), slice(change, change + changes)
+        row, change = row + rows, change + changes
+        if group not in (None, number):
+            continue
         if int(counts[of_rows].sum()) != changes:
             raise DamagedError("a tick that does not add up")
         places = np.repeat(np.arange(rows), counts[of_rows])
         ids = np.cumsum(series[of_changes], dtype=np.uint32)
-        yield Changes(group, times[of_rows], places, ids, values[of_changes])
-        row, change = row + rows, change + changes
+        yield Changes(number, times[of_rows], places, ids, values[of_changes])
 
 
 def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | None = None) -> dict[int, Changes]:
@@ -98,9 +109,7 @@ def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | Non
     found: dict[int, list[Changes]] = {}
     heights: dict[int, int] = {}
     for data in ticks:
-        for part in unpack(data):
-            if group is not None and part.group != group:
-                continue
+        for part in unpack(data, group):
             height = heights.get(part.group, 0)
             rows, series, values = part.rows + height, part.series, part.values
             if wanted is not None:
@@ -125,14 +134,22 @@ def _together(parts: list[Changes]) -> Changes:
     return Changes(parts[0].group, **joined)
 
 
-def laid_out(changes: Changes, series: Ids) -> Floats:
-    """float64[rows, series] of some series, in that order: each value goes on until the next change of it."""
-    order = np.argsort(series)
-    kept = np.flatnonzero(_among(changes.series, series[order]))
-    columns = order[series[order].searchsorted(changes.series[kept])]
-    height = len(changes.times)
-    source = np.zeros((height + 1, len(series)), dtype=np.intp)  # where each cell's value is, 0: nowhere
-    source[changes.rows[kept] + 1, columns] = kept + 1
-    np.maximum.accumulate(source, axis=0, out=source)  # changes stand in order of their rows
-    values: Floats = np.concatenate([[STALE], changes.values])[source[1:]]
-    return values
+class Columns:
+    """Changes as columns of values."""
+
+    def __init__(self, changes: Changes) -> None:
+        order = np.argsort(changes.series, kind="stable")  # the changes of one series stay in order of their rows
+        self._height = len(changes.times)
+        self._rows, self._values = changes.rows[order], changes.values[order]
+        self.series, self._starts = np.unique(changes.series[order], return_index=True)
+        """The series that have changes, in order."""
+        self._ends = np.append(self._starts[1:], len(order))
+
+    def of(self, series: Ids) -> Floats:
+        """float64[rows, series] of some of the series: each value goes on until the next change of it."""
+        values = np.full((self._height, len(series)), STALE)
+        for column, place in enumerate(self.series.searchsorted(series).tolist()):
+            some = slice(self._starts[place], self._ends[place])
+            rows = self._rows[some]
+            values[rows[0] :, column] = np.repeat(self._values[some], np.diff(rows, append=self._height))
+        return values

@@ -101,13 +101,14 @@ class Synchronous:
     def __init__(self, path: Path, window: Callable[[], Window]) -> None:
         self.connection = schema.open_for_writing(path)
         self.log = log.Log(self.connection)
+        self.sealer = seal.Sealer(self.connection)
         self.intake = Intake({"": window})
 
     def tick(self, t: float) -> None:
         tick = self.intake.take(t)
         if tick is not None:
             self.log.write(tick)
-            while seal.step(self.connection, self.log.generation):
+            while self.sealer.step(self.log.generation):
                 pass
 
     def restart(self) -> None:

@@ -1,0 +1,1 @@
+"""What the agent keeps in its history beside the series, and what it says of it."""
