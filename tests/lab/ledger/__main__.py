@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 from ..product import kvitals_command
+from .frames import PUBLISHERS
+from .frames import main as listen_to
 from .recording import SITUATIONS, record
 
 
@@ -18,7 +20,13 @@ def main() -> None:
     recording.add_argument("--out", type=Path, required=True, help="the folder for NAME.kvcap and NAME.truth.json")
     recording.add_argument("--kvitals", help="the command to prove instead of this checkout's")
     recording.add_argument("--messages", type=Path, help="also the publisher's messages as they came, in this file")
+    frames = commands.add_parser("frames", help="what a publisher sends, and whether the product hears it all")
+    frames.add_argument("publisher", choices=PUBLISHERS)
+    frames.add_argument("--out", type=Path, required=True, help="the folder for PUBLISHER.RANK.hex")
     args = parser.parse_args()
+    if args.command == "frames":
+        print(json.dumps(listen_to(args.publisher, args.out), indent=1))
+        return
     truth = record(args.situation, args.out, kvitals_command(args.kvitals), args.messages)
     print(json.dumps({key: value for key, value in truth.items() if key != "requests"}, indent=1))
     print(f"{len(truth['requests'])} requests")

@@ -18,14 +18,12 @@ Link = tuple[Any, tuple[int, ...]]
 """The block before, or the salt at the start of a prefix, and the tokens of the block."""
 
 
-class Chains:
-    """Subscribes to one publisher for as long as the block lasts."""
+class Frames:
+    """Subscribes to one publisher for as long as the block lasts, and keeps its messages as they come."""
 
-    def __init__(self, endpoint: str, topic: str, block: int) -> None:
-        self.block = block
+    def __init__(self, endpoint: str, topic: str) -> None:
         self.messages: list[tuple[int, bytes]] = []  # sequence and payload
         self._endpoint, self._topic = endpoint, topic.encode()
-        self._links: dict[Link, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
@@ -36,6 +34,30 @@ class Chains:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join(5)
+
+    def take(self, sequence: int, payload: bytes) -> None:
+        """One message came."""
+        self.messages.append((sequence, payload))
+
+    def _listen(self) -> None:
+        with zmq.Context() as context, context.socket(zmq.SUB) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.subscribe(self._topic)
+            socket.connect(self._endpoint)
+            while not self._stop.is_set():
+                if socket.poll(100):
+                    _, sequence, payload = socket.recv_multipart()
+                    self.take(int.from_bytes(sequence, "big"), payload)
+
+
+class Chains(Frames):
+    """Learns from them which tokens are in which block."""
+
+    def __init__(self, endpoint: str, topic: str, block: int) -> None:
+        super().__init__(endpoint, topic)
+        self.block = block
+        self._links: dict[Link, int] = {}
 
     def of(self, prompt: Sequence[int], salt: str = "") -> list[int]:
         """The hashes of a prompt's full blocks, as far as they were ever stored."""
@@ -49,19 +71,8 @@ class Chains:
             before = link
         return found
 
-    def _listen(self) -> None:
-        with zmq.Context() as context, context.socket(zmq.SUB) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RCVHWM, 0)
-            socket.subscribe(self._topic)
-            socket.connect(self._endpoint)
-            while not self._stop.is_set():
-                if socket.poll(100):
-                    _, sequence, payload = socket.recv_multipart()
-                    self.messages.append((int.from_bytes(sequence, "big"), payload))
-                    self._learn(payload)
-
-    def _learn(self, payload: bytes) -> None:
+    def take(self, sequence: int, payload: bytes) -> None:
+        super().take(sequence, payload)
         for event in msgspec.msgpack.decode(payload)[1]:
             if event["type"] != "BlockStored" or not event.get("block_size"):
                 continue

@@ -63,6 +63,8 @@ class Driver:
 
     def __init__(self, urls: Sequence[str], tell: Tell, seed: str = "ledger") -> None:
         self.calls: list[Call] = []
+        self.extras = True
+        """Whether the answer's tokens are asked for, which only vLLM knows. Without them a session has no answers."""
         self._urls = tuple(urls)
         self._tell = tell
         self._seed = seed
@@ -117,7 +119,9 @@ class Driver:
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),
-                session.post(f"{url}/v1/completions", json=_body(ask, call.salt), headers=headers) as response,
+                session.post(
+                    f"{url}/v1/completions", json=_body(ask, call.salt, self.extras), headers=headers
+                ) as response,
             ):
                 async for line in response.content:
                     if line.startswith(b"data: {"):
@@ -139,8 +143,8 @@ def _note(call: Call, event: dict[str, Any]) -> None:
         call.answer += choice.get("token_ids") or []
 
 
-def _body(ask: Ask, salt: str) -> dict[str, Any]:
-    return {
+def _body(ask: Ask, salt: str, extras: bool) -> dict[str, Any]:
+    body = {
         "model": "tiny",
         "prompt": ask.prompt,
         "max_tokens": ask.tenant.answer,
@@ -149,5 +153,7 @@ def _body(ask: Ask, salt: str) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-    } | ({"cache_salt": salt} if salt else {})
+    }
+    if extras:
+        body["return_token_ids"] = True
+    return body | ({"cache_salt": salt} if salt else {})
