@@ -22,6 +22,7 @@ from agent.config.types import (
     Agent,
     Config,
     ConfigError,
+    HistoryTable,
     Kubernetes,
     KvEventsTable,
     Mute,
@@ -54,7 +55,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
     "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "otlp_out",
-    "kv_events", "tap", "mute", "params",
+    "kv_events", "history", "tap", "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -142,6 +143,7 @@ class _Reader:
         otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
         otlp_out = self._table("[otlp_out]", data["otlp_out"], OtlpOutTable) if "otlp_out" in data else None
         kv_events = self._table("[kv_events]", data.get("kv_events", {}), KvEventsTable)
+        history = self._table("[history]", data.get("history", {}), HistoryTable)
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
@@ -152,6 +154,7 @@ class _Reader:
             or slo is None
             or tenants is None
             or kv_events is None
+            or history is None
             or tap is None
         ):
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
@@ -167,6 +170,7 @@ class _Reader:
             otlp=otlp,
             otlp_out=otlp_out,
             kv_events=kv_events,
+            history=history,
             tap=tap,
             mutes=mutes,
             params=params,

@@ -418,6 +418,25 @@ class TapTable(Struct, frozen=True, kw_only=True):
         _between("drain", self.drain, 0, 3600)
 
 
+class HistoryTable(Struct, frozen=True, kw_only=True):
+    """What is kept on disk of what was seen."""
+
+    enabled: bool = True
+    directory: Path | None = None  # where the agent keeps what outlives a restart, where it is not said
+    full: Seconds = Seconds(24 * 3600)  # with every row
+    keep: Seconds = Seconds(30 * 24 * 3600)  # in all, after `full` with a row a minute
+    max_bytes: int = 4 << 30
+    min_free_bytes: int = 1 << 30  # of the disk: with less left nothing is written
+
+    def __post_init__(self) -> None:
+        _between("full", self.full, 3600, 14 * 24 * 3600)
+        _between("keep", self.keep, self.full, 400 * 24 * 3600)
+        if not 64 << 20 <= self.max_bytes <= 1 << 44:
+            raise ValueError(f"max_bytes must be from {64 << 20} to {1 << 44}, not {self.max_bytes}")
+        if not 0 <= self.min_free_bytes <= 1 << 44:
+            raise ValueError(f"min_free_bytes must be from 0 to {1 << 44}, not {self.min_free_bytes}")
+
+
 class Mute(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
@@ -457,6 +476,7 @@ class Config(Struct, frozen=True, kw_only=True):
     otlp: Otlp | None = None
     otlp_out: OtlpOutTable | None = None
     kv_events: KvEventsTable = field(default_factory=KvEventsTable)
+    history: HistoryTable = field(default_factory=HistoryTable)
     tap: TapTable = field(default_factory=TapTable)
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
