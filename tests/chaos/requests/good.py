@@ -1,6 +1,6 @@
 """The good client: it sends requests through the tap, spans over OTLP and lines into a log, and keeps a ledger.
 
-    python -m tests.chaos.requests.good '{"tap": 1, "otlp": 2, "agent": 3, "log": "/tmp/good.jsonl"}'
+    python -m tests.chaos.requests.good '{"tap": 1, "engine": 2, "otlp": 3, "agent": 4, "log": "/tmp/good.jsonl"}'
 
 A line on its input asks how it fares, in JSON: latencies since it was asked last, and all that was sent. After `stop`
 it sends nothing more, says it once more and ends. It is a process of its own, so that what it measures is not its
@@ -43,12 +43,13 @@ def log_line(whose: str) -> bytes:
 class Good:
     """All that the good client does."""
 
-    def __init__(self, tap: int, otlp: int, agent: int, log: str) -> None:
-        self._tap, self._otlp, self._agent, self._log = tap, otlp, agent, Path(log)
+    def __init__(self, tap: int, engine: int, otlp: int, agent: int, log: str) -> None:
+        self._tap, self._engine, self._otlp, self._agent, self._log = tap, engine, otlp, agent, Path(log)
         self._stopped = False
         self.sent = {"tap": 0, "otlp": 0, "log": 0}
         self.broken: list[str] = []
         self.latencies: list[float] = []
+        self.direct: list[float] = []  # of the same requests to the engine itself, to be compared with
         self.pages: list[float] = []  # seconds of each page of the agent
         self.no_page = 0
         self.otlp_again = 0
@@ -59,6 +60,7 @@ class Good:
         ) as session:
             tasks = [
                 *(asyncio.create_task(self._stream()) for _ in range(STREAMS)),
+                asyncio.create_task(self._compare()),
                 asyncio.create_task(self._export(session)),
                 asyncio.create_task(self._write()),
             ]
@@ -73,11 +75,17 @@ class Good:
 
     def _say(self) -> None:
         now = {
-            **{"sent": self.sent, "broken": self.broken, "latencies": self.latencies, "pages": self.pages},
+            **{
+                "sent": self.sent,
+                "broken": self.broken,
+                "latencies": self.latencies,
+                "direct": self.direct,
+                "pages": self.pages,
+            },
             **{"no_page": self.no_page, "otlp_again": self.otlp_again},
         }
         print(json.dumps(now), flush=True)
-        self.broken, self.latencies, self.pages, self.no_page, self.otlp_again = [], [], [], 0, 0
+        self.broken, self.latencies, self.direct, self.pages, self.no_page, self.otlp_again = [], [], [], [], 0, 0
 
     async def _stream(self) -> None:
         connection, said = Connection(self._tap), request(BY_TAP)
@@ -91,6 +99,15 @@ class Good:
             except (OSError, EOFError) as error:
                 self.broken.append(repr(error))
             self.latencies.append(time.perf_counter() - began)
+            await asyncio.sleep(PAUSE)
+        connection.close()
+
+    async def _compare(self) -> None:
+        connection, said = Connection(self._engine), request(BY_TAP)
+        while not self._stopped:
+            began = time.perf_counter()
+            await connection.ask(said)
+            self.direct.append(time.perf_counter() - began)
             await asyncio.sleep(PAUSE)
         connection.close()
 

@@ -5,13 +5,14 @@ PEAK_MB = {"agent": 400.0, "tap": 150.0}
 50,000 names of tenants remembered, 40,000 parts waiting, and then requests of 4 MB unpacked on top."""
 
 GOOD_P99_SECONDS = 0.25
-"""Of the good client's requests through the tap, each of which the engine answers within 30 ms."""
+"""By how much the good client's p99 through the tap may be above that of the same requests to the engine itself at the
+same time: of what else the machine does, neither knows."""
 
 PAGE_BYTES = 2_000_000
 """The agent's own /metrics."""
 
-PAGE_SECONDS = 3.0
-"""How long the agent may take for that page, at worst. A Prometheus waits 10 s."""
+PAGE_SECONDS = 5.0
+"""How long the agent may take for that page, at worst: half of what a Prometheus waits for it."""
 
 RECOVER_SECONDS = 30.0
 """From the end of an attack until everything is counted and nothing is left of it."""

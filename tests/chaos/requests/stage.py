@@ -114,6 +114,7 @@ class Fared:
     sent: dict[str, int]
     broken: list[str]
     latencies: list[float]
+    direct: list[float]
     pages: list[float]
     no_page: int
     otlp_again: int
@@ -121,8 +122,16 @@ class Fared:
     @property
     def p99(self) -> float:
         """Of its requests through the tap, seconds."""
-        ordered = sorted(self.latencies)
-        return ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)] if ordered else 0.0
+        return _p99(self.latencies)
+
+    @property
+    def p99_direct(self) -> float:
+        """Of the same without the tap: what the machine and the engine make of them at that time."""
+        return _p99(self.direct)
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[min(int(len(seconds) * 0.99), len(seconds) - 1)] if seconds else 0.0
 
 
 class Stage:
@@ -143,8 +152,8 @@ class Stage:
         self._interval = interval
         self.busy_until = time.monotonic()
         """When the last attack ended."""
-        self.later: list[Callable[[], Awaitable[str]]] = []
-        """What must hold once requests have settled; each tells what did not."""
+        self.later: list[tuple[float, Callable[[], Awaitable[str]]]] = []
+        """What must hold once the requests of a moment are in records; each tells what did not."""
         self._programs: list[Program] = []
         self.engine: Program
         self.agent: Program
@@ -234,15 +243,20 @@ class Stage:
         """What stands for a tenant here, by the key that the agent made."""
         return open_tenants(TenantsTable(), self._env())[0].pseudonym(tenant)
 
+    @property
+    def settle_seconds(self) -> float:
+        """Until a request that ended is a record and counted."""
+        return SETTLE_SECONDS + 2 * self._interval + ROW_SECONDS
+
     async def quiet(self) -> None:
-        """Wait until what came before is in records and counted."""
-        seconds = SETTLE_SECONDS + 2 * self._interval + ROW_SECONDS
-        await asyncio.sleep(max(self.busy_until + seconds - time.monotonic(), 0.0))
+        """Wait until what came before is counted."""
+        await asyncio.sleep(max(self.busy_until + self.settle_seconds - time.monotonic(), 0.0))
 
     async def settled(self) -> list[str]:
-        """What did not hold of what was to hold later; it is looked at once."""
-        later, self.later = self.later, []
-        return [what for what in [await one() for one in later] if what]
+        """Look at what was to hold later, as far as it is time. What of it did not."""
+        due = [one for one in self.later if time.monotonic() - one[0] >= self.settle_seconds]
+        self.later = [one for one in self.later if one not in due]
+        return [what for what in [await check() for _, check in due] if what]
 
     async def good(self, word: str = "how") -> Fared:
         """How the good client fares; with `stop` it ends."""
@@ -252,7 +266,13 @@ class Stage:
         return Fared(**json.loads(await asyncio.wait_for(stdout.readline(), 60)))
 
     async def start_good(self) -> None:
-        told = {"tap": self.ports.tap, "otlp": self.ports.http, "agent": self.ports.agent, "log": str(self.good_log)}
+        told = {
+            "tap": self.ports.tap,
+            "engine": self.engine_port,
+            "otlp": self.ports.http,
+            "agent": self.ports.agent,
+            "log": str(self.good_log),
+        }
         command = [sys.executable, "-m", "tests.chaos.requests.good", json.dumps(told)]
         self._good = await self._start("good", command, "", pipes=True)
         assert self._good.process.stdout is not None
