@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-ledger fuzz chaos-requests lock clean
+.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-ledger bench-whatif fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ bench-requests: $(VENV)/.dev ## parts to requests, with records, tenants and ser
 
 chaos-requests: $(VENV)/.dev ## hostile clients, exporters and logs at the running agent and tap, in small; CHAOS=--full: 1 GB, 100,000 tenants
 	@$(BIN)/python -m tests.chaos.requests $(CHAOS)
+
+bench-whatif: $(VENV)/.dev ## block references replayed a second, on TRACE=file.jsonl where given
+	@$(BIN)/python -m benchmarks.whatif $(TRACE)
 
 bench-ledger: $(VENV)/.dev ## KV events from the wire through the ledger
 	@$(BIN)/python -m benchmarks.ledger

@@ -72,7 +72,7 @@ def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = tmp_path / "trace.jsonl"
     path.write_text(LINE % (1, 1) * 3)
     monkeypatch.setattr(mooncake, "MAX_REFERENCES", 5)
-    with pytest.raises(TraceError, match="jsonl:3: more than 10,000,000 requests or 5 block references"):
+    with pytest.raises(TraceError, match="jsonl:3: more than 5,000,000 requests or 5 block references"):
         read(path)
     monkeypatch.setattr(mooncake, "MAX_LINE", 20)
     with pytest.raises(TraceError, match="jsonl:1: more than"):

@@ -1,0 +1,101 @@
+"""Block references a second in what-if: each order of eviction, all LRU sizes in one pass, and the curve kept up.
+
+    python -m benchmarks.whatif [TRACE.jsonl]
+
+On the trace (default: the beginning of a real one in tests/fixtures) and on a synthetic one: two million references,
+chains of 20 blocks of conversations that are drawn by Zipf's law. CPU time of the replay alone, the trace is read
+before. Of eviction the slowest over several cache sizes; of what_if the references times the sizes tried. Exits with 1
+when one figure is below a million a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, in_order
+from kvcache.distances import stack_distances
+from kvcache.eviction import POLICIES, Policy, cache
+from kvcache.mooncake import read
+from kvcache.reuse import ReuseCurve
+from kvcache.sessions import sessions
+from kvcache.whatif import Plan, what_if
+
+BUDGET = 1_000_000
+TRACE = Path(__file__).parents[1] / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
+SHARES = (0.01, 0.1, 0.5, 1.0)
+CHAIN = 20
+HORIZON = 300.0
+
+
+def synthetic(references: int = 2_000_000, conversations: int = 200_000) -> Accesses:
+    """Requests of CHAIN blocks: a system prompt that all share, then blocks of a conversation drawn by Zipf's law."""
+    chance = np.random.default_rng(0)
+    rows = references // CHAIN
+    of = chance.zipf(1.1, size=rows) % conversations
+    block = of[:, None] * CHAIN + np.arange(CHAIN)
+    block[:, 0] = -1
+    columns = dict.fromkeys(COLUMNS, np.full(rows, UNKNOWN, dtype=np.int64))
+    columns |= {"tokens": np.full(rows, CHAIN * 16), "source": np.full(rows, SOURCES.index("trace")), "session": of}
+    return in_order(columns | {"time": np.arange(rows) / 10.0}, np.arange(rows + 1) * CHAIN, block.ravel(), 16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", nargs="?", type=Path, default=TRACE)
+    args = parser.parse_args()
+    slowest = min(_measure(args.trace.name, read(args.trace)), _measure("synthetic zipf", synthetic()))
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    print(f"slowest {slowest / 1e6:.2f} million references a second, budget {BUDGET / 1e6:.0f} million")
+    sys.exit(slowest < BUDGET)
+
+
+def _measure(name: str, accesses: Accesses) -> float:
+    blocks = len(np.unique(accesses.block))
+    sizes = [max(1, round(blocks * share)) for share in SHARES]
+    print(f"{name}: {accesses.references:,} references to {blocks:,} blocks, caches of {', '.join(map(str, sizes))}")
+    chains = np.split(accesses.block, accesses.start[1:-1])
+    rows = list(zip([c.tolist() for c in chains], accesses.time.tolist(), sessions(accesses).tolist(), strict=True))
+
+    def replay(policy: Policy, size: int) -> None:
+        held = cache(policy, size, HORIZON)
+        for chain, when, session in rows:
+            held.leading(chain)
+            held.touch(chain, when, session)
+
+    def kept_up() -> None:
+        curve = ReuseCurve(blocks)
+        for begin in range(0, len(accesses), 500):
+            curve.feed(accesses.take(np.arange(begin, min(begin + 500, len(accesses)))))
+        curve.curve()
+
+    ones = np.ones(accesses.references)
+    figures = {
+        **{
+            policy: min(_rate(accesses, lambda p=policy, s=size: replay(p, s)) for size in sizes) for policy in POLICIES
+        },  # type: ignore[misc]
+        "distances (all LRU sizes)": _rate(accesses, lambda: stack_distances(accesses.start, accesses.block, ones)),
+        "the curve kept up": _rate(accesses, kept_up),
+        "what_if, lru, 8 sizes": 8
+        * _rate(accesses, lambda: what_if(accesses, Plan((*sizes, *(s + 1 for s in sizes))))),
+        "what_if, lfu, 4 sizes": 4 * _rate(accesses, lambda: what_if(accesses, Plan(tuple(sizes), policies=("lfu",)))),
+    }
+    for what, rate in figures.items():
+        print(f"  {what:28} {rate / 1e6:6.2f} million references a second")
+    return min(figures.values())
+
+
+def _rate(accesses: Accesses, work: Callable[[], object]) -> float:
+    begun = time.process_time()
+    work()
+    return accesses.references / (time.process_time() - begun)
+
+
+if __name__ == "__main__":
+    main()
