@@ -53,17 +53,18 @@ class SeenEngines:
 
     def label(self, name: str) -> str:
         """The `engine` label of what observers call so; empty where no watched engine is meant."""
+        found = self._names.get(name)
+        if found is not None:
+            return found
         kind, _, pid = name.partition(":")
         if kind == "pid" and pid.isdigit():
             return self._processes.get(int(pid[:9]), "")
-        found = self._names.get(name)
-        if found is None:
-            found = next((self._names[one] for one in _addresses(name) if one in self._names), "")
-        return found
+        return next((self._names[one] for one in _addresses(name) if one in self._names), "")
 
     def role(self, name: str) -> str:
         """Prefill or decode; empty where that is not known."""
-        return self._engines.get(self.label(name), ({}, ""))[1] if name else ""
+        known = self._engines.get(self.label(name)) if name else None
+        return known[1] if known is not None else ""
 
     def labels(self, engine: str) -> Mapping[str, str] | None:
         """The labels of an engine's series, by its label `engine`; None for one that is not watched."""

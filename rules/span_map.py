@@ -88,14 +88,6 @@ class SpanKind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     first_token: tuple[str, ...] = ()  # names of events that mark the first token
     note: str = ""
 
-    @property
-    def attributes(self) -> frozenset[str]:
-        """All attributes that are looked at, those of tenants and sessions aside."""
-        lists = [*self.phases.values(), *self.fields.values(), *self.ids.values(), self.having, self.engine]
-        return frozenset(
-            [*(a for names in lists for a in names), *self.where, *self.matching, *self.roles, *self.aborted]
-        )
-
     def of_scope(self, scope: str) -> bool:
         """Whether spans of an instrumentation scope can be of this kind."""
         return not self.scopes or any(fnmatchcase(scope, pattern) for pattern in self.scopes)

@@ -158,7 +158,7 @@ class SpanReader:
         ids = kind.ids(span, got)
         if not ids:
             return NO_IDS
-        told, phases = self._tell(kind, got, end - start)
+        told, phases = self._tell(kind, span.attributes, end - start)
         if phases:
             told["phases"] = phases
         if said.first_token and "ttft" not in told:
@@ -181,27 +181,31 @@ class SpanReader:
             **told,
         )
 
-    def _tell(self, kind: _Kind, got: Mapping[str, Value], whole: float) -> tuple[dict[str, Any], dict[str, float]]:
+    def _tell(
+        self, kind: _Kind, attributes: Mapping[str, Any], whole: float
+    ) -> tuple[dict[str, Any], dict[str, float]]:
         """Fields and phases of a span that took `whole` seconds."""
         told: dict[str, Any] = {}
         phases: dict[str, float] = {}
         longest = whole + CLOCK_SLACK
-        for key, value in got.items():
-            use = kind.uses.get(key)
-            if use is None:
-                continue
-            target, is_phase, is_duration, convert, per, better = use
-            if better and not better.isdisjoint(got):
-                continue
-            made = convert(value)
-            if per != 1.0 and made is not None:
-                made /= per
-            if made is None or (is_duration and made > longest):
-                self.implausible += 1
-            elif is_phase:
-                phases[target] = made
-            else:
-                told[target] = made
+        for target, is_phase, is_duration, convert, mostly, keys in kind.uses:
+            for key, per in keys:
+                if key not in attributes:
+                    continue
+                holder = attributes[key]
+                value = mostly(holder) or _scalar(holder)
+                if value is None:
+                    continue
+                made = convert(value)
+                if per != 1.0 and made is not None:
+                    made /= per
+                if made is None or (is_duration and made > longest):
+                    self.implausible += 1
+                elif is_phase:
+                    phases[target] = made
+                else:
+                    told[target] = made
+                break
         if kind.said.phase:
             phases[kind.said.phase] = whole
         return told, phases
@@ -249,10 +253,10 @@ class _Kind:
         self.tenant = (*tenant_attributes, *of.tenant) if of_somebody else ()
         self.session = of.session if of_somebody else ()
         self.is_engine = of.is_engine
-        self.uses = dict(_uses(said))
+        self.uses = list(_uses(said))
         self.whose = frozenset((*self.tenant, *self.session))
-        wanted = said.attributes | self.whose
-        self._wanted = [(key, _mostly(self.uses.get(key))) for key in sorted(wanted)]
+        keys = (*(key for some in said.ids.values() for key in some), *said.having, *said.engine, *self.whose)
+        self._wanted = sorted({*keys, *said.where, *said.matching, *said.roles, *said.aborted})
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
@@ -268,13 +272,14 @@ class _Kind:
         return self._pattern is None or self._pattern.fullmatch(span.name[:MAX_NAME]) is not None
 
     def look(self, span: Span) -> dict[str, Value] | None:
-        """The attributes that matter, of a list its first entry; None where the span is of another kind."""
+        """The attributes that tell what the span is and whose, of a list its first entry; None where it is of another
+        kind."""
         got: dict[str, Value] = {}
         attributes = span.attributes
-        for key, mostly in self._wanted:
+        for key in self._wanted:
             if key in attributes:
                 holder = attributes[key]
-                value = mostly(holder) or _scalar(holder)
+                value = holder.string_value or _scalar(holder)
                 if value is not None:
                     got[key] = value
         return got if not self._conditional or self._holds(got) else None
@@ -330,31 +335,27 @@ class _Kind:
 
 
 class _Use(NamedTuple):
-    """What one attribute is for."""
+    """What attributes are for."""
 
     target: str  # a field of the part, or a phase
     is_phase: bool
     is_duration: bool
     convert: Callable[[Value], Any]
-    per: float  # what a second is in it
-    better: frozenset[str]  # attributes that come before it
+    mostly: Callable[[Any], Value]  # reads what it most often is; what is not set is empty or 0
+    keys: tuple[tuple[str, float], ...]  # attributes, of which the first counts, and what a second is in each
 
 
-def _uses(said: SpanKind) -> Iterator[tuple[str, _Use]]:
+def _uses(said: SpanKind) -> Iterator[_Use]:
     for targets, is_phase in ((said.fields, False), (said.phases, True)):
         for target, keys in targets.items():
             is_duration = is_phase or target in _DURATIONS
-            convert = _seconds if is_phase else _CONVERTERS[target]
-            for i, key in enumerate(keys):
-                per = 1000.0 if key in said.milliseconds else 1.0
-                yield key, _Use(target, is_phase, is_duration, convert, per, frozenset(keys[:i]))
+            convert: Callable[[Value], Any] = _seconds if is_phase else _CONVERTERS[target]
+            mostly = _double if convert is _seconds else _int if convert is _count else _string
+            scales = tuple((key, 1000.0 if key in said.milliseconds else 1.0) for key in keys)
+            yield _Use(target, is_phase, is_duration, convert, mostly, scales)
 
 
-def _mostly(use: _Use | None) -> Callable[[Any], Value]:
-    """Reads what an attribute most often is: what is not set is empty or 0, and is then looked at thoroughly."""
-    if use is None or use.convert not in (_seconds, _count):
-        return attrgetter("string_value")
-    return attrgetter("double_value" if use.convert is _seconds else "int_value")
+_double, _int, _string = attrgetter("double_value"), attrgetter("int_value"), attrgetter("string_value")
 
 
 def _scalar(holder: Any) -> Value | None:
