@@ -10,7 +10,7 @@ from importlib.metadata import version
 from agent.config import ConfigError
 from series.capture import CaptureError
 from series.promql import PromQLError
-from ui.cli import check, compare, record, replay, rules, run, tap, trace, triage
+from ui.cli import check, compare, curve, record, replay, rules, run, tap, trace, triage, whatif
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
 from ui.live import AgentError
 from ui.recorded import RecordingError
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (triage, trace, compare, check, run, record, replay, tap, rules):
+    for module in (triage, trace, compare, whatif, curve, check, run, record, replay, tap, rules):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)
     return top

@@ -1,0 +1,164 @@
+"""`kvitals whatif` and `kvitals curve` as a user would type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnoser.whatif import base_of, worth
+from kvcache.whatif import Row
+from ui.cli.main import main
+
+TRACE = str(Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert isinstance(stop.value.code, int)
+    out = capsys.readouterr()
+    return stop.value.code, out.out, out.err
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    code, out, _ = run(capsys, *arguments, "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_rows_are_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(
+        capsys,
+        "whatif",
+        "--trace",
+        TRACE,
+        "--capacity",
+        "500,2x,1024000t,inf",
+        "--today",
+        "4000",
+        "--policy",
+        "lru,fifo",
+    )
+    assert [row["capacity_blocks"] for row in rows] == [500, 8000, 2000, None] * 2
+    assert {row["policy"] for row in rows} == {"lru", "fifo"}
+    assert rows[1] | {"prefill_saved": 0} == {
+        "policy": "lru",
+        "routing": "round-robin",
+        "nodes": 1,
+        "capacity_blocks": 8000,
+        "block_size": 512,
+        "sample_rate": 1.0,
+        "seed": 0,
+        "token_hit_rate": 0.174903,
+        "block_hit_rate": 0.171982,
+        "host_token_hit_rate": None,
+        "prefill_tokens": 17311958,
+        "load_max_over_mean": 1.0,
+        "error": 0.0,
+        "observed": 1.0,
+        "prefill_saved": 0,
+        "seconds_saved": None,
+        "ttft_change": None,
+    }
+
+
+def test_gains_are_against_today(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(capsys, "whatif", "--trace", TRACE, "--today", "4000", "--prefill-rate", "1000")
+    assert [row["capacity_blocks"] for row in rows] == [4000, 8000, None]
+    today, double, _ = rows
+    assert (today["prefill_saved"], today["ttft_change"]) == (0.0, 0.0)
+    h1, h2 = today["token_hit_rate"], double["token_hit_rate"]
+    assert double["prefill_saved"] == pytest.approx((h2 - h1) / (1 - h1), abs=1e-5)
+    assert double["seconds_saved"] == pytest.approx((today["prefill_tokens"] - double["prefill_tokens"]) / 1000)
+    assert double["ttft_change"] == pytest.approx(-double["seconds_saved"] / 1500, abs=1e-5)
+
+
+def test_the_table_keeps_its_figures_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    options = "--capacity 4000 --nodes 2 --routing round-robin,sticky,prefix,pooled --host-tier 4000 --sample 0.5"
+    code, out, _ = run(capsys, "whatif", "--trace", TRACE, *options.split(), "--prefill-rate", "9000")
+    assert code == 0
+    assert "…" not in out
+    for word in (
+        "round-robin",
+        "pooled",
+        "in host",
+        "TTFT",
+        "busiest",
+        "observed: 100%",
+        "may be off by more than chance",
+    ):
+        assert word in out
+
+
+def test_the_curve_shows_how_much_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "curve", "--trace", TRACE, "--today", "8000")
+    assert code == 0
+    assert "17.49%  today" in out
+    assert "90% of what is attainable (26.99%) takes some" in out
+    assert "Today's 8,000 blocks reach 65% of it." in out
+    points = rows_of(capsys, "curve", "--trace", TRACE, "--sample", "0.2", "--seed", "3")
+    rates = [point["token_hit_rate"] for point in points]
+    assert rates == sorted(rates)
+    assert points[-1]["capacity_blocks"] is None
+    assert points[-1]["token_hit_rate"] == 0.269949
+    assert all(point["error"] > 0 for point in points if 1000 <= (point["capacity_blocks"] or 0) <= 16000)
+
+
+def test_a_trace_without_reuse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 600, "hash_ids": [1, 2]}\n')
+    code, out, _ = run(capsys, "curve", "--trace", str(path))
+    assert code == 0
+    assert "no cache would hit anything" in out
+    path.write_text('{"timestamp": 0, "input_length": 6, "hash_ids": []}\n')
+    code, _, said = run(capsys, "curve", "--trace", str(path))
+    assert code == 2
+    assert "there is no block in these accesses" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--capacity 2x", "today's capacity is not known; give it with --today BLOCKS"),
+        ("", "say what to try"),
+        ("--capacity 0", "--capacity 0: not a capacity"),
+        ("--capacity 1e30", "not a capacity"),
+        ("--capacity 5,,6", "not a capacity"),
+        ("--capacity 100t", "not a capacity of a block or more"),
+        ("--capacity 9 --today none", "--today none: not a capacity"),
+        ("--capacity 9 --policy mru", "--policy mru: write some of lru, lfu, fifo, priority"),
+        ("--capacity 9 --routing random", "--routing random: write some of round-robin"),
+        ("--capacity 9 --nodes 0", "--nodes: 0 nodes: write 1 to 1024"),
+        ("--capacity 9 --sample 2", "--sample: a sample of 2"),
+        ("--capacity 9 --sample 0.0001", "tell too little"),
+        ("--capacity 9 --prefill-rate -1", "--prefill-rate -1: write prompt tokens a second"),
+        ("--capacity 9 --horizon soon", "--horizon: `soon` is not a time"),
+        ("--capacity 9 --block-size 0", "a block has at least one"),
+        ("--capacity " + ",".join(map(str, range(1, 1100))), "more than 1000 rows"),
+    ],
+)
+def test_bad_use_is_told(capsys: pytest.CaptureFixture[str], options: str, told: str) -> None:
+    code, out, said = run(capsys, "whatif", "--trace", TRACE, *options.split())
+    assert code == 2
+    assert out == ""
+    assert told in said
+
+
+def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = run(capsys, "curve", "--trace", "/nowhere/trace.jsonl")
+    assert code == 2
+    assert "/nowhere/trace.jsonl: No such file or directory" in said
+
+
+def test_nothing_to_save_is_not_a_share() -> None:
+    nothing = Row("lru", "pooled", 1, 5, 16, 1.0, 0, 1.0, 1.0, None, 0, 1.0, 0.0)
+    assert base_of([nothing], None) is nothing
+    assert worth(nothing, nothing, 3, None).prefill_saved is None

@@ -1,0 +1,113 @@
+"""`kvitals curve`: the hit rate that each size of cache would have had."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from kvcache.whatif import Plan, Row
+from ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
+
+PER_OCTAVE = 8
+MOST_LINES = 12
+WIDTH = 32
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "curve",
+        help="the hit rate that each size of cache would have had",
+        description="The hit rate of one LRU cache against its size, from recorded accesses, and how much is enough.",
+    )
+    add_subject_options(parser)
+    parser.add_argument("--json", action="store_true", help="the points as JSON")
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    of = subject(args)
+    rows = replayed(of, Plan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
+    if args.json:
+        print("[\n" + ",\n".join(json.dumps(_point(row, of)) for row in rows) + "\n]")
+        return 0
+    console = Console(highlight=False)
+    head(of, console)
+    for line in plot(rows, of.today):
+        console.print(line)
+    console.print()
+    for sentence in _enough(rows, of):
+        console.print(sentence)
+    return 0
+
+
+def plot(rows: Sequence[Row], today: int | None) -> list[Text]:
+    """A bar for each size, twice the one before, for today's and for an endless cache; `rows` are as `replayed`."""
+    doubled = [row for row in rows if row.capacity_blocks is not None and row.capacity_blocks.bit_count() == 1]
+    shown = {row.capacity_blocks for row in doubled[-MOST_LINES:]} | {today, None}
+    top = max(rows[-1].token_hit_rate, 1e-9)
+    lines = [Text(f"{'blocks':>14} {'tokens':>9}   tokens hit", style="bold")]
+    for row in (row for row in rows if row.capacity_blocks in shown):
+        blocks, tokens = "endless", ""
+        if row.capacity_blocks is not None:
+            blocks, tokens = f"{row.capacity_blocks:,}", short(row.capacity_blocks * row.block_size)
+        here = row.capacity_blocks is not None and row.capacity_blocks == today
+        line = Text(f"{blocks:>14} {tokens:>9}   ")
+        line.append(f"{_bar(row.token_hit_rate / top)} ", style="bold" if here else "cyan")
+        line.append(f"{row.token_hit_rate:.2%}" + (f" ± {row.error:.2%}" if row.sample_rate < 1 else ""))
+        lines.append(line.append("  today", style="bold") if here else line)
+    return lines
+
+
+def _capacities(of: Subject) -> tuple[int | None, ...]:
+    """Sizes evenly spaced by ratio, powers of two among them, up to all blocks that there are; today's; endless."""
+    blocks = len(np.unique(of.accesses.block))
+    steps = range(math.floor(PER_OCTAVE * math.log2(max(blocks, 1))) + 1)
+    sizes = {round(2 ** (step / PER_OCTAVE)) for step in steps} | ({of.today} if of.today is not None else set())
+    return (*sorted(sizes), None)
+
+
+def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
+    """How much memory is enough, and what today's misses."""
+    attainable = rows[-1].token_hit_rate
+    if not attainable:
+        return ["No prompt begins as an earlier one did: no cache would hit anything."]
+    sizes = [row for row in rows if row.capacity_blocks is not None]
+    told = []
+    for share in (0.5, 0.9):
+        least = next((row.capacity_blocks for row in sizes if row.token_hit_rate >= share * attainable), None)
+        if least is not None:
+            tokens = short(least * of.accesses.block_size)
+            told.append(
+                f"{share:.0%} of what is attainable ({attainable:.2%}) takes some {least:,} blocks, {tokens} tokens."
+            )
+    told += [
+        f"Today's {row.capacity_blocks:,} blocks reach {row.token_hit_rate / attainable:.0%} of it."
+        for row in sizes
+        if row.capacity_blocks == of.today
+    ]
+    return told
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * WIDTH * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _point(row: Row, of: Subject) -> dict[str, Any]:
+    return {
+        "capacity_blocks": row.capacity_blocks,
+        "block_size": row.block_size,
+        "sample_rate": row.sample_rate,
+        "seed": row.seed,
+        "token_hit_rate": round(row.token_hit_rate, 6),
+        "error": round(row.error, 6),
+        "observed": of.accesses.observed,
+    }

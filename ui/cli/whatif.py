@@ -1,0 +1,287 @@
+"""`kvitals whatif`: what other memory, routing or eviction would have made of recorded accesses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from diagnoser.whatif import Worth, base_of, worth
+from kvcache.accesses import Accesses
+from kvcache.eviction import POLICIES
+from kvcache.mooncake import BLOCK_SIZE, TraceError, read
+from kvcache.routing import ROUTINGS
+from kvcache.sampling import SampleError
+from kvcache.whatif import Plan, Row, what_if
+from ui.cli.common import UsageError, parse_duration, status_console
+
+MAX_ROWS = 1000
+MAX_BLOCKS = 10**12
+_WIDEST = 200  # columns; a table wider than the terminal runs over rather than lose its figures
+
+DESCRIPTION = """\
+Replays recorded block accesses with other memory, routing or eviction, and says what would have hit.
+
+capacities are of one node, as blocks (1953), tokens (3000000t), a multiple of today's (2x, which is what FP8 instead of
+16-bit KV brings) or endless (inf).
+
+routings      round-robin; least-loaded (fewest prompt tokens not worked off yet); sticky (by a hash of the session,
+              guessed from the prompts' beginnings where unknown); prefix (the node that holds most of the prompt,
+              within a load cap); pooled (one cache with the memory of all nodes)
+policies      lru, lfu, fifo; priority (lru, but blocks of active sessions leave last)
+"""
+
+Name = TypeVar("Name", bound=str)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What to replay: accesses, what they are of, and the blocks that one node has today if that is known."""
+
+    accesses: Accesses
+    title: str
+    today: int | None
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "whatif",
+        help="what other memory, routing or eviction would bring",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_subject_options(parser)
+    parser.add_argument("--capacity", metavar="LIST", help="capacities to try (1x,2x,inf where today's is known)")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes to route over (1)")
+    parser.add_argument("--routing", default="round-robin", metavar="LIST", help=f"{', '.join(ROUTINGS)} (round-robin)")
+    parser.add_argument("--policy", default="lru", metavar="LIST", help=f"{', '.join(POLICIES)} (lru)")
+    parser.add_argument(
+        "--host-tier", metavar="SIZE", help="a second tier in each node's host memory: blocks or tokens"
+    )
+    parser.add_argument(
+        "--horizon", default="5m", metavar="TIME", help="priority: how long a session stays active (5m)"
+    )
+    parser.add_argument(
+        "--prefill-rate", type=float, metavar="TOKENS", help="prompt tokens that a node computes in a second, for times"
+    )
+    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    parser.set_defaults(do=do)
+
+
+def add_subject_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that replays accesses."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
+    parser.add_argument(
+        "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
+    )
+    parser.add_argument(
+        "--today", metavar="SIZE", help="what one node has today, in blocks or tokens (58594, 30000000t)"
+    )
+    parser.add_argument(
+        "--sample", type=float, default=1.0, metavar="SHARE", help="look at this share of blocks only (1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
+
+
+def subject(args: argparse.Namespace) -> Subject:
+    """What the options name. Raises UsageError."""
+    try:
+        accesses = read(args.trace, args.block_size)
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    today = parse_size(args.today, accesses.block_size, "--today") if args.today is not None else None
+    return Subject(accesses, str(args.trace), today)
+
+
+def do(args: argparse.Namespace) -> int:
+    of = subject(args)
+    rows = replayed(of, _plan(args, of))
+    base = base_of(rows, of.today)
+    worths = [worth(row, base, len(of.accesses), args.prefill_rate) for row in rows]
+    if args.json:
+        print(_json(rows, worths, of))
+        return 0
+    console = Console(highlight=False)
+    head(of, console)
+    table = _table(rows, worths, base)
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(highlight=False, width=max(console.width, needed)).print(table)
+    _foot(rows, base, args, console)
+    return 0
+
+
+def replayed(of: Subject, plan: Plan) -> list[Row]:
+    """The rows of a plan. Raises UsageError."""
+    try:
+        with status_console().status("replaying"):
+            return what_if(of.accesses, plan)
+    except SampleError as error:
+        raise UsageError(f"--sample: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{of.title}: {error}") from error
+
+
+def _plan(args: argparse.Namespace, of: Subject) -> Plan:
+    if args.capacity is None and of.today is None:
+        raise UsageError("say what to try: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
+    if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
+        raise UsageError(f"--prefill-rate {args.prefill_rate:g}: write prompt tokens a second, above 0")
+    capacities = [parse_capacity(text, of) for text in (args.capacity or "1x,2x,inf").split(",")]
+    routings, policies = _names(args.routing, ROUTINGS, "--routing"), _names(args.policy, POLICIES, "--policy")
+    if len(capacities) * len(routings) * len(policies) > MAX_ROWS:
+        raise UsageError(f"that makes more than {MAX_ROWS} rows: try fewer capacities, routings or policies at once")
+    try:
+        return Plan(
+            capacities=tuple(dict.fromkeys(capacities)),
+            nodes=args.nodes,
+            routings=routings,
+            policies=policies,
+            rate=args.sample,
+            seed=args.seed,
+            host_blocks=0
+            if args.host_tier is None
+            else parse_size(args.host_tier, of.accesses.block_size, "--host-tier"),
+            horizon=parse_duration(args.horizon, "--horizon"),
+            prefill_rate=args.prefill_rate,
+        )
+    except ValueError as error:
+        raise UsageError(f"--nodes: {error}") from error
+
+
+def parse_capacity(text: str, of: Subject) -> int | None:
+    """Blocks of a node; None for `inf`. Raises UsageError."""
+    text = text.strip()
+    if text == "inf":
+        return None
+    if not text.endswith("x"):
+        return parse_size(text, of.accesses.block_size, "--capacity")
+    if of.today is None:
+        raise UsageError(f"--capacity {text}: today's capacity is not known; give it with --today BLOCKS")
+    return _whole(text.removesuffix("x"), of.today, f"--capacity {text}")
+
+
+def parse_size(text: str, block_size: int, option: str) -> int:
+    """`1953` blocks or `3000000t` tokens as whole blocks. Raises UsageError."""
+    tokens = text.endswith("t")
+    return _whole(text.removesuffix("t"), 1 / block_size if tokens else 1, f"{option} {text}")
+
+
+def _whole(text: str, of: float, where: str) -> int:
+    try:
+        blocks = math.floor(float(text) * of + 1e-9)
+    except (ValueError, OverflowError):
+        blocks = 0
+    if not 1 <= blocks <= MAX_BLOCKS:
+        raise UsageError(
+            f"{where}: not a capacity of a block or more; write blocks (1953), tokens (3000000t), 2x or inf"
+        )
+    return blocks
+
+
+def _names(text: str, known: Sequence[Name], option: str) -> tuple[Name, ...]:
+    chosen = dict.fromkeys(name.strip() for name in text.split(","))
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"{option} {name}: write some of {', '.join(known)}")
+    return tuple(name for name in chosen if name in known)  # type: ignore[misc]
+
+
+def _json(rows: Sequence[Row], worths: Sequence[Worth], of: Subject) -> str:
+    told = [
+        {
+            name: _rounded(value)
+            for name, value in (asdict(row) | {"observed": of.accesses.observed} | asdict(gain)).items()
+        }
+        for row, gain in zip(rows, worths, strict=True)
+    ]
+    return "[\n" + ",\n".join(json.dumps(row) for row in told) + "\n]"
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def head(of: Subject, console: Console) -> None:
+    """What was replayed, and how much of all there was that is."""
+    accesses = of.accesses
+    lasted = float(accesses.time[-1] - accesses.time[0])
+    console.print(of.title, style="bold", markup=False, soft_wrap=True)
+    console.print(
+        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
+        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up",
+        soft_wrap=True,
+    )
+    share = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
+    console.print(
+        f"observed: {share} of look-ups ({accesses.learned or 'nothing is known of the rest'})",
+        style="dim",
+        soft_wrap=True,
+    )
+    console.print()
+
+
+def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
+    sampled, host = any(row.sample_rate < 1 for row in rows), any(row.host_token_hit_rate is not None for row in rows)
+    timed = any(gain.seconds_saved is not None for gain in worths)
+    columns: list[tuple[str, bool, Callable[[Row, Worth], str]]] = [
+        ("routing", rows[0].nodes > 1, lambda row, _: row.routing),
+        ("policy", True, lambda row, _: row.policy),
+        ("blocks", True, lambda row, _: "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"),
+        ("hit", True, lambda row, _: f"{row.token_hit_rate:.2%}"),
+        ("±", sampled, lambda row, _: f"{row.error:.2%}"),
+        ("in host", host, lambda row, _: f"{row.host_token_hit_rate or 0:.2%}"),
+        ("to prefill", True, lambda row, _: short(row.prefill_tokens)),
+        ("saved", len(rows) > 1, lambda row, gain: "base" if row is base else _change(gain.prefill_saved)),
+        ("seconds", timed, lambda _, gain: f"{gain.seconds_saved or 0:+,.0f}"),
+        ("TTFT", timed, lambda _, gain: f"{1000 * (gain.ttft_change or 0):+,.0f} ms"),
+        ("busiest", rows[0].nodes > 1, lambda row, _: f"{row.load_max_over_mean:.2f}"),
+    ]
+    shown = [(title, cell) for title, wanted, cell in columns if wanted]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title, _ in shown:
+        table.add_column(title, justify="left" if title in ("routing", "policy") else "right", no_wrap=True)
+    for row, gain in zip(rows, worths, strict=True):
+        style = "bold" if row is base else ""
+        table.add_row(*(cell(row, gain) for _, cell in shown), style=style)
+    return table
+
+
+def _foot(rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
+    notes = ["hit: of prompt tokens; blocks: of one node"]
+    if base.nodes > 1:
+        notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")
+    if len(rows) > 1:
+        notes.append("saved: the share of the base's prefill work, and of its GPU-hours, that is not done any more")
+    if args.prefill_rate is not None:
+        notes.append("seconds saved, and TTFT on average, are of prefill alone; shorter queues bring more")
+    if args.sample < 1:
+        notes.append("±: two standard errors of the sample's chance")
+    if args.sample < 1 and any(row.policy != "lru" or row.routing == "prefix" for row in rows):
+        notes.append(
+            "a sampled lfu, fifo, priority or prefix routing is a small model and may be off by more than chance"
+        )
+    if any(row.routing == "pooled" for row in rows) and base.nodes > 1:
+        notes.append(f"pooled: the memory of all {base.nodes} nodes in one cache")
+    console.print()
+    for note in notes:
+        console.print(note, style="dim", soft_wrap=True)
+
+
+def _change(share: float | None) -> str:
+    return "" if share is None else f"{share:+.1%}"
+
+
+def short(count: float) -> str:
+    """A count to three or four places: `21.0 M`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
