@@ -20,7 +20,7 @@ CHOICES_SECONDS = 0.001
 """Choices and prompts of one request begin at the same moment by the engine's clock."""
 
 
-def separate(parts: list[RequestPart]) -> list[list[RequestPart]]:
+def separate(parts: Sequence[RequestPart]) -> Sequence[Sequence[RequestPart]]:
     """Parts that are linked with each other, by request."""
     clients = engines = 0
     for part in parts:

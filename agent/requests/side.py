@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from agent.gauge_rows import GaugeRows
@@ -84,7 +84,7 @@ class RequestSide:
             t, {Labels({**self._labels, **one, METRIC_NAME: "kvitals_tenant_class"}): 1.0 for one in named}
         )
 
-    def _give(self, parts: list[RequestPart], whole: bool) -> None:
+    def _give(self, parts: Sequence[RequestPart], whole: bool) -> None:
         record: RequestRecord = self._assembly.record(parts, whole)
         self.store.add(record)
         self._families.add(record)

@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.separate import separate
 
@@ -40,7 +42,7 @@ MAX_GONE = 50_000
 MAX_KNOWN = 1_000
 CLOCK_BACK_SECONDS = 60.0
 
-Give = Callable[[list[RequestPart], bool], None]
+Give = Callable[[Sequence[RequestPart], bool], None]
 """Takes the parts of one request, and whether it was done by itself and not pushed out."""
 
 
@@ -58,19 +60,16 @@ class Limits:
 LIMITS = Limits()
 
 
-class _Open:
-    """A request that parts may still come for."""
+class _Open(Struct, eq=False, gc=False):
+    """A request that parts may still come for. Tens of thousands wait, in no cycle, so the collector need not look."""
 
-    __slots__ = ("alone", "first", "into", "keys", "last", "parts", "traces")
-
-    def __init__(self, t: float, part: RequestPart, keys: list[str], trace: str) -> None:
-        self.parts = [part]
-        self.keys = keys  # ids and spans by which it is found
-        self.traces: tuple[str, ...] = (trace,) if trace else ()
-        self.first = t
-        self.last = t
-        self.alone = False  # its trace has several requests, so the trace says nothing
-        self.into: _Open | None = None  # the one that it became part of
+    parts: tuple[RequestPart, ...]
+    keys: tuple[str, ...]  # ids and spans by which it is found
+    traces: tuple[str, ...]
+    first: float
+    last: float
+    alone: bool = False  # its trace has several requests, so the trace says nothing
+    into: _Open | None = None  # the one that it became part of
 
 
 _Gone = tuple[float, bool, tuple[str, ...]]
@@ -168,8 +167,8 @@ class Stitcher:
                 self.dropped["duplicate"] += 1
                 return
             self._touch(one)
-            one.parts.append(part)
-            one.keys += keys
+            one.parts += (part,)
+            one.keys += tuple(keys)
             if trace and trace not in one.traces:
                 one.traces = (*one.traces, trace)
         else:
@@ -177,7 +176,7 @@ class Stitcher:
             if reason:
                 self.dropped[reason] += 1
                 return
-            one = _Open(self._now, part, keys, trace)
+            one = _Open((part,), tuple(keys), (trace,) if trace else (), self._now, self._now)
             self._active[one] = None
         for key in keys:
             by[key] = one
@@ -200,7 +199,7 @@ class Stitcher:
                 one.traces = tuple(dict.fromkeys(one.traces + other.traces))
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
-                other.parts, other.into = [], one
+                other.parts, other.into = (), one
                 self._active.pop(other, None)
                 self._held.pop(other, None)
         return one
