@@ -50,7 +50,7 @@ record: lab ## record the incidents that ship, anew
 	  rm -f ui/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out ui/demo || exit 1; done
 
 bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
-	@$(BIN)/python -m benchmarks.scrape && $(BIN)/python -m benchmarks.agent --seconds 120
+	@over=0; for one in scrape 'agent --seconds 120' requests; do $(BIN)/python -m benchmarks.$$one || over=1; done; exit $$over
 
 bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECONDS (600)
 	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
@@ -65,7 +65,7 @@ bench-tap: $(VENV)/.dev ## what the tap adds to requests, beside nginx where it 
 bench-otlp: $(VENV)/.dev ## spans to parts of requests, directly and over gRPC and HTTP
 	@$(BIN)/python -m benchmarks.otlp
 
-bench-requests: $(VENV)/.dev ## parts to requests, with records, tenants and series
+bench-requests: $(VENV)/.dev ## spans to requests, from bytes to records, tenants and series
 	@$(BIN)/python -m benchmarks.requests
 
 chaos-requests: $(VENV)/.dev ## hostile clients, exporters and logs at the running agent and tap, in small; CHAOS=--full: 1 GB, 100,000 tenants

@@ -8,8 +8,8 @@ that they take in the agent: read to parts, written down as a capture's records 
 those kept and counted by tenant, engine and phase, a row of series every second and the slow tail explained every 30
 seconds. "with the tap" has the tap's part around each span, as `kvitals tap` posts it.
 
-Beside it what nobody in Python can do without: the same bytes unpacked by OpenTelemetry's own generated code and each
-attribute read once. That keeps nothing and makes no requests. Exits with 1 when fewer than 40,000 spans a second of a
+Beside it a receiver as one writes it first: the same bytes unpacked by OpenTelemetry's own generated code and each
+attribute read once. It keeps nothing and makes no requests. Exits with 1 when fewer than 40,000 spans a second of a
 core become records.
 """
 
