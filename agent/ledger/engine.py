@@ -128,12 +128,11 @@ class EngineLedger:
 
     def advance(self, t: float, expects: bool) -> None:
         """It is `t` now: give out what is settled by then. expects: records of requests are to be expected."""
-        for _ in range(len(self._records)):
-            record = self._records.popleft()
-            if record.end + AFTER_SECONDS <= t:
+        due = [record for record in self._records if record.end + AFTER_SECONDS <= t]
+        if due:
+            self._records = deque(record for record in self._records if record.end + AFTER_SECONDS > t)
+            for record in sorted(due, key=_first_token):
                 self._join(record)
-            else:
-                self._records.append(record)
         patience = RECORD_SECONDS if expects else QUIET_SECONDS
         for access in self._waiting.all():
             if access.last < t - patience or (not expects and access.at < t - LONG_SECONDS):
@@ -251,7 +250,7 @@ class EngineLedger:
         if wanted is None:
             self._miss("no_prompt")
             return
-        match = self._waiting.match(wanted, record.session)
+        match = self._waiting.match(wanted, record.session, lambda access: self._affinity(access, record))
         if match is not None:
             self._over(match.access, wanted)
             self._settle(match.access, record, wanted, match.confidence)
@@ -264,6 +263,16 @@ class EngineLedger:
             self._settle(later, record, wanted, 1.0)
             return
         self._stored_nothing(record, wanted)
+
+    def _affinity(self, access: Access, record: RequestRecord) -> int:
+        """How much what an access found has to do with a request's session and tenant, as far as these are known. What
+        goes on from a session's last blocks is that session's, and a prefix that one tenant alone used is that one's.
+        """
+        path = self._main.path(access.run)
+        if record.session and self._sessions.get(record.session) in path:
+            return 3
+        owners = {run.tenant for run in path if run.tenant}
+        return 2 if record.tenant in owners else 0 if owners else 1
 
     def _stored_nothing(self, record: RequestRecord, wanted: Asked) -> None:
         """A request of which no store is known: what its session looked up before begins as its prompt does."""
@@ -404,3 +413,7 @@ class EngineLedger:
         if tally is None:
             tally = self.tallies[medium] = Tally()
         return tally
+
+
+def _first_token(record: RequestRecord) -> float:
+    return record.start + record.ttft if record.ttft is not None else record.end

@@ -8,6 +8,7 @@ its own. Where several fit, each is as likely.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.ledger.accesses import Access
@@ -15,6 +16,9 @@ from agent.requests.record import RequestRecord
 
 SLACK = 0.5
 """Seconds by which an engine's events and a request's observer may differ: a step and their clocks."""
+
+SAME_STEP = 0.0005
+"""Seconds within which an engine tells the first tokens of one step."""
 
 MAX_PAST = 1_024
 """Accesses that were settled last, in which another request's stores may be found yet."""
@@ -29,7 +33,8 @@ class Asked:
 
     low: float  # its first store is between these
     high: float
-    expected: float
+    expected: float  # when the last store of its prompt was told, or a little later
+    is_exact: bool  # the engine itself said so
     hits: tuple[int, ...]  # blocks that it may have found here; empty: not told
     blocks: int  # whole ones of its prompt
     until: int | None  # blocks from the root that it can have filled, with what it generated; None: not told
@@ -44,6 +49,16 @@ class Asked:
         first = int(access.marks[1]) if len(access.marks) else _end(access)
         return first <= self.blocks
 
+    def away(self, access: Access) -> float:
+        """Seconds from when the access told the last blocks of the prompt to when the request had its first token. An
+        engine tells its blocks before, so the other way round counts ten times."""
+        told = access.at
+        for i in range(0, len(access.marks), 2):
+            if access.marks[i + 1] >= self.blocks:
+                break
+            told = access.marks[i]
+        return max(self.expected - told, 10.0 * (told - self.expected))
+
     def ends(self, access: Access) -> bool:
         """Whether one of its stores ends where the prompt's whole blocks do."""
         if access.prompt == self.blocks or _end(access) == self.blocks:
@@ -55,14 +70,27 @@ def asked(record: RequestRecord, tokens: int) -> Asked | None:
     """What a record asks for, with blocks of that many tokens; None where it does not tell its prompt."""
     if record.prompt_tokens is None:
         return None
-    first = record.start + record.ttft if record.ttft is not None else record.end
+    prefill = next((p for p in record.phases if p.name == "prefill" and p.start is not None), None)
+    is_exact = prefill is not None and prefill.seconds is not None and prefill.source == "measured"
+    if is_exact and prefill is not None:
+        first = (prefill.start or 0.0) + (prefill.seconds or 0.0)
+    else:
+        first = record.start + record.ttft if record.ttft is not None else record.end
     hits: tuple[int, ...] = ()
     if record.cached_tokens is not None:
         here = max(record.cached_tokens - (record.external_tokens or 0), 0)
         hits = tuple(dict.fromkeys((record.cached_tokens // tokens, here // tokens)))
     until = None if record.output_tokens is None else (record.prompt_tokens + record.output_tokens) // tokens
-    blocks = record.prompt_tokens // tokens
-    return Asked(record.start - SLACK, first + SLACK, first, hits, blocks, until, record.end)
+    return Asked(
+        low=record.start - SLACK,
+        high=first + SLACK,
+        expected=first,
+        is_exact=is_exact,
+        hits=hits,
+        blocks=record.prompt_tokens // tokens,
+        until=until,
+        end=record.end,
+    )
 
 
 @dataclass(frozen=True)
@@ -107,8 +135,8 @@ class Waiting:
         if access.marks:
             self._past.append(access)
 
-    def match(self, wanted: Asked, session: str) -> Match | None:
-        """The access that fits best."""
+    def match(self, wanted: Asked, session: str, affinity: Callable[[Access], int]) -> Match | None:
+        """The access that fits best. affinity: how much what it found has to do with who asks."""
         if wanted.hits:
             found = [access for hits in wanted.hits for access in self._by_hits.get(hits, ()) if wanted.fits(access)]
         else:
@@ -118,7 +146,13 @@ class Waiting:
             found = better or found
         if not found:
             return None
-        return Match(min(found, key=lambda access: abs(access.at - wanted.expected)), 1.0 / len(found))
+        away = {access: wanted.away(access) for access in found}
+        if wanted.is_exact:
+            found = [access for access in found if away[access] <= min(away.values()) + SAME_STEP]
+        if len(found) > 1:
+            near = [affinity(access) for access in found]
+            found = [access for access, how in zip(found, near, strict=True) if how == max(near)]
+        return Match(min(found, key=away.__getitem__), 1.0 / len(found))
 
     def behind(self, access: Access, wanted: Asked) -> Access | None:
         """One that begins where an access ends, and may be what that request generated."""

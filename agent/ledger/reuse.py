@@ -1,0 +1,156 @@
+"""Reuse curves of a node's engines, of all of them together and of the tenants with most traffic, kept up.
+
+Curves want look-ups in the order of their times, and these become known in the order in which requests end. So they
+wait here until those before them are known, or a while.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.ledger.engine import Look
+from kvcache.accesses import Accesses, Builder
+from kvcache.reuse import Curve, ReuseCurve
+
+POOLED = ("node", "")
+
+CAPACITIES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Of which the hit ratio is told, in pools."""
+
+MAX_BLOCKS = 8_192
+"""Blocks that a curve remembers: about 2 MB."""
+
+MAX_CURVES = 24
+HALF_LIFE = 3_600.0
+MAX_WAITING = 262_144
+"""Block references that wait for their turn, at most: 2 MB."""
+
+FEED_SECONDS = 15.0
+MAX_FEED = 150_000
+"""Block references that are taken each time, at most, a tenth of a second's work or two; others are left out."""
+
+Name = tuple[str, str]
+"""engine, tenant or node, and which."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A look-up that waits."""
+
+    at: float
+    prompt: int
+    chain: array[int]
+    engine: str
+    tenant: str
+
+
+class Reuse:
+    """Feed look-ups as they are settled; ask for the curves."""
+
+    def __init__(self) -> None:
+        self.left_out = 0  # block references that were too many
+        self._curves: dict[Name, ReuseCurve] = {}
+        self._turns: list[_Turn] = []
+        self._waits = 0  # block references
+        self._fed = float("-inf")
+        self._until = float("-inf")  # what is before this time was taken
+        self._tokens = 0  # of a block
+
+    def add(self, look: Look, engine: str, tenant: str) -> None:
+        """A look-up of an engine. tenant: under which name it is counted."""
+        if look.chain is None or not look.tokens or (self._tokens and look.tokens != self._tokens):
+            return
+        self._tokens = look.tokens
+        if self._waits + len(look.chain) > MAX_WAITING:
+            self.left_out += len(look.chain)
+            return
+        chain = signed(look.chain)
+        if chain is not None:
+            self._waits += len(chain)
+            self._turns.append(_Turn(look.at, look.prompt, chain, engine, tenant))
+
+    def advance(self, t: float, patience: float, pools: dict[str, int], tenants: Iterable[str]) -> None:
+        """Take the look-ups that are older than `patience` seconds, where it is time. pools: blocks of each engine;
+        tenants: who have a curve."""
+        if 0 <= t - self._fed < FEED_SECONDS:
+            return
+        self._fed = t
+        self._take(t - patience, pools, frozenset(tenants))
+
+    def flush(self, pools: dict[str, int], tenants: Iterable[str]) -> None:
+        """Take all: nothing more is to come."""
+        self._take(float("inf"), pools, frozenset(tenants))
+
+    def curve(self, name: Name) -> Curve | None:
+        """A curve as of what was taken; None where that is too little."""
+        found = self._curves.get(name)
+        return found.curve() if found is not None else None
+
+    @property
+    def names(self) -> list[Name]:
+        """The curves that there are."""
+        return list(self._curves)
+
+    def _take(self, until: float, pools: dict[str, int], tenants: frozenset[str]) -> None:
+        self._turns.sort(key=lambda turn: turn.at)
+        due = [turn for turn in self._turns if turn.at <= until]
+        self._turns = self._turns[len(due) :]
+        self._waits -= sum(len(turn.chain) for turn in due)
+        if not pools:
+            return
+        total, kept = 0, []
+        for turn in due:
+            if turn.at < self._until or total + len(turn.chain) > MAX_FEED:
+                self.left_out += len(turn.chain)  # its turn is over, or it is too much at a time
+                continue
+            total += len(turn.chain)
+            kept.append(turn)
+        if kept:
+            self._until = kept[-1].at
+        for name, rows in self._sorted(kept, tenants).items():
+            curve = self._of(name, pools)
+            if curve is not None:
+                curve.feed(self._accesses(rows))
+
+    def _sorted(self, turns: list[_Turn], tenants: frozenset[str]) -> dict[Name, list[_Turn]]:
+        """The look-ups of each curve."""
+        found: dict[Name, list[_Turn]] = {}
+        engines = {turn.engine for turn in turns}
+        several = len(engines) > 1 or POOLED in self._curves
+        for turn in turns:
+            found.setdefault(("engine", turn.engine), []).append(turn)
+            if several:
+                found.setdefault(POOLED, []).append(turn)
+            if turn.tenant in tenants:
+                found.setdefault(("tenant", turn.tenant), []).append(turn)
+        return found
+
+    def _of(self, name: Name, pools: dict[str, int]) -> ReuseCurve | None:
+        """A curve; None where there are too many, or where the engine's pool is not known."""
+        found = self._curves.get(name)
+        if found is None and len(self._curves) < MAX_CURVES:
+            pool = pools.get(name[1], 0) if name[0] == "engine" else max(pools.values())
+            pool = sum(pools.values()) if name == POOLED else pool
+            if pool:
+                largest = int(CAPACITIES[-1] * pool)
+                found = self._curves[name] = ReuseCurve(largest, min(largest, MAX_BLOCKS) + 1_024, half_life=HALF_LIFE)
+        return found
+
+    def _accesses(self, turns: list[_Turn]) -> Accesses:
+        builder = Builder(self._tokens, 8 * (MAX_FEED + 8))
+        for turn in turns:
+            builder.add(turn.at, turn.prompt, turn.chain, "inferred", engine=turn.engine)
+        return builder.accesses()
+
+
+def signed(chain: list[int]) -> array[int] | None:
+    """Hashes as signed numbers of 64 bits; None where one has more."""
+    try:
+        unsigned = array("Q", chain)
+    except (OverflowError, TypeError):
+        return None
+    found = array("q")
+    found.frombytes(unsigned.tobytes())
+    return found

@@ -1,0 +1,129 @@
+"""What each tenant of a node has of its engines' caches, and how even that is."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from agent.ledger.engine import Look
+from agent.ledger.top import Top
+from agent.requests.families import OTHER
+from kvcache import fairness
+
+SAMPLE = 1_024
+"""Blocks of a tenant whose first sight is remembered. A share of the blocks is left out where there are more."""
+
+WINDOW_SECONDS = 900.0
+KEEP_SECONDS = 60.0
+"""How often the tenants' sums are kept, so that those of the window can be told."""
+
+MIN_TOKENS = 1_000
+"""Attainable tokens in the window below which a tenant is left out of what compares tenants."""
+
+
+class FirstSeen:
+    """Blocks of a tenant that were looked up before: what an infinite cache of its own would hold.
+
+    It keeps those whose hash ends in some number of zero bits, each standing for as many as that makes it rare. With
+    1,024 of them the share of blocks seen before is off by 1.5 points (one standard error) at most.
+    """
+
+    def __init__(self, limit: int = SAMPLE) -> None:
+        self._limit = limit
+        self._bits = 0
+        self._seen: set[int] = set()
+
+    def add(self, chain: list[int]) -> int:
+        """How many of these blocks were seen before, about; from now on all were."""
+        mask = (1 << self._bits) - 1
+        sample = [block for block in chain if not block & mask]
+        fresh = [block for block in sample if block not in self._seen]
+        found = (len(sample) - len(fresh)) << self._bits
+        self._seen.update(fresh)
+        while len(self._seen) > self._limit:
+            self._bits += 1
+            mask = (1 << self._bits) - 1
+            self._seen = {block for block in self._seen if not block & mask}
+        return min(found, len(chain))
+
+
+@dataclass
+class TenantSums:
+    """Tokens of one tenant since its sums began."""
+
+    lookup: float = 0.0
+    hits: float = 0.0
+    attainable: float = 0.0
+    refaulted: float = 0.0
+    resident: float = 0.0  # now
+    token_seconds: float = 0.0
+    seen: FirstSeen = field(default_factory=FirstSeen)
+
+
+class Tenants:
+    """Sums by tenant, of those who have a place and of all others together."""
+
+    def __init__(self, limit: int) -> None:
+        self.sums: dict[str, TenantSums] = {}
+        self._top = Top(limit)
+        self._kept: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
+
+    def add(self, look: Look) -> str:
+        """A look-up. Returns under which name its tenant is counted."""
+        name = self._top.place(look.party.tenant, look.blocks * look.tokens)
+        if look.chain is None:
+            return name
+        sums = self._of(name)
+        sums.lookup += look.blocks * look.tokens
+        sums.hits += look.hits * look.tokens
+        sums.refaulted += sum(look.refaults.values()) * look.tokens
+        if name not in ("", OTHER):
+            could = min(sums.seen.add(look.chain), max(look.prompt - 1, 0) // look.tokens)
+            sums.attainable += could * look.tokens
+        return name
+
+    def reside(self, resident: dict[str, int], seconds: float) -> None:
+        """What the tenants hold now, and for how long they held what was told the last time."""
+        for sums in self.sums.values():
+            sums.token_seconds += sums.resident * seconds
+            sums.resident = 0.0
+        for tenant, tokens in resident.items():
+            self._of(self._top.place(tenant, 0.0)).resident += tokens
+
+    def review(self, t: float) -> list[str]:
+        """Give places to those who have become heavier. Returns who lost theirs."""
+        gone = self._top.review(t)
+        for name in gone:
+            self.sums.pop(name, None)
+        return gone
+
+    def fairness(self, t: float) -> dict[str, float]:
+        """Each index over the tenants' hits by attainable hits in the window; none where too few can be compared."""
+        now = {name: (sums.hits, sums.attainable) for name, sums in self.sums.items() if name not in ("", OTHER)}
+        if not self._kept or not 0 <= t - self._kept[-1][0] < KEEP_SECONDS:
+            self._kept.append((t, now))
+            while self._kept[0][0] < t - WINDOW_SECONDS - KEEP_SECONDS or self._kept[0][0] > t:
+                self._kept.popleft()
+        then = self._kept[0][1]
+        hits, could = [], []
+        for name, (hit, attainable) in now.items():
+            before = then.get(name, (0.0, 0.0))
+            if attainable - before[1] >= MIN_TOKENS:
+                hits.append(max(hit - before[0], 0.0))
+                could.append(attainable - before[1])
+        if len(hits) < 2:
+            return {}
+        shares = [hit / attainable for hit, attainable in zip(hits, could, strict=True)]
+        found = {
+            "jain": fairness.jain(shares),
+            "gini": fairness.gini(shares),
+            "max_min": fairness.max_min(shares),
+            "long_tail": fairness.long_tail_share(hits, could),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _of(self, name: str) -> TenantSums:
+        found = self.sums.get(name)
+        if found is None:
+            found = self.sums[name] = TenantSums()
+        return found
