@@ -22,10 +22,14 @@ RECORD_BLOCKS = 20_000
 MIN_SERVED_TOKENS = 8192
 """Prompt tokens after which an engine that publishes must have published something."""
 
+GRACE_SECONDS = 5.0
+"""Within which a connection comes about."""
+
 REASONS = {
     "ok": "",
     "lost": "{lost} messages were lost{replay}.",
     "late": "What was published before kvitals listened is not known{replay}. It will be as blocks are replaced.",
+    "connecting": "kvitals has just begun to listen at {endpoint}.",
     "not_connected": (
         "Nobody answers at {endpoint}. Does the engine run with --kv-events-config, and does its endpoint have a * as"
         " in tcp://*:5557? With another address vLLM connects to that, and kvitals must be the one that binds it."
@@ -108,7 +112,7 @@ class KvEventsSense:
     def _records(self, t: float, heard: Heard, served: Mapping[str, float]) -> Iterator[KvEventsRecord]:
         source = heard.source
         lost = sum(chunk.lost for chunk in heard.chunks)
-        reason = self._reason(heard, lost, served.get(source.target))
+        reason = self._reason(t, heard, lost, served.get(source.target))
         state = (
             "failed"
             if reason in _FAILED
@@ -146,10 +150,12 @@ class KvEventsSense:
                 )
                 dropped, seconds = {}, 0.0
 
-    def _reason(self, heard: Heard, lost: int, served: float | None) -> str:
+    def _reason(self, t: float, heard: Heard, lost: int, served: float | None) -> str:
         if heard.obstacle:
             return heard.obstacle
         if not heard.connections and not heard.chunks:
+            if heard.since is None or t - heard.since < GRACE_SECONDS:
+                return "connecting"
             return "nobody_came" if heard.source.bind else "not_connected"
         if heard.last_at is None and not heard.chunks and served is not None:
             since = self._served.setdefault(heard.source, served)

@@ -80,7 +80,7 @@ class Heard:
     chunks: list[Chunk]
     dropped: dict[str, int]
     connections: int  # of its socket
-    connected_at: float | None  # since when there is one
+    since: float | None  # when that was opened; None: it is not yet
     last_at: float | None  # when the last message came
     obstacle: str = ""  # why it can not be listened to: a key of agent.senses.kv_events.REASONS
     seconds: float = 0.0  # that reading messages took
@@ -200,7 +200,7 @@ class _Listener:
         self.endpoint, self._bind = endpoint, bind
         self.publishers: dict[bytes | None, tuple[_Publisher, _Replayer]] = {}  # by topic; None: any
         self.connections = 0
-        self.connected_at: float | None = None
+        self.since: float | None = None  # when it was opened
         self.obstacle = ""
         self._open_at = 0.0
         self.socket: zmq.Socket[bytes] | None = None
@@ -221,7 +221,7 @@ class _Listener:
             socket.disable_monitor()
             socket.close(linger=0)
             return
-        self.socket, self.monitor = socket, monitor
+        self.socket, self.monitor, self.since = socket, monitor, t
         for topic in self.publishers:
             socket.setsockopt(zmq.SUBSCRIBE, topic or b"")
         self._poller.register(socket, zmq.POLLIN)
@@ -229,8 +229,8 @@ class _Listener:
 
     @property
     def state(self) -> tuple[int, float | None, str]:
-        """Connections, since when there is one, and what is in the way."""
-        return self.connections, self.connected_at, self.obstacle
+        """Connections, since when it is open, and what is in the way."""
+        return self.connections, self.since, self.obstacle
 
     def keep(self, by_topic: Mapping[bytes | None, _Publisher], t: float) -> None:
         """These are its publishers."""
@@ -252,16 +252,15 @@ class _Listener:
             event = recv_monitor_message(self.monitor)["event"]
             if event & _UP:
                 self.connections += 1
-                self.connected_at, self.obstacle = t, ""
+                self.obstacle = ""
                 for publisher, _ in self.publishers.values():
                     with publisher.lock:
                         publisher.stream.connected(t)
             elif event & _DOWN:
                 self.connections = max(self.connections - 1, 0)
-                self.connected_at = self.connected_at if self.connections else None
                 for publisher, _ in self.publishers.values():
                     with publisher.lock:
-                        publisher.stream.cut()
+                        publisher.stream.cut(t)
             elif event & _STRANGERS and not self.connections:
                 self.obstacle = "stranger"
 
@@ -343,7 +342,7 @@ class Ears:
             with publisher.lock:
                 chunks, dropped, seconds = publisher.hand_out()
                 is_mixed = publisher.stream.is_mixed(self._clock())
-            connections, connected_at, obstacle = states.get(publisher.source, (0, None, ""))
+            connections, since, obstacle = states.get(publisher.source, (0, None, ""))
             if not self._thread.is_alive():
                 obstacle = "stopped"
             heard.append(
@@ -352,7 +351,7 @@ class Ears:
                     chunks,
                     dropped,
                     connections,
-                    connected_at,
+                    since,
                     publisher.last_at,
                     obstacle or ("mixed" if is_mixed else ""),
                     seconds,

@@ -88,8 +88,10 @@ class Stream:
         if self.replay is None and self._may_ask(t) and (self._last is None or self._is_cut):
             self._ask(t)
 
-    def cut(self) -> None:
-        """The connection broke."""
+    def cut(self, t: float) -> None:
+        """The connection broke. What waits is of before, and a replay from now on may be another publisher's."""
+        self._stop_asking()
+        self._release(t, asks=False)
         self._is_cut = True
 
     def live(self, sequence: int, payload: bytes, t: float) -> None:
@@ -212,17 +214,23 @@ class Stream:
         self.replay = Replay(max(self._last or 0, 0), t, attempt)
 
     def _give_up(self, t: float) -> None:
-        self.replay = None
+        self._stop_asking()
         self._no_replay_before = t + RETRY_SECONDS
         self._release(t)
 
-    def _release(self, t: float) -> None:
-        """Take what waited for a replay. What it did not bring is not asked for again."""
+    def _stop_asking(self) -> None:
+        if self.replay is not None and self._is_cut and self._last is not None:
+            self._next_run(restarted=True)  # whether it is still the same publisher was not answered
+            self._last = None
+        self.replay = None
+
+    def _release(self, t: float, *, asks: bool = True) -> None:
+        """Take what waited for a replay. What it did not bring is not asked for again; asks: what came after may be."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
-        asks = False
+        is_joined = False
         for sequence, payload in waiting:
-            self._enter(sequence, payload, t, asks=asks)
-            asks = asks or self._last == sequence
+            self._enter(sequence, payload, t, asks=asks and is_joined)
+            is_joined = is_joined or self._last == sequence
 
     def _wait(self, sequence: int, payload: bytes, t: float) -> None:
         self._waiting.append((sequence, payload))
