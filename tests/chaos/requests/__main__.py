@@ -139,7 +139,7 @@ def _print(name: str, told: Told, seconds: float, used: list[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.requests")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SITUATIONS)}; none: all")
-    parser.add_argument("--full", action="store_true", help="100,000 tenants, 1 GB: about 8 minutes")
+    parser.add_argument("--full", action="store_true", help="100,000 tenants, 1 GB: about 6 minutes")
     args = parser.parse_args()
     if unknown := set(args.names) - set(SITUATIONS):
         parser.error(f"no situation is called {', '.join(sorted(unknown))}")

@@ -1,8 +1,9 @@
 """What must hold, whatever is done."""
 
-PEAK_MB = {"agent": 400.0, "tap": 150.0}
-"""Resident memory at its peak. The agent's is with all its bounds reached one after the other: 20,000 requests open,
-50,000 names of tenants remembered, 40,000 parts waiting, and then requests of 4 MB unpacked on top."""
+PEAK_MB = {"agent": 500.0, "tap": 150.0}
+"""Resident memory at its peak. The agent's is that of all situations in one process, one after the other, so with
+each of its bounds reached: 20,000 requests open, 50,000 names of tenants remembered, 40,000 parts of spans and 40,000 of
+the tap waiting, and what pieces of freed memory the allocator keeps."""
 
 GOOD_P99_SECONDS = 0.25
 """By how much the good client's p99 through the tap may be above that of the same requests to the engine itself at the
