@@ -23,11 +23,13 @@ from agent.families import CONFIGURATION, VERSION
 from agent.gauge_rows import GaugeRows
 from agent.kv_event_senses import KvEventSenses, View
 from agent.ledger.event import KvEventsRecord
+from agent.ledger.side import LedgerSide
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
 from agent.request_senses import RequestSenses
 from agent.requests.part import PartsRecord
+from agent.requests.record import RequestRecord
 from agent.requests.side import RequestSide
 from agent.requests.tenants import classes_as_listed
 from agent.seen_engines import SeenEngines
@@ -104,6 +106,7 @@ class Node:
         self._otlp_out: OtlpOut | None = None
         self._kv_events: KvEventSenses | None = None
         self._kv_events_in = KvEventsIn(self.window)
+        self._ledger: LedgerSide | None = None  # once some engine said what it stored
         self._addresses: frozenset[str] = frozenset()  # of this machine
         self._behind: dict[str, discovery.Target] = {}  # the processes of targets on this node, by key
         self._exports = GaugeRows(self.window, "exports")
@@ -131,8 +134,14 @@ class Node:
             self._requests = RequestSide(
                 self.window, labels, self._engines, self._engines.waited, top, class_of=self.tenant_class
             )
+            self._requests.observe = self._tell_ledger
             self._parts_in = PartsIn(self.window, labels)
         return self._requests
+
+    @property
+    def ledger(self) -> LedgerSide | None:
+        """What is known of engines' blocks; None while no engine told any."""
+        return self._ledger
 
     def send_traces(self, version: str) -> None:
         """From now on send records of requests as traces, where the configuration says so. `version`: of kvitals."""
@@ -290,6 +299,8 @@ class Node:
             return
         if record is not None and self._requests is not None:
             self._requests.advance(record.t)
+        if record is not None and self._ledger is not None:
+            self._ledger.advance(record.t)
         if isinstance(record, HostRecord | GpuRecord):
             if isinstance(record, HostRecord):
                 self._engines.found({p.pid: self._engine_of(p.target, p.rank) for p in record.processes})
@@ -306,6 +317,7 @@ class Node:
             self._say_objectives(record.target)
         if isinstance(record, KvEventsRecord):
             self._kv_events_in.feed(record, self._engine_labels(record.target, record.rank))
+            self._feed_ledger(record)
             return
         self._sense.feed(record)
         if isinstance(record, ScrapeRecord):
@@ -363,6 +375,8 @@ class Node:
         self._sense.remove(key)
         self._engines.gone(key)
         self._kv_events_in.gone(key)
+        if self._ledger is not None:
+            self._ledger.gone(key)
         self._processes.pop(key, None)
         self._behind.pop(key, None)
         del self._targets[key], self._scraped[key]
@@ -418,6 +432,20 @@ class Node:
         is_own = host in LOOPBACK or host in self._addresses
         return View(key, url, self._is_here(key) or is_own, is_own, system, flags)
 
+    def _feed_ledger(self, record: KvEventsRecord) -> None:
+        if self._ledger is None:
+            if not record.batches:
+                return
+            labels = {} if self._is_recorded else self._node_labels()
+            self._ledger = LedgerSide(self.window, labels, self._engines.labels, self.config.tenants.top)
+        reading = self._sense.translator(record.target).reading
+        system = reading.system.system if reading is not None else ""
+        self._ledger.feed(record, self._engine_of(record.target, record.rank), system)
+
+    def _tell_ledger(self, record: RequestRecord) -> None:
+        if self._ledger is not None:
+            self._ledger.request(record)
+
     def _feed_parts(self, record: PartsRecord) -> None:
         side = self.requests
         if self._parts_in is not None:
@@ -426,6 +454,10 @@ class Node:
             self._parts_in.advance(record.t)
         side.feed(record)
         side.advance(record.t)
+        if self._ledger is not None:
+            if record.parts:
+                self._ledger.heard(record.t)
+            self._ledger.advance(record.t)
 
     def _say_exports(self, t: float) -> None:
         """How sending elsewhere fares, every few seconds."""

@@ -76,6 +76,7 @@ class Access:
     parent: int | None  # the block before its first store
     tip: int  # the last block that it stored, or of the prefix that was reported
     prompt: int  # blocks from the root to where its prompt's stores end, as far as one can tell
+    end: int  # and to where all its stores end
     last: float = 0.0  # when it stored last
     batch: int = 0  # the batch that it stored in last
     decoding: bool = False
@@ -133,7 +134,7 @@ class Reader:
             return None
         run = self._blocks.ending(tip)
         hits = run.end if run is not None else UNKNOWN
-        access = Access(at, hits, run, party, "report mode", told, tip, tip, hits)
+        access = Access(at, hits, run, party, "report mode", told, tip, tip, hits, hits)
         self._touch(run, at)
         self._keep(access, at)
         return access
@@ -185,7 +186,7 @@ class Reader:
         told = (event.tenant, event.session, event.lora)
         source: Source = "inferred" if event.parent in self._tips else "parent chain"
         prompt = hits + len(event.hashes) if hits >= 0 else UNKNOWN
-        access = Access(at, hits, run, party, source, told, event.parent, event.hashes[-1], prompt)
+        access = Access(at, hits, run, party, source, told, event.parent, event.hashes[-1], prompt, prompt)
         access.single = len(event.hashes) == 1
         self._stored[self._batch % len(self._stored)] += len(event.hashes)
         self._touch(base, at)
@@ -201,10 +202,11 @@ class Reader:
         else:
             self._stored[self._batch % len(self._stored)] += blocks
             access.prompt += blocks if access.prompt >= 0 else 0
-        end = run.end
-        if end >= 0 and len(access.marks) < 2 * MAX_MARKS:
-            access.marks.append(at)
-            access.marks.append(end - blocks)
+        if access.end >= 0:
+            if len(access.marks) < 2 * MAX_MARKS:
+                access.marks.append(at)
+                access.marks.append(access.end)
+            access.end += blocks
         if self._tips.get(access.tip) is access:
             del self._tips[access.tip]
         access.run, access.tip = run, event.hashes[-1]
@@ -214,15 +216,15 @@ class Reader:
         """Take an access's stores from a mark on for another request's, whose hits end there. Returns that one's."""
         marks, i = access.marks, 2 * mark
         at, hits = marks[i], int(marks[i + 1])
-        end = int(marks[i + 3]) if i + 3 < len(marks) else access.run.end if access.run is not None else hits
+        prompt = int(marks[i + 3]) if i + 3 < len(marks) else access.end
         party = Party(access.told[0], access.told[1], access.told[2])
         before = self._blocks.chain(access.run, hits)
         parent = before[-1] if before else None
-        later = Access(at, hits, access.run, party, "inferred", access.told, parent, access.tip, end)
+        later = Access(at, hits, access.run, party, "inferred", access.told, parent, access.tip, prompt, access.end)
         later.last, later.batch, later.decoding = access.last, access.batch, True
         later.marks = marks[i + 2 :]
         del marks[i:]
-        access.prompt = min(access.prompt, hits)
+        access.prompt, access.end = min(access.prompt, hits), hits
         if parent is not None:
             access.run = self._blocks.ending(parent)
         if self._tips.get(access.tip) is access:
@@ -238,6 +240,7 @@ class Reader:
         access.marks.extend((later.at, float(later.hits)))
         access.marks.extend(later.marks)
         access.run, access.tip, access.last, access.decoding = later.run, later.tip, later.last, True
+        access.end = later.end
         if self._tips.get(later.tip) is later:
             self._tips[later.tip] = access
             del self._open[later]

@@ -39,6 +39,7 @@ GHOST_POOLS = 2
 """Ghosts are remembered up to so many times as many as the pool has blocks."""
 
 DEFAULT_GHOSTS = 65_536
+"""And so many at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,19 @@ class EngineLedger:
         waiting = 700 * (len(self._waiting) + self._reader.open)
         return sum(blocks.bytes for blocks in self.tables.values()) + waiting + 300 * len(self._sessions)
 
+    def all_dropped(self, charges: int) -> dict[str, int]:
+        """What there was no room for or could not be placed, by reason. charges: of blame, made early for that."""
+        found = dict(self.dropped)
+        for table in self.tables.values():
+            for reason, blocks in table.dropped.items():
+                found[reason] = found.get(reason, 0) + blocks
+        limits = {"chain_limit": self._reader.unkept, "charge_limit": charges}
+        return found | {reason: count for reason, count in limits.items() if count}
+
     def set_pool(self, blocks: int | None) -> None:
         """How many blocks the device has."""
         self._pool = blocks if blocks and blocks > 0 else None
-        limit = GHOST_POOLS * self._pool if self._pool else DEFAULT_GHOSTS
+        limit = max(GHOST_POOLS * (self._pool or 0), DEFAULT_GHOSTS)
         for (medium, _), table in self.tables.items():
             table.ghost_limit = limit if medium == GPU else DEFAULT_GHOSTS
 
@@ -337,12 +347,15 @@ class EngineLedger:
         refaults: dict[Step, int],
     ) -> None:
         told = record.prompt_tokens if record is not None else None
+        if chain is None or len(chain) != blocks:
+            self.dropped["chain_forgotten"] = self.dropped.get("chain_forgotten", 0) + 1
+            chain = None
         self._take(
             Look(
                 at=at,
                 blocks=blocks,
                 hits=hits,
-                chain=chain if chain is not None and len(chain) == blocks else None,
+                chain=chain,
                 tokens=self.block_tokens,
                 prompt=told if told is not None else blocks * self.block_tokens,
                 output=record.output_tokens if record is not None else None,

@@ -46,7 +46,7 @@ class Asked:
             return self.low <= access.at <= self.end + SLACK
         if not self.low <= access.at <= self.high or access.hits > self.blocks:
             return False
-        first = int(access.marks[1]) if len(access.marks) else _end(access)
+        first = int(access.marks[1]) if len(access.marks) else access.end
         return first <= self.blocks
 
     def away(self, access: Access) -> float:
@@ -61,7 +61,7 @@ class Asked:
 
     def ends(self, access: Access) -> bool:
         """Whether one of its stores ends where the prompt's whole blocks do."""
-        if access.prompt == self.blocks or _end(access) == self.blocks:
+        if access.prompt == self.blocks or access.end == self.blocks:
             return True
         return self.blocks in access.marks[1::2]
 
@@ -156,12 +156,12 @@ class Waiting:
 
     def behind(self, access: Access, wanted: Asked) -> Access | None:
         """One that begins where an access ends, and may be what that request generated."""
-        end = _end(access)
+        end = access.end
         if wanted.until is None or end >= wanted.until:
             return None
         for other in self._by_hits.get(end, ()):
             if other.parent == access.tip and access.at < other.at <= wanted.end + SLACK and other is not access:
-                first = other.marks[1] if len(other.marks) else _end(other)
+                first = other.marks[1] if len(other.marks) else other.end
                 if first <= wanted.until:
                     return other
         return None
@@ -175,7 +175,7 @@ class Waiting:
             for i in range(0, len(marks), 2):
                 if marks[i + 1] not in wanted.hits or not wanted.low <= marks[i] <= wanted.high:
                     continue
-                end = marks[i + 3] if i + 3 < len(marks) else _end(access)
+                end = marks[i + 3] if i + 3 < len(marks) else access.end
                 if marks[i + 1] < end <= wanted.blocks:
                     away = abs(marks[i] - wanted.expected)
                     if best is None or away < best[0]:
@@ -191,7 +191,3 @@ def strays(access: Access, wanted: Asked) -> int | None:
         if marks[i] > wanted.end + SLACK or (wanted.until is not None and marks[i + 1] >= wanted.until):
             return i // 2
     return None
-
-
-def _end(access: Access) -> int:
-    return access.run.end if access.run is not None else access.hits

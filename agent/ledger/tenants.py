@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agent.ledger.engine import Look
+from agent.ledger.residency import SHARED
 from agent.ledger.top import Top
 from agent.requests.families import OTHER
 from kvcache import fairness
@@ -16,6 +17,9 @@ SAMPLE = 1_024
 WINDOW_SECONDS = 900.0
 KEEP_SECONDS = 60.0
 """How often the tenants' sums are kept, so that those of the window can be told."""
+
+NOT_ONE = ("", OTHER, SHARED)
+"""Names of sums that are not one tenant's."""
 
 MIN_TOKENS = 1_000
 """Attainable tokens in the window below which a tenant is left out of what compares tenants."""
@@ -88,7 +92,7 @@ class Tenants:
             sums.token_seconds += sums.resident * seconds
             sums.resident = 0.0
         for tenant, tokens in resident.items():
-            self._of(self._top.place(tenant, 0.0)).resident += tokens
+            self._of(tenant if tenant == SHARED else self._top.label(tenant)).resident += tokens
 
     def review(self, t: float) -> list[str]:
         """Give places to those who have become heavier. Returns who lost theirs."""
@@ -99,7 +103,7 @@ class Tenants:
 
     def fairness(self, t: float) -> dict[str, float]:
         """Each index over the tenants' hits by attainable hits in the window; none where too few can be compared."""
-        now = {name: (sums.hits, sums.attainable) for name, sums in self.sums.items() if name not in ("", OTHER)}
+        now = {name: (sums.hits, sums.attainable) for name, sums in self.sums.items() if name not in NOT_ONE}
         if not self._kept or not 0 <= t - self._kept[-1][0] < KEEP_SECONDS:
             self._kept.append((t, now))
             while self._kept[0][0] < t - WINDOW_SECONDS - KEEP_SECONDS or self._kept[0][0] > t:
@@ -113,7 +117,8 @@ class Tenants:
                 could.append(attainable - before[1])
         if len(hits) < 2:
             return {}
-        shares = [hit / attainable for hit, attainable in zip(hits, could, strict=True)]
+        # What others stored for a tenant can make its hits more than its own cache would: that is not unfair to others.
+        shares = [min(hit / attainable, 1.0) for hit, attainable in zip(hits, could, strict=True)]
         found = {
             "jain": fairness.jain(shares),
             "gini": fairness.gini(shares),

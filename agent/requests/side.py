@@ -51,6 +51,7 @@ class RequestSide:
         self.objective = TtftObjectives(window, class_of)
         self.tails = Tails(window, labels, engines.labels, self.objective, self._families.label)
         self.send: Callable[[RequestRecord], None] | None = None  # who else is given each record
+        self.observe: Callable[[RequestRecord], None] | None = None  # and who else on this node
         self._stitcher = Stitcher(self._give, engines.role, limits)
         self._is_used = False
 
@@ -89,5 +90,7 @@ class RequestSide:
         self.store.add(record)
         self._families.add(record)
         self.tails.add(record)
+        if self.observe is not None:
+            self.observe(record)
         if self.send is not None:
             self.send(record)
