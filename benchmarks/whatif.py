@@ -1,11 +1,12 @@
 """Block references a second in what-if: each order of eviction, all LRU sizes in one pass, and the curve kept up.
 
-    python -m benchmarks.whatif [TRACE.jsonl]
+    python -m benchmarks.whatif [TRACE.jsonl [--errors 1953,3906,...]]
 
 On the trace (default: the beginning of a real one in tests/fixtures) and on a synthetic one: two million references,
 chains of 20 blocks of conversations that are drawn by Zipf's law. CPU time of the replay alone, the trace is read
 before. Of eviction the slowest over several cache sizes; of what_if the references times the sizes tried. Exits with 1
-when one figure is below a million a second.
+when one figure is below a million a second. With --errors instead: how far a sampled curve is off the exact one at
+these capacities and an endless one, as the mean over them and over five seeds.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, in_order
+from kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats, in_order
 from kvcache.distances import stack_distances
 from kvcache.eviction import POLICIES, Policy, cache
 from kvcache.mooncake import read
-from kvcache.reuse import ReuseCurve
+from kvcache.reuse import MAX_BLOCKS, MAX_HOT, Curve, ReuseCurve
 from kvcache.sessions import sessions
-from kvcache.whatif import Plan, what_if
+from kvcache.whatif import Plan, Row, what_if
 
 BUDGET = 1_000_000
 TRACE = Path(__file__).parents[1] / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
@@ -49,11 +51,49 @@ def synthetic(references: int = 2_000_000, conversations: int = 200_000) -> Acce
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=Path, default=TRACE)
+    parser.add_argument("--errors", metavar="LIST", help="capacities in blocks")
     args = parser.parse_args()
+    if args.errors:
+        _errors(read(args.trace), tuple(int(text) for text in args.errors.split(",")))
+        return
     slowest = min(_measure(args.trace.name, read(args.trace)), _measure("synthetic zipf", synthetic()))
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
     print(f"slowest {slowest / 1e6:.2f} million references a second, budget {BUDGET / 1e6:.0f} million")
     sys.exit(slowest < BUDGET)
+
+
+def _errors(accesses: Accesses, sizes: tuple[int, ...]) -> None:
+    exact = what_if(accesses, Plan((*sizes, None), policies=POLICIES))
+    for rate in (0.1, 0.01):
+        for policy in POLICIES:
+            true = _rates([row for row in exact if row.policy == policy])
+            seeds = [what_if(accesses, Plan((*sizes, None), policies=(policy,), rate=rate, seed=s)) for s in range(5)]
+            stated = np.array([[row.error for row in rows] for rows in seeds])
+            _tell(f"{rate:.0%} {policy}", np.abs([_rates(rows) - true for rows in seeds]), stated)
+        lru = _rates([row for row in exact if row.policy == "lru" and row.capacity_blocks])
+        curves = [_kept_up(accesses, max(sizes), round(max(sizes) * rate) + MAX_HOT, seed) for seed in range(5)]
+        at = [np.searchsorted(curve.capacity, sizes, side="right") - 1 for curve in curves]
+        off = [np.abs(curve.token_hit_rate[where] - lru) for curve, where in zip(curves, at, strict=True)]
+        stated = np.array([curve.error[where] for curve, where in zip(curves, at, strict=True)])
+        _tell(f"{curves[0].rate:.0%} kept up", np.array(off), stated)
+
+
+def _tell(what: str, off: Floats, stated: Floats) -> None:
+    within = (off <= stated + 1e-9).mean()
+    print(f"{what:12} mean {off.mean():.4f}, most {off.max():.4f}, within the stated error {within:.0%}")
+
+
+def _rates(rows: list[Row]) -> Floats:
+    return np.array([row.token_hit_rate for row in rows])
+
+
+def _kept_up(accesses: Accesses, largest: int, max_blocks: int, seed: int) -> Curve:
+    reuse = ReuseCurve(largest, max_blocks, seed)
+    for begin in range(0, len(accesses), 500):
+        reuse.feed(accesses.take(np.arange(begin, min(begin + 500, len(accesses)))))
+    curve = reuse.curve()
+    assert curve is not None
+    return curve
 
 
 def _measure(name: str, accesses: Accesses) -> float:
@@ -69,26 +109,18 @@ def _measure(name: str, accesses: Accesses) -> float:
             held.leading(chain)
             held.touch(chain, when, session)
 
-    def kept_up() -> None:
-        curve = ReuseCurve(blocks)
-        for begin in range(0, len(accesses), 500):
-            curve.feed(accesses.take(np.arange(begin, min(begin + 500, len(accesses)))))
-        curve.curve()
-
     ones = np.ones(accesses.references)
-    figures = {
-        **{
-            policy: min(_rate(accesses, lambda p=policy, s=size: replay(p, s)) for size in sizes) for policy in POLICIES
-        },  # type: ignore[misc]
+    figures: dict[str, float] = {
+        **{policy: min(_rate(accesses, partial(replay, policy, size)) for size in sizes) for policy in POLICIES},
         "distances (all LRU sizes)": _rate(accesses, lambda: stack_distances(accesses.start, accesses.block, ones)),
-        "the curve kept up": _rate(accesses, kept_up),
+        "the curve kept up": _rate(accesses, lambda: _kept_up(accesses, blocks, MAX_BLOCKS, 0)),
         "what_if, lru, 8 sizes": 8
         * _rate(accesses, lambda: what_if(accesses, Plan((*sizes, *(s + 1 for s in sizes))))),
         "what_if, lfu, 4 sizes": 4 * _rate(accesses, lambda: what_if(accesses, Plan(tuple(sizes), policies=("lfu",)))),
     }
     for what, rate in figures.items():
         print(f"  {what:28} {rate / 1e6:6.2f} million references a second")
-    return min(figures.values())
+    return float(min(figures.values()))
 
 
 def _rate(accesses: Accesses, work: Callable[[], object]) -> float:

@@ -23,8 +23,8 @@ NEVER = np.inf
 def stack_distances(start: Ints, block: Ints, weight: Floats) -> Floats:
     """For each reference, the capacity from which on it hits, as a prefix: where it and all before it in its chain do.
 
-    Row i's chain is `block[start[i]:start[i + 1]]`; `weight` is what a reference's block takes of the cache, the same
-    for all references to a block. Time O(n log n), memory some 100 bytes a reference.
+    Row i's chain is `block[start[i]:start[i + 1]]`; `weight` is how many blocks a reference's block stands for, the
+    same for all references to it. Time O(n log n), memory some 100 bytes a reference.
     """
     if not len(block):
         return np.zeros(0)
@@ -38,7 +38,8 @@ def stack_distances(start: Ints, block: Ints, weight: Floats) -> Floats:
     seen = np.flatnonzero(before_row >= 0)
     p = before_row[seen]
     distance = np.full(len(block), NEVER)
-    distance[seen] = _weight_below(before, of_weight, start[row[seen]], p) - so_far[p]
+    others = _weight_below(before, of_weight, start[row[seen]], p) - so_far[p] - of_weight[seen]
+    distance[seen] = others + 1  # it is there itself, whatever it stands for
     return _running_max(distance[place], row, start)
 
 

@@ -11,11 +11,13 @@ from kvcache.distances import stack_distances
 from kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, chosen, jackknife, mixed, whole
 
 MAX_BLOCKS = 65_536
-"""Blocks remembered by default: some 4 MB, and as much again for what waits."""
+"""Blocks remembered by default: 2 MB, and 20 MB for the moment in which a batch is counted."""
 
 _BINS_PER_OCTAVE = 32  # of capacities: 2.2 % apart
 _FAR = 2.0**62
-_MAX_HOT = 512
+MAX_HOT = 512
+"""Blocks that are counted exactly in a sample, at most."""
+
 _HOT_HALF_LIFE = 5000  # requests
 _HOT_LEAST = 20  # requests
 
@@ -50,10 +52,10 @@ class ReuseCurve:
     def __init__(
         self, largest: int, max_blocks: int = MAX_BLOCKS, seed: int = 0, half_life: float | None = None
     ) -> None:
-        if largest < 1 or max_blocks < 2 * _MAX_HOT or (half_life is not None and half_life <= 0):
-            raise ValueError(f"largest must be 1 or more, max_blocks {2 * _MAX_HOT} or more, half_life above zero")
+        if largest < 1 or max_blocks < 2 * MAX_HOT or (half_life is not None and half_life <= 0):
+            raise ValueError(f"largest must be 1 or more, max_blocks {2 * MAX_HOT} or more, half_life above zero")
         self.largest = largest
-        self.rate = 1.0 if largest <= max_blocks else (max_blocks - _MAX_HOT) / largest
+        self.rate = 1.0 if largest <= max_blocks else (max_blocks - MAX_HOT) / largest
         self._max_blocks = max_blocks
         self._seed = seed
         self._half_life = half_life
@@ -149,7 +151,7 @@ class ReuseCurve:
 
 
 class _Hot:
-    """Blocks in at least one request in a hundred, of late; at most _MAX_HOT."""
+    """Blocks in at least one request in a hundred, of late; at most MAX_HOT."""
 
     def __init__(self) -> None:
         self._candidate: Ints = np.zeros(0, dtype=np.int64)
@@ -164,10 +166,10 @@ class _Hot:
         seen, count = np.unique(block, return_counts=True)
         merged, place = np.unique(np.concatenate((self._candidate, seen)), return_inverse=True)
         total = np.bincount(place, np.concatenate((self._requests * left, count))).astype(np.float64)
-        most = np.argsort(-total, kind="stable")[: 4 * _MAX_HOT]
+        most = np.argsort(-total, kind="stable")[: 4 * MAX_HOT]
         self._candidate, self._requests = merged[most], total[most]
-        hot = self._requests[:_MAX_HOT] >= max(HOT_SHARE * self._all, _HOT_LEAST)
-        self._block = self._candidate[:_MAX_HOT][hot]
+        hot = self._requests[:MAX_HOT] >= max(HOT_SHARE * self._all, _HOT_LEAST)
+        self._block = self._candidate[:MAX_HOT][hot]
         return self.has(block)
 
     def has(self, block: Ints) -> Bools:

@@ -51,10 +51,10 @@ def test_what_was_seen_before_is_what_an_endless_cache_hits(rows: list[Request])
 
 
 @given(requests())
-def test_distances_count_what_blocks_weigh(rows: list[Request]) -> None:
+def test_distances_count_what_other_blocks_stand_for(rows: list[Request]) -> None:
     of = accesses(rows)
     once = stack_distances(of.start, of.block, np.ones(of.references))
-    assert (stack_distances(of.start, of.block, np.full(of.references, 2.5)) == 2.5 * once).all()
+    assert (stack_distances(of.start, of.block, np.full(of.references, 2.5)) == 2.5 * (once - 1) + 1).all()
 
 
 def test_no_accesses_have_no_distances() -> None:
