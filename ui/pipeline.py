@@ -5,6 +5,7 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +18,10 @@ from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
 from diagnoser.triage import headline, triage
 from rules.finding import Slo, Source, Triage
-from rules.loader import Knowledge
+from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
-from series.types import Frame, Matcher
+from series.types import METRIC_NAME, Frame, Matcher, MatchOp
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
 STEP_SECONDS = 5.0
@@ -78,6 +79,15 @@ class Pipeline:
         """Families and signals, as a source of series that stays the same through every `reconfigure`."""
         return self.judge.signals.source.select(matchers, start, end)
 
+    def whole_since(self, matchers: Sequence[Matcher]) -> float:
+        """The time since which `select` finds all there ever was of these; infinity while there was nothing."""
+        signals = self.judge.signals
+        name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), "")
+        if name:
+            return (signals.store if name.startswith(SIGNAL_PREFIX) else self.node.window).whole_since
+        both = [since for w in (signals.store, self.node.window) if (since := w.whole_since) < math.inf]
+        return max(both, default=math.inf)
+
     def feed(self, records: Iterable[Record]) -> None:
         """Take records in; nothing is judged."""
         for record in records:
@@ -129,9 +139,12 @@ class Pipeline:
         return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general}, key=_by_name)]
 
     def _mutes(self) -> list[Mute]:
-        return [
-            Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in self.setup.config.mutes
-        ]
+        return mutes(self.setup.config)
+
+
+def mutes(config: Config) -> list[Mute]:
+    """The rules that the configuration asks not to hear of."""
+    return [Mute(m.rule, m.reason, m.entity, m.until.timestamp() if m.until else None) for m in config.mutes]
 
 
 def _by_name(objective: tuple[str, float, str]) -> tuple[int, float, str]:

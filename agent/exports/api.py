@@ -30,6 +30,8 @@ from aiohttp import web
 from agent.exports import metrics, wire
 from agent.exports.requests import Requests, add_routes, exemplars
 from rules.model import Family
+from series.history.joined import Joined, Past
+from series.history.schema import HistoryError
 from series.promql import (
     Expr,
     Limits,
@@ -86,6 +88,8 @@ def build_app(
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
     limits: Limits = LIMITS,
+    past: Past | None = None,
+    whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
@@ -95,9 +99,10 @@ def build_app(
     kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
     under which it is served; None is all (see
-    `allowed_hosts`).
+    `allowed_hosts`). past: what there was before the time since which `source` is whole for some matchers, which
+    `whole_since` tells on the loop; it is read in the threads of the queries.
     """
-    api = _Api(source, families, clock, limits, requests)
+    api = _Api(source, families, clock, limits, requests, past, whole_since)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
@@ -184,8 +189,12 @@ class _Api:
         clock: Callable[[], float],
         limits: Limits,
         requests: Requests | None,
+        past: Past | None,
+        whole_since: Callable[[Sequence[Matcher]], float],
     ) -> None:
         self._source = source
+        self._past = past
+        self._whole_since = whole_since
         self._requests = requests
         self._families = families
         self._clock = clock
@@ -194,7 +203,8 @@ class _Api:
 
     async def running(self, _: web.Application) -> Any:
         """While the application runs there are threads to evaluate in."""
-        self._on_loop = _OnLoop(self._source, asyncio.get_running_loop())
+        self._on_loop = _OnLoop(self._source, self._whole_since, asyncio.get_running_loop())
+        self._all: SeriesSource = self._on_loop if self._past is None else Joined(self._on_loop, self._past)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
         yield
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -229,7 +239,7 @@ class _Api:
                 f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector',
             )
         return await self._evaluated(
-            lambda: wire.matrix(evaluate_range(expr, self._on_loop, start, end, step, limits=limits)), limits
+            lambda: wire.matrix(evaluate_range(expr, self._all, start, end, step, limits=limits)), limits
         )
 
     async def query_exemplars(self, asked: _Parameters) -> Any:
@@ -241,20 +251,20 @@ class _Api:
         return exemplars(self._requests.exemplars(), expr, start, end) if self._requests is not None else []
 
     async def labels(self, asked: _Parameters) -> Any:
-        found = self._series(asked, asked.all("match[]"))
+        found = await self._series(asked, asked.all("match[]"))
         return _first(sorted({name for labels in found for name in labels}), asked.limit())
 
     async def label_values(self, asked: _Parameters) -> Any:
         name = asked.path["name"]
         if not _LABEL.fullmatch(name):
             raise ApiError("bad_data", f'invalid label name: "{name}"')
-        found = self._series(asked, asked.all("match[]"))
+        found = await self._series(asked, asked.all("match[]"))
         return _first(sorted({labels[name] for labels in found if name in labels}), asked.limit())
 
     async def series(self, asked: _Parameters) -> Any:
         if not asked.all("match[]"):
             raise ApiError("bad_data", "no match[] parameter provided")
-        found = self._series(asked, asked.all("match[]"))
+        found = await self._series(asked, asked.all("match[]"))
         ordered = sorted(found, key=lambda labels: tuple(labels.items()))
         return [dict(labels) for labels in _first(ordered, asked.limit())]
 
@@ -297,22 +307,32 @@ class _Api:
             return wire.matrix(wire.raw_samples(self._samples(expr, at, limits)))
         if isinstance(expr, Subquery):
             raise PromQLError("a subquery is answered inside of a function only, as in max_over_time(...)")
-        found = evaluate(expr, self._on_loop, at, limits=limits)
+        found = evaluate(expr, self._all, at, limits=limits)
         return wire.vector(found, at) if isinstance(found, Vector) else wire.scalar(found, at)
 
     def _samples(self, expr: Range, at: float, limits: Limits) -> list[Frame]:
         end = at - expr.selector.offset
-        frames = self._on_loop.select(expr.selector.all_matchers(), end - expr.range, end)
+        frames = self._all.select(expr.selector.all_matchers(), end - expr.range, end)
         if sum(frame.values.size for frame in frames) > limits.samples:
             raise PromQLError("the query touches too many samples: select fewer series or a shorter range")
         return frames
 
-    def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
-        """The label sets in the time that was asked for. On the loop: it only looks at labels."""
+    async def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
+        """The label sets in the time that was asked for. On the loop: it only looks at labels; on disk in a thread."""
         start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
         selectors = [_selector(text) for text in texts] or [_EVERYTHING]
         frames = (frame for one in selectors for frame in self._source.select(one, start, end))
-        return {labels for frame in frames for labels in frame.labels}
+        found = {labels for frame in frames for labels in frame.labels}
+        if self._past is not None and start < max(self._whole_since(one) for one in selectors):
+            found |= await self._in_thread(lambda: self._past_series(selectors, start, end))
+        return found
+
+    def _past_series(self, selectors: Sequence[Sequence[Matcher]], start: float, end: float) -> set[Labels]:
+        assert self._past is not None
+        try:
+            return {labels for one in selectors for labels in self._past.labels(one, start, end)}
+        except HistoryError:
+            return set()  # whoever writes it says why
 
     async def _evaluated(self, work: Callable[[], dict[str, Any]], limits: Limits) -> msgspec.Raw:
         def timed() -> msgspec.Raw:
@@ -340,18 +360,28 @@ class _Api:
 class _OnLoop:
     """A source read on its loop, whichever thread asks. Raises TimeoutError when the loop is stuck."""
 
-    def __init__(self, source: SeriesSource, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        source: SeriesSource,
+        whole_since: Callable[[Sequence[Matcher]], float],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._source = source
+        self._whole_since = whole_since
         self._loop = loop
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
-        selected: Future[list[Frame]] = Future()
+        return self.recent(matchers, start, end)[0]
+
+    def recent(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[list[Frame], float]:
+        """What is selected, and the time since which that is all there was."""
+        selected: Future[tuple[list[Frame], float]] = Future()
 
         def select() -> None:
             if not selected.set_running_or_notify_cancel():
                 return
             try:
-                selected.set_result(self._source.select(matchers, start, end))
+                selected.set_result((self._source.select(matchers, start, end), self._whole_since(matchers)))
             except Exception as error:
                 selected.set_exception(error)
 

@@ -27,11 +27,19 @@ class Live(Protocol):
         ...
 
 
+class Past(SeriesSource, Protocol):
+    """What is on disk."""
+
+    def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        """The matching series of some time, about."""
+        ...
+
+
 class Joined:
     """Reads `live` from where that is whole, and `past` before it. Where the past can not be read there is none:
     whoever writes it says why."""
 
-    def __init__(self, live: Live, past: SeriesSource) -> None:
+    def __init__(self, live: Live, past: Past) -> None:
         self._live = live
         self._past = past
 

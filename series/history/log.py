@@ -226,7 +226,7 @@ def span(connection: sqlite3.Connection) -> tuple[int, int] | None:
     (last,) = connection.execute("SELECT max(t_ms) FROM ticks").fetchone()
     if first is None:
         return None
-    return min((int(part.times[0]) for part in ticks.unpack(first[0])), default=last), int(last)
+    return ticks.first_time(first[0]), int(last)
 
 
 def label_text(labels: Labels) -> str:

@@ -53,10 +53,12 @@ def due(connection: sqlite3.Connection, before: int) -> list[Segment]:
 
 def thin(connection: sqlite3.Connection, found: Sequence[Segment], kind_of: KindOf) -> None:
     """Replace segments of one group by one with fewer rows. Raises sqlite3.Error, DamagedError."""
-    shown = Shown.of(connection, found)
-    names = {row[0]: row[1] for row in connection.execute("SELECT id, name FROM names")}
-    kinds = {number: kind_of(name) for number, name in names.items()}
     with transaction(connection):
+        if not all(segments.where(connection, "WHERE id = ?", (one.id,)) for one in found):
+            return  # somebody pruned meanwhile
+        shown = Shown.of(connection, found)
+        names = {row[0]: row[1] for row in connection.execute("SELECT id, name FROM names")}
+        kinds = {number: kind_of(name) for number, name in names.items()}
         if len(shown.times):
             kept = _kept(connection, shown, {number for number, kind in kinds.items() if kind == "counter"})
             gauges = {number: names[number] for number, kind in kinds.items() if kind == "gauge"}

@@ -3,7 +3,8 @@
     data = zstd( u32 groups, groups * (u32 id, u32 rows, u32 changes), times i64*, changes of each row u32*,
                  series u32*, values f64* )
 
-Times, series and values stand in byte planes. A generation of ticks begins with every value that there is.
+Times, counts, series (each less the one before) and values stand in byte planes. A generation of ticks begins with
+every value that there is.
 """
 
 from __future__ import annotations
@@ -48,57 +49,31 @@ def pack(parts: Sequence[Changes]) -> bytes:
         *heads,
         planes(np.concatenate([p.times for p in parts])),
         planes(np.concatenate(counts)),
-        planes(np.concatenate([np.diff(p.series, prepend=np.uint32(0)) for p in parts])),
+        planes(np.diff(np.concatenate([p.series for p in parts]), prepend=np.uint32(0))),
         planes(np.concatenate([p.values for p in parts])),
     )
     return packed(b"".join(body), _LEVEL)
 
 
-def unpack(data: bytes, group: int | None = None) -> list[Changes]:
-    """The tick again, of one group or of all. Raises DamagedError."""
-    raw = unpacked(data, MAX_TICK_BYTES)
-    heads = _heads(raw)
-    at = _COUNT.size + _GROUP.size * len(heads)
-    rows, changes = sum(h[1] for h in heads), sum(h[2] for h in heads)
-    columns: list[npt.NDArray[Any]] = []
-    for kind, count in ((np.int64, rows), (np.uint32, rows), (np.uint32, changes), (np.float64, changes)):
-        size = np.dtype(kind).itemsize * count
-        columns.append(from_planes(raw[at : at + size], kind, count))
-        at += size
-    if at != len(raw):
-        raise DamagedError("a tick that does not add up")
-    times, counts, series, values = columns
-    return list(_parts(heads, group, times, counts, series, values))
+@dataclass(frozen=True)
+class _Tick:
+    """A tick as it stands there: of each row its group, time and number of changes; of each change series and value."""
+
+    groups: Ints
+    times: Ints
+    counts: Ids
+    series: Ids
+    values: Floats
 
 
 def groups_of(data: bytes) -> set[int]:
     """The groups of which a tick has rows. Raises DamagedError."""
-    return {head[0] for head in _heads(unpacked(data, MAX_TICK_BYTES))}
+    return set(_heads(unpacked(data, MAX_TICK_BYTES))[:, 0].tolist())
 
 
-def _heads(raw: bytes) -> list[tuple[int, int, int]]:
-    if len(raw) < _COUNT.size:
-        raise DamagedError("a tick without a head")
-    (groups,) = _COUNT.unpack_from(raw)
-    if _COUNT.size + _GROUP.size * groups > len(raw):
-        raise DamagedError("a tick without its heads")
-    return [_GROUP.unpack_from(raw, _COUNT.size + _GROUP.size * i) for i in range(groups)]
-
-
-def _parts(
-    heads: list[tuple[int, int, int]], group: int | None, times: Ints, counts: Ids, series: Ids, values: Floats
-) -> Iterator[Changes]:
-    row = change = 0
-    for number, rows, changes in heads:
-        of_rows, of_changes = slice(row, row + rows), slice(change, change + changes)
-        row, change = row + rows, change + changes
-        if group not in (None, number):
-            continue
-        if int(counts[of_rows].sum()) != changes:
-            raise DamagedError("a tick that does not add up")
-        places = np.repeat(np.arange(rows), counts[of_rows])
-        ids = np.cumsum(series[of_changes], dtype=np.uint32)
-        yield Changes(number, times[of_rows], places, ids, values[of_changes])
+def first_time(data: bytes) -> int:
+    """The time of the first row of a tick, in milliseconds. Raises DamagedError."""
+    return int(_unpack(data).times.min())
 
 
 def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | None = None) -> dict[int, Changes]:
@@ -106,18 +81,66 @@ def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | Non
 
     Raises DamagedError.
     """
-    found: dict[int, list[Changes]] = {}
-    heights: dict[int, int] = {}
-    for data in ticks:
-        for part in unpack(data, group):
-            height = heights.get(part.group, 0)
-            rows, series, values = part.rows + height, part.series, part.values
-            if wanted is not None:
-                kept = _among(series, wanted)
-                rows, series, values = rows[kept], series[kept], values[kept]
-            heights[part.group] = height + len(part.times)
-            found.setdefault(part.group, []).append(Changes(part.group, part.times, rows, series, values))
-    return {key: _together(parts) for key, parts in found.items()}
+    groups, times, rows, series, values = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS], [], []
+    height = 0
+    for tick in map(_unpack, ticks):
+        row = np.repeat(np.arange(len(tick.times)), tick.counts)
+        kept = None if group is None else tick.groups[row] == group
+        if wanted is not None:
+            kept = _among(tick.series, wanted) if kept is None else kept & _among(tick.series, wanted)
+        groups.append(tick.groups)
+        times.append(tick.times)
+        rows.append((row if kept is None else row[kept]) + height)
+        series.append(tick.series if kept is None else tick.series[kept])
+        values.append(tick.values if kept is None else tick.values[kept])
+        height += len(tick.times)
+    if not series:
+        return {}
+    whole = _Tick(
+        np.concatenate(groups), np.concatenate(times), _NO_COUNTS, np.concatenate(series), np.concatenate(values)
+    )
+    return dict(_by_group(whole, np.concatenate(rows), group))
+
+
+def _by_group(tick: _Tick, rows: Ints, group: int | None) -> Iterator[tuple[int, Changes]]:
+    of_changes = tick.groups[rows]
+    for number in np.unique(tick.groups).tolist() if group is None else [group]:
+        mine = np.flatnonzero(tick.groups == number)
+        changes = np.flatnonzero(of_changes == number)
+        if len(mine):
+            places = mine.searchsorted(rows[changes])
+            yield number, Changes(number, tick.times[mine], places, tick.series[changes], tick.values[changes])
+
+
+def _unpack(data: bytes) -> _Tick:
+    raw = unpacked(data, MAX_TICK_BYTES)
+    heads = _heads(raw)
+    at = _COUNT.size + _GROUP.size * len(heads)
+    rows, changes = int(heads[:, 1].sum()), int(heads[:, 2].sum())
+    columns: list[npt.NDArray[Any]] = []
+    for kind, count in ((np.int64, rows), (np.uint32, rows), (np.uint32, changes), (np.float64, changes)):
+        size = np.dtype(kind).itemsize * count
+        columns.append(from_planes(raw[at : at + size], kind, count))
+        at += size
+    times, counts, series, values = columns
+    if at != len(raw) or not rows or int(counts.sum()) != changes:
+        raise DamagedError("a tick that does not add up")
+    return _Tick(np.repeat(heads[:, 0], heads[:, 1]), times, counts, np.cumsum(series, dtype=np.uint32), values)
+
+
+def _heads(raw: bytes) -> Ints:
+    """Of each group its id, rows and changes."""
+    if len(raw) < _COUNT.size:
+        raise DamagedError("a tick without a head")
+    (groups,) = _COUNT.unpack_from(raw)
+    if _COUNT.size + _GROUP.size * groups > len(raw):
+        raise DamagedError("a tick without its heads")
+    found = np.frombuffer(raw, np.uint32, 3 * groups, _COUNT.size)
+    return found.reshape(groups, 3).astype(np.int64)
+
+
+_NO_ROWS: Ints = np.empty(0, dtype=np.int64)
+_NO_COUNTS: Ids = np.empty(0, dtype=np.uint32)
 
 
 def _among(series: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
@@ -126,12 +149,6 @@ def _among(series: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
     places = np.minimum(wanted.searchsorted(series), len(wanted) - 1)
     among: npt.NDArray[np.bool_] = wanted[places] == series
     return among
-
-
-def _together(parts: list[Changes]) -> Changes:
-    names = ("times", "rows", "series", "values")
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Changes(parts[0].group, **joined)
 
 
 class Columns:

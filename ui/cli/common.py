@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class UsageError(Exception):
@@ -71,8 +72,8 @@ def parse_slo(options: list[str]) -> dict[str, float]:
 
 
 def parse_duration(text: str, where: str) -> float:
-    """`90`, `90s`, `80ms`, `5m` as seconds."""
-    unit = next((u for u in ("ms", "s", "m", "h") if text.endswith(u)), "")
+    """`90`, `90s`, `80ms`, `5m`, `7d` as seconds."""
+    unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
     try:
         seconds = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except ValueError:
@@ -97,6 +98,15 @@ def parse_moment(text: str, start: float, where: str) -> float:
             f"{where}: `{text}` is not a moment; write +75s, 2026-01-31T04:05:06Z or a unix time"
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def parse_past(text: str, where: str) -> float:
+    """A moment that is past: RFC 3339, seconds since the epoch, or `-2h`: so long ago."""
+    if text.startswith("-"):
+        return time.time() - parse_duration(text[1:], where)
+    if text.startswith("+"):
+        raise UsageError(f"{where} {text}: write a time, such as 2026-01-31T04:05:06Z, or {where}=-2h")
+    return parse_moment(text, 0.0, where)
 
 
 def configuration(args: argparse.Namespace) -> Config:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from agent.config import ConfigError
+from diagnoser.sources.prometheus import ServerError
 from series.capture import CaptureError
 from series.promql import PromQLError
-from ui.cli import check, compare, curve, record, replay, rules, run, tap, trace, triage, whatif
+from ui.cli import check, compare, curve, history, record, replay, rules, run, tap, trace, triage, whatif
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
 from ui.live import AgentError
 from ui.recorded import RecordingError
@@ -21,6 +22,8 @@ exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
   kvitals triage                          the engines on this node
   kvitals triage http://127.0.0.1:8000    a live engine, or a running kvitals agent
   kvitals triage incident.kvcap           a recorded incident
+  kvitals triage --prometheus URL         a fleet, from what a Prometheus has of it
+  kvitals triage --at=-2h                 what was wrong two hours ago, from the agent's history
 """
 
 
@@ -33,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (triage, trace, compare, whatif, curve, check, run, record, replay, tap, rules):
+    for module in (triage, trace, compare, whatif, curve, check, run, history, record, replay, tap, rules):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)
     return top
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UsageError, ConfigError, CaptureError, RecordingError) as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_BAD_USE
-    except AgentError as error:
+    except (AgentError, ServerError) as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_UNKNOWN
     except PromQLError as error:  # the knowledge's own queries are right, so one met a limit

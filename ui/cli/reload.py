@@ -109,7 +109,9 @@ class Reload:
             if getattr(getattr(now, table), key) != getattr(getattr(self._at_start, table), key)
         ]
         changed += [
-            f"[{table}]" for table in ("otlp", "otlp_out") if getattr(now, table) != getattr(self._at_start, table)
+            f"[{table}]"
+            for table in ("otlp", "otlp_out", "history")
+            if getattr(now, table) != getattr(self._at_start, table)
         ]
         return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []
 

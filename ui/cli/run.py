@@ -30,6 +30,7 @@ from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
 from ui.cli.search import Search
 from ui.demo import DEMO
+from ui.keeping import Keeping
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
 from ui.state import load_state, save_state, state_file
@@ -75,19 +76,26 @@ async def _run(args: argparse.Namespace) -> None:
     for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
         console.print(line, style="dim", markup=False)
     pipeline.node.send_traces(version("kvitals"))
+    keeping = Keeping(pipeline, status_console().print) if pipeline.setup.config.history.enabled else None
+    if keeping is not None:
+        keeping.start(version("kvitals"))
     try:
-        async with _served(pipeline, time.time, args, console, lambda: reload.status):
+        async with _served(pipeline, time.time, args, console, lambda: reload.status, keeping):
             _where(args, pipeline, console)
-            await _cycles(pipeline, reload, stop, console)
+            await _cycles(pipeline, reload, stop, console, keeping)
     finally:
         await pipeline.node.close()
+        if keeping is not None:
+            await asyncio.to_thread(keeping.close)
 
 
 def _setup_of(args: argparse.Namespace, file: Path | None) -> Setup:
     return setup(argparse.Namespace(**{**vars(args), "config": file}))
 
 
-async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console) -> None:
+async def _cycles(
+    pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console, keeping: Keeping | None
+) -> None:
     """Scrape and judge at the configured interval; say when the verdict changes."""
     state = state_file()
     pipeline.judge.memory.update(load_state(state, time.time()))
@@ -106,6 +114,8 @@ async def _cycles(pipeline: Pipeline, reload: Reload, stop: asyncio.Event, conso
         if verdict != before:
             console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
             before = verdict
+        if keeping is not None:
+            keeping.cycle(now, reload.status)
         with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
             save_state(state, pipeline.judge.memory)
         await _pause(begun + pipeline.setup.config.agent.interval, reload, search, stop, hangup)
@@ -159,6 +169,7 @@ async def _served(
     args: argparse.Namespace,
     console: Console,
     runtime: Callable[[], dict[str, Any]] = dict,
+    keeping: Keeping | None = None,
 ) -> AsyncIterator[None]:
     """The API, and the web page beside it as a process of its own; both end with this context."""
     host, port = _address(args, pipeline)
@@ -173,6 +184,8 @@ async def _served(
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
+        past=keeping.past if keeping is not None else None,
+        whole_since=pipeline.whole_since,
     )
     runner = web.AppRunner(app)
     await runner.setup()

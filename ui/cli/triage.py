@@ -12,17 +12,22 @@ from typing import Any
 from rich.console import Console
 
 from rules.finding import Triage, encode
+from series.history.schema import FILE, HistoryError
 from series.promql import PromQLError
+from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
     add_judging_options,
     exit_code,
     parse_duration,
     parse_moment,
+    parse_past,
     setup,
     status_console,
 )
 from ui.cli.render import show
+from ui.historic import judge_history
+from ui.keeping import directory
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
 
@@ -33,10 +38,15 @@ def add(commands: Any) -> None:
         "source",
         nargs="*",
         metavar="URL|FILE",
-        help="engines or a kvitals agent by URL, or one recording; none: discover the engines on this node",
+        help="engines or a kvitals agent by URL, or one recording, or the directory of a history; none: discover the"
+        " engines on this node, with --at or --from: the history of its agent",
     )
-    parser.add_argument("--at", metavar="T", help="in a recording: judge this moment (+75s after its start, RFC 3339)")
-    parser.add_argument("--from", dest="from_", metavar="T", help="in a recording: judge the window from T ...")
+    parser.add_argument(
+        "--at",
+        metavar="T",
+        help="judge this moment: RFC 3339, +75s after a recording's start, --at=-2h in history",
+    )
+    parser.add_argument("--from", dest="from_", metavar="T", help="judge the window from T ...")
     parser.add_argument("--to", metavar="T", help="... to T")
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
     parser.add_argument("--json", action="store_true", help="the triage document as JSON")
@@ -46,17 +56,28 @@ def add(commands: Any) -> None:
         "--verbose", "-v", action="store_true", help="with queries and with every reason for not knowing"
     )
     add_judging_options(parser)
+    prometheus.add_options(parser)
     parser.set_defaults(do=do)
 
 
 def do(args: argparse.Namespace) -> int:
+    if args.prometheus:
+        return _answer(prometheus.judge(args), args)
+    histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]
+    if histories or (not args.source and (args.at or args.from_ or args.to)):
+        if len(args.source) > 1:
+            raise UsageError("one history at a time, and nothing beside it")
+        return _answer(_history(next(iter(histories), None), args), args)
     files = [Path(s) for s in args.source if "://" not in s and (Path(s).exists() or s.endswith(".kvcap"))]
     if files and len(args.source) > 1:
         raise UsageError("one recording at a time, and no URL beside it")
     if files:
         return _answer(_recording(files[0], args), args)
     if args.at or args.from_ or args.to:
-        raise UsageError("--at, --from and --to are for recordings; a live triage is about now")
+        raise UsageError(
+            "--at, --from and --to are for recordings and for the history of this node's agent, asked without a URL;"
+            " a live triage is about now"
+        )
     return asyncio.run(_live(args))
 
 
@@ -69,6 +90,22 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     judged = judge_recording(path, setup(args), Moments(end, start))
     if judged.damage:
         status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
+    return judged.document
+
+
+def _history(path: Path | None, args: argparse.Namespace) -> Triage:
+    chosen = setup(args)
+    start = parse_past(args.from_, "--from") if args.from_ else None
+    end = parse_past(args.to or args.at, "--at or --to") if args.to or args.at else None
+    if start is not None and start >= (end or time.time()):
+        raise UsageError("--from must lie before --to")
+    place = path or directory(chosen.config)
+    try:
+        judged = judge_history(place / FILE if place.is_dir() else place, chosen, Moments(end, start))
+    except (HistoryError, PromQLError) as error:
+        raise UsageError(str(error)) from error
+    if judged.damage:
+        status_console().print(judged.damage, style="yellow", markup=False)
     return judged.document
 
 

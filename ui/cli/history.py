@@ -1,0 +1,266 @@
+"""`kvitals history`: what is kept on disk; list it, export it, prune it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rich.console import Console
+from rich.table import Table
+
+from series.history import notes, retention, schema
+from series.history.codec import DamagedError
+from series.history.export import FORMATS, export
+from series.history.reader import HistoryReader
+from series.history.schema import FILE, HistoryError
+from series.promql import PromQLError, Selector, parse
+from series.types import METRIC_NAME, Matcher, MatchOp
+from ui.cli.common import (
+    UsageError,
+    add_config_option,
+    configuration,
+    parse_past,
+    status_console,
+)
+from ui.keeping import directory
+
+EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
+MAX_EVENTS = 1000
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("history", help="what the agent keeps on disk: list, export, prune")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    one = actions.add_parser("list", help="since when there is history, how much, of which families")
+    one.add_argument("--events", action="store_true", help="instead: what happened, and the findings that there were")
+    one.add_argument("--json", action="store_true", help="as JSON")
+    _add_range(one)
+    one.set_defaults(do=do_list)
+    one = actions.add_parser("export", help="samples in the format of others")
+    _add_range(one)
+    one.add_argument("--match", metavar="SELECTOR", help="such as '{engine=\"chat-a\"}' or kvitals_kv_usage_ratio")
+    one.add_argument("--format", choices=FORMATS, default="csv", help="csv, parquet, or openmetrics for promtool (csv)")
+    one.add_argument("--out", type=Path, metavar="FILE", help="a new file; standard output where it is not said")
+    one.set_defaults(do=do_export)
+    one = actions.add_parser("prune", help="take old history out")
+    one.add_argument("--before", metavar="T", help="what ended before T (RFC 3339, or -7d: so long ago)")
+    one.add_argument("--max-size", metavar="SIZE", help="the oldest, until it takes no more than SIZE (500MB, 2GB)")
+    one.set_defaults(do=do_prune)
+    for action in actions.choices.values():
+        action.add_argument("--dir", type=Path, metavar="DIR", help="where it is (default: as configured)")
+        add_config_option(action)
+
+
+def _add_range(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="from_", metavar="T", help="RFC 3339, a unix time, or --from=-2h: so long ago")
+    parser.add_argument("--to", metavar="T", help="likewise")
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What there is of one name. bytes: of its chunks, as they are packed."""
+
+    name: str
+    series: int
+    bytes: int
+
+
+def do_list(args: argparse.Namespace) -> int:
+    with _told():
+        path = _path(args)
+        reader = HistoryReader(path)
+        start, end = _range(args)
+        if args.events:
+            return _list_events(reader, start, end, as_json=args.json)
+        span = reader.span()
+        with reader.reading() as connection:
+            families = list(_families(connection))
+            waiting, thinned = (
+                connection.execute(query).fetchone()[0]
+                for query in (
+                    "SELECT coalesce(sum(length(data)), 0) FROM ticks",
+                    "SELECT coalesce(max(end_ms), 0) FROM segments WHERE step_ms > 0",
+                )
+            )
+            counts = {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("events", "episodes")}  # noqa: S608
+            requests = connection.execute("SELECT coalesce(sum(count), 0) FROM batches").fetchone()[0]
+    size = schema.size_of(path)
+    if args.json:
+        answer = {
+            "path": str(path), "bytes": size, "log_bytes": waiting, "from": span[0] if span else None,
+            "to": span[1] if span else None, "thinned_until": thinned / 1000 or None, "events": counts["events"],
+            "findings": counts["episodes"], "requests": requests,
+            "families": [{"name": f.name, "series": f.series, "bytes": f.bytes} for f in families],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        return 0
+    console = Console(highlight=False)
+    console.print(f"{path}: {_size(size)}", markup=False)
+    if span is None:
+        console.print("nothing yet")
+        return 0
+    console.print(f"from {_moment(span[0])} to {_moment(span[1])}")
+    if thinned:
+        console.print(f"a row a minute until {_moment(thinned / 1000)}, every row since")
+    console.print(f"{counts['events']} events, {counts['episodes']} findings, {requests} requests")
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column("family", no_wrap=True)
+    for title in ("series", "size"):
+        table.add_column(title, justify="right")
+    for family in families:
+        table.add_row(family.name, str(family.series), _size(family.bytes))
+    console.print()
+    console.print(table)
+    console.print(f"\n{_size(waiting)} more wait to be sealed", style="dim")
+    return 0
+
+
+def _families(connection: sqlite3.Connection) -> Iterator[_Family]:
+    """The largest first."""
+    sizes = dict(connection.execute("SELECT name, sum(length(data) + length(series)) FROM chunks GROUP BY name"))
+    rows = connection.execute("SELECT n.id, n.name, count(*) FROM series s JOIN names n ON n.id = s.name GROUP BY n.id")
+    found = [_Family(name, count, sizes.get(number, 0)) for number, name, count in rows]
+    yield from sorted(found, key=lambda family: (-family.bytes, family.name))
+
+
+def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bool) -> int:
+    with reader.reading() as connection:
+        happened = [(e.t, e.kind, e.text, dict(e.entity)) for e in notes.events(connection, start, end)]
+        for one in notes.episodes(connection, start, end):
+            until = "still open" if one.open else f"until {_moment(one.end)}"
+            happened.append((one.start, "finding", f"{one.code} {until}", dict(one.entity)))
+    happened = sorted(happened, key=lambda item: item[0])[-MAX_EVENTS:]
+    if as_json:
+        answer = [{"time": t, "kind": kind, "text": text, "entity": entity} for t, kind, text, entity in happened]
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        return 0
+    console = Console(highlight=False)
+    for t, kind, text, entity in happened:
+        who = entity.get("engine") or entity.get("pool") or entity.get("node") or entity.get("cluster", "")
+        console.print(f"{_moment(t)}  {kind:8} {who:24} {text}", markup=False, soft_wrap=True)
+    return 0
+
+
+def do_export(args: argparse.Namespace) -> int:
+    with _told():
+        reader = HistoryReader(_path(args))
+        start, end = _range(args)
+        matchers = _matchers(args.match)
+        if args.out is None:
+            if args.format == "parquet":
+                raise UsageError("parquet is no text: name a file with --out")
+            export(reader, matchers, start, end, args.format, sys.stdout.buffer)
+            return 0
+        with _new_file(args.out) as out:
+            count = export(reader, matchers, start, end, args.format, out)
+    status_console().print(f"{count} samples in {args.out}", markup=False)
+    if reader.damaged:
+        status_console().print(f"{reader.damaged} parts of it are damaged and were left out", style="yellow")
+    return 0
+
+
+def do_prune(args: argparse.Namespace) -> int:
+    if not args.before and not args.max_size:
+        raise UsageError("say what is to go: --before T, --max-size SIZE, or both")
+    before = round(parse_past(args.before, "--before") * 1000) if args.before else None
+    most = _bytes(args.max_size) if args.max_size else None
+    with _told():
+        path = _path(args)
+        HistoryReader(path).span()  # says it where there is none
+        size = schema.size_of(path)
+        try:
+            connection = schema.open_for_writing(path)
+            try:
+                while before is not None and retention.prune(connection, before):
+                    pass
+                while most is not None and retention.shrink(connection, most):
+                    pass
+                connection.execute("PRAGMA incremental_vacuum").fetchall()
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise schema.failure(error, path) from error
+    status_console().print(f"{_size(size)} before, {_size(schema.size_of(path))} now", markup=False)
+    return 0
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong with a history as a message."""
+    try:
+        yield
+    except (HistoryError, PromQLError, DamagedError) as error:
+        raise UsageError(str(error)) from error
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there when it is whole."""
+    if path.exists():
+        raise UsageError(f"{path} exists already: choose another name, or remove it first")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as out:
+            yield out
+        part.rename(path)
+    except OSError as error:
+        raise UsageError(f"can not write {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _path(args: argparse.Namespace) -> Path:
+    place: Path = args.dir or directory(configuration(args))
+    return place / FILE if place.is_dir() or not place.suffix else place
+
+
+def _matchers(text: str | None) -> tuple[Matcher, ...]:
+    if text is None:
+        return EVERYTHING
+    expr = parse(text)
+    if not isinstance(expr, Selector) or expr.offset:
+        raise UsageError(f"--match {text}: write a selector, such as kvitals_target_up or '{{engine=\"chat-a\"}}'")
+    return expr.all_matchers()
+
+
+def _range(args: argparse.Namespace) -> tuple[float, float]:
+    start = parse_past(args.from_, "--from") if args.from_ else float("-inf")
+    end = parse_past(args.to, "--to") if args.to else float("inf")
+    if start >= end:
+        raise UsageError("--from must lie before --to")
+    return start, end
+
+
+def _bytes(text: str) -> int:
+    number = text.strip().lower().removesuffix("b")
+    unit = number[-1:] if number[-1:].isalpha() else ""
+    try:
+        size = round(float(number.removesuffix(unit)) * _SIZES[unit])
+    except (ValueError, KeyError, OverflowError):
+        size = -1
+    if size < 0:
+        raise UsageError(f"--max-size {text}: write a size, such as 500MB or 2GB")
+    return size
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _moment(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
