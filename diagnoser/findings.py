@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -26,7 +27,7 @@ from rules.finding import (
 )
 from rules.loader import PLACEHOLDER, parameters
 from rules.model import SCOPES, EvidenceQuery, Rule
-from series.promql import Series, evaluate_range, expand
+from series.promql import Series, expand
 from series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
@@ -125,13 +126,21 @@ class Findings:
 
     def ruled_out(self, symptom: Judgement) -> list[RuledOut]:
         """The causes that could have explained a symptom and were found not to be so."""
+        around = self._judge.around(symptom, self._span.at)
         found = []
+        for j in [j for scope, entity in around.items() for j in self._other_causes.get((scope, entity), ())]:
+            if symptom.rule.code in j.rule.explains:
+                because = j.reason if j.outcome == "clear" else f"{self.superseded(j)} says it better"
+                found.append(self._ruled_out(j, because))
+        return found
+
+    @cached_property
+    def _other_causes(self) -> dict[tuple[str, Labels], list[Judgement]]:
+        """Causes that are not so, or that another says better, by scope and entity."""
+        found: dict[tuple[str, Labels], list[Judgement]] = {}
         for j in self._judgements:
-            could = j.rule.kind == "cause" and self._could_explain(j, symptom)
-            if could and j.outcome == "clear":
-                found.append(self._ruled_out(j, j.reason))
-            elif could and j.outcome == "fired" and self.superseded(j):
-                found.append(self._ruled_out(j, f"{self.superseded(j)} says it better"))
+            if j.rule.kind == "cause" and (j.outcome == "clear" or (j.outcome == "fired" and self.superseded(j))):
+                found.setdefault((j.rule.scope, j.entity), []).append(j)
         return found
 
     def entity(self, rule: Rule, labels: Labels) -> Entity:
@@ -211,10 +220,10 @@ class Findings:
 
     def _course(self, query: str) -> list[Series]:
         if query not in self._courses:
-            span, source = self._span, self._judge.signals.source
+            span = self._span
             step = max(1, round(span.fast * 2000 / EVIDENCE_POINTS)) / 1000  # whole milliseconds: it ends at `at`
             start = span.at - EVIDENCE_POINTS * step
-            self._courses[query] = evaluate_range(expression(query), source, start, span.at, step)
+            self._courses[query] = self._judge.signals.course(expression(query), start, span.at, step)
         return self._courses[query]
 
     def _confidence(self, judgement: Judgement) -> tuple[float, list[str]]:

@@ -12,7 +12,7 @@ from diagnoser.condition import Decided, Values, Verdict, decide
 from diagnoser.expressions import expression
 from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
-from rules.condition import Comparison, Condition, parse_condition
+from rules.condition import Comparison, Condition, comparisons, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
@@ -82,6 +82,7 @@ class _Entities:
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
     _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
     _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
+    _first: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # scope -> entity -> a target
 
     def of(self, scope: str) -> list[Labels]:
         if scope not in self._of:
@@ -98,10 +99,17 @@ class _Entities:
         """An entity and what it is part of, by scope. `up` tells an engine's pool, which its identity does not."""
         key = (scope, entity)
         if key not in self._around:
-            own = SCOPES[scope]
-            labels = next((labels for labels in self.up if labels.keep(own) == entity), entity)
+            labels = self._targets(SCOPES[scope]).get(entity, entity)
             self._around[key] = {wider: labels.keep(SCOPES[wider]) for wider in AROUND[scope]}
         return self._around[key]
+
+    def _targets(self, scope: tuple[str, ...]) -> dict[Labels, Labels]:
+        """The first target of each entity."""
+        if scope not in self._first:
+            first = self._first[scope] = {}
+            for labels in self.up:
+                first.setdefault(labels.keep(scope), labels)
+        return self._first[scope]
 
 
 @dataclass
@@ -138,6 +146,18 @@ class Judge:
         self._forget(span.at)
         return self._promoted(found, span.at)
 
+    def again(self, found: Sequence[Judgement], span: Span, before: Mapping[str, Memory]) -> list[Judgement]:
+        """What was found true at a moment, judged once more with the memory of the moments before it."""
+
+        def with_memory(judgement: Judgement) -> Judgement:
+            rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict
+            if verdict is None or not verdict.truth:
+                return judgement
+            memory = self.memory[f"{rule.code}{entity}"] = before.get(f"{rule.code}{entity}", Memory())
+            return self._outcome(rule, entity, verdict, memory, span)
+
+        return self._promoted([with_memory(judgement) for judgement in found], span.at)
+
     def _forget(self, at: float) -> None:
         """Forget entities that are gone, once they would not be taken for the same again."""
         gone = self.memory.keys() - self._judged
@@ -164,6 +184,11 @@ class Judge:
         if rule.code not in self._needs:
             self._needs[rule.code] = self.knowledge.needs(rule)
         return self._needs[rule.code]
+
+    def asks(self, rule: Rule) -> set[str]:
+        """The signals that a rule's conditions name, to be true and to stay so."""
+        sides = (side for c in self._condition(rule) for found in comparisons(c) for side in (found.left, found.right))
+        return {name for side in sides for name in signal_names(side)}
 
     def _at(self, at: float) -> _Entities:
         if self._entities.at != at:

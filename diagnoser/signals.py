@@ -14,7 +14,7 @@ from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
-from series.promql import Binary, Call, Expr, Moment, Selector, Vector, expand, selectors
+from series.promql import Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
@@ -153,10 +153,11 @@ class Signals:
         values = by_entity(self.now.evaluate(compiled.expr), SCOPES[signal.scope]) if possible else {}
         if compiled.samples is None or signal.samples is None:
             return Known(values)
-        counts = by_entity(self.now.evaluate(compiled.samples), SCOPES[signal.scope])
-        # Extrapolation makes fractions of whole counts, hence the half.
-        few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
-        return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
+        return with_enough_samples(signal, values, by_entity(self.now.evaluate(compiled.samples), SCOPES[signal.scope]))
+
+    def course(self, expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        """An expression over families and signals from `start` to `end`, for people to look at. Seconds."""
+        return evaluate_range(expr, self.source, start, end, step)
 
     def _remember(self, group: Group, names: Sequence[str], at: float) -> None:
         """One row of this moment's values; a signal without a value now has a gap, not its last value."""
@@ -186,6 +187,15 @@ class Signals:
             frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, metric)], span.start, span.at)
             self._seen[key] = {labels.keep(key[1:]) for frame in frames for labels in frame.labels}
         return entity in self._seen[key]
+
+
+def with_enough_samples(signal: Signal, values: dict[Labels, float], counts: dict[Labels, float] | None) -> Known:
+    """The values of those entities that have as many samples as the signal asks for. counts: None where it asks none."""
+    if counts is None or signal.samples is None:
+        return Known(values)
+    # Extrapolation makes fractions of whole counts, hence the half.
+    few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
+    return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
 
 
 def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,6 +12,7 @@ from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Span
 from rules.finding import Coverage, Finding, RuledOut, Slo, Source, Triage, Window
 
+MAX_UNKNOWN_OF_A_RULE = 20
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
 
@@ -24,8 +26,9 @@ def triage(
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
-    shown = (j for j in judgements if j.outcome == "unknown" or (j.outcome == "fired" and not findings.superseded(j)))
-    built = [findings.build(j) for j in shown]
+    fired = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
+    unknown = _a_few_of_each(j for j in judgements if j.outcome == "unknown")
+    built = [findings.build(j) for j in (*fired, *unknown)]
     muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
     open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
     causes, symptoms, telemetry = _sorted(open_)
@@ -43,7 +46,7 @@ def triage(
         ruled_out=_ruled_out(symptoms),
         unknown=[f for f in built if f.outcome == "unknown"],
         muted=muted,
-        coverage=_coverage(judge, judgements, span),
+        coverage=_coverage(judge, judgements, span, len(unknown)),
     )
 
 
@@ -132,8 +135,19 @@ def _ruled_out(symptoms: Sequence[Finding]) -> list[RuledOut]:
     return list({(r.code, r.entity): r for s in symptoms for r in s.ruled_out}.values())
 
 
-def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span) -> Coverage:
-    counts = {o: sum(j.outcome == o for j in judgements) for o in ("fired", "clear", "n/a", "unknown")}
+def _a_few_of_each(judgements: Iterable[Judgement]) -> list[Judgement]:
+    """Of each rule as many as anybody reads: of a thousand engines that lack the same, few tell as much as all."""
+    seen: Counter[str] = Counter()
+    few = []
+    for judgement in judgements:
+        seen[judgement.rule.code] += 1
+        if seen[judgement.rule.code] <= MAX_UNKNOWN_OF_A_RULE:
+            few.append(judgement)
+    return few
+
+
+def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:
+    counts = Counter(j.outcome for j in judgements)
     engines = [
         {"engine": e.get("engine", ""), **{k: v for k, v in judge.info(e, span.at).items() if k in _SHOWN}}
         for e in judge.entities("engine", span.at)
@@ -146,6 +160,7 @@ def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span) -> Cove
         unknown=counts["unknown"],
         engines=engines,
         crashed=dict(judge.crashed),
+        unknown_not_listed=counts["unknown"] - listed,
     )
 
 

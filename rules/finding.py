@@ -15,7 +15,7 @@ from msgspec import Struct
 from rules.model import Kind, Severity
 from series.types import Labels
 
-VERSION = "1.1"
+VERSION = "1.2"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -151,6 +151,8 @@ class Coverage(Struct, frozen=True):
     unknown: int
     engines: list[dict[str, str]]
     crashed: dict[str, str] = {}  # rule code -> the error in it; the other rules went on
+    warnings: list[str] = []  # why what was read may not be all there is
+    unknown_not_listed: int = 0  # of `unknown`: of a rule on many entities a few are told
 
 
 class Triage(Struct, frozen=True, kw_only=True):

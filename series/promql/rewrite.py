@@ -65,7 +65,7 @@ def _inline(expr: Expr, definitions: Mapping[str, Expr], step: float, within: tu
         if isinstance(expr, Range):
             return Subquery(definition, expr.range, step, selector.offset)
         return shift(definition, selector.offset)
-    return _map_children(expr, lambda child: _inline(child, definitions, step, within))
+    return map_children(expr, lambda child: _inline(child, definitions, step, within))
 
 
 def _definition(selector: Selector, definitions: Mapping[str, Expr], step: float, within: tuple[str, ...]) -> Expr:
@@ -89,7 +89,7 @@ def shift(expr: Expr, offset: float) -> Expr:
         return rebuild(expr, selector=shift(expr.selector, offset))
     if isinstance(expr, Subquery):
         return rebuild(expr, offset=round(expr.offset + offset, 3))
-    shifted = _map_children(expr, lambda child: shift(child, offset))
+    shifted = map_children(expr, lambda child: shift(child, offset))
     if isinstance(expr, Call) and _tells_evaluation_time(expr):
         return Binary("-", shifted, Number(offset))
     return shifted
@@ -99,7 +99,7 @@ def _tells_evaluation_time(call: Call) -> bool:
     return call.func == "time" or (call.func == "timestamp" and not isinstance(call.args[0], Selector))
 
 
-def _map_children(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+def map_children(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """A copy with `change` applied to the direct sub-expressions."""
     if isinstance(expr, Call):
         return rebuild(expr, args=tuple(change(a) for a in expr.args))

@@ -1,0 +1,311 @@
+"""A client of Prometheus' HTTP API: PromQL in, values out. Thanos, Mimir and VictoriaMetrics speak it too.
+
+Many questions are asked at once, a few at a time. An answer is read up to a size, a redirect is not followed (the
+credentials are for the address that was given), and what the server warns of is kept, since a partial answer must not
+pass for a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import msgspec
+
+MAX_BYTES = 256 * 2**20
+"""Of one answer, unpacked. A thousand engines with fifty buckets each take 10 MB."""
+
+MAX_SECRET_BYTES = 64 * 1024
+MAX_WARNINGS = 20
+
+T = TypeVar("T")
+
+
+class ServerError(Exception):
+    """The server could not be asked; the message says what to do. `question` is true where it is the query's fault."""
+
+    def __init__(self, message: str, *, question: bool = False) -> None:
+        super().__init__(message)
+        self.question = question
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a server is reached. Secrets are in files, one each, so that they show in no list of processes."""
+
+    url: str
+    bearer_file: Path | None = None
+    basic_file: Path | None = None  # holds user:password
+    headers_file: Path | None = None  # lines of Name: value
+    tenant: str = ""  # X-Scope-OrgID: which tenant's series, of Mimir and its like
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    timeout: float = 30.0  # seconds for one question
+    concurrency: int = 4
+
+    def endpoint(self, path: str) -> str:
+        """The URL of a path of the API. Raises ServerError for what is not a URL."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ServerError(f"{self.url} is not the URL of a server; write http://HOST:9090, with its path if any")
+        if parts.username or parts.password:
+            raise ServerError("no user and password in the URL: others would see them; use --prometheus-basic FILE")
+        root = parts.path.rstrip("/").removesuffix("/api/v1")
+        return urlunsplit((parts.scheme, parts.netloc, f"{root}/api/v1/{path}", "", ""))
+
+    def credentials(self) -> dict[str, str]:
+        """Headers to send along. Raises ServerError for a file that can not be used."""
+        headers: dict[str, str] = {}
+        if self.headers_file is not None:
+            for line in _secret(self.headers_file).splitlines():
+                name, colon, value = line.partition(":")
+                if not colon or not name.strip():
+                    raise ServerError(f"{self.headers_file}: each line must be `Name: value`")
+                headers[name.strip()] = value.strip()
+        if self.bearer_file is not None:
+            headers["Authorization"] = f"Bearer {_secret(self.bearer_file)}"
+        if self.basic_file is not None:
+            user, colon, password = _secret(self.basic_file).partition(":")
+            if not colon:
+                raise ServerError(f"{self.basic_file} must hold user:password in one line")
+            headers["Authorization"] = aiohttp.BasicAuth(user, password).encode()
+        if self.tenant:
+            headers["X-Scope-OrgID"] = self.tenant
+        return headers
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """How the server's certificate is checked and ours is shown. Raises ServerError."""
+        if self.ca_file is None and self.cert_file is None:
+            return True
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ValueError) as error:
+            raise ServerError(f"the TLS files can not be used: {error}") from error
+        return context
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A series of an answer. `value` is of an instant query, `values` of one over a range; times in seconds."""
+
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
+
+
+class _Data(msgspec.Struct, frozen=True):
+    resultType: str  # noqa: N815 (the API's name)
+    result: msgspec.Raw
+
+
+_DATA = msgspec.json.Decoder(_Data)
+_NAMES = msgspec.json.Decoder(list[str])
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    status: str
+    data: msgspec.Raw = msgspec.Raw()
+    error: str = ""
+    errorType: str = ""  # noqa: N815
+    warnings: list[str] = []
+    isPartial: bool = False  # noqa: N815 (VictoriaMetrics' name)
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+_FOUND = msgspec.json.Decoder(list[Found])
+_SCALAR = msgspec.json.Decoder(tuple[float, str])
+
+
+@dataclass(frozen=True)
+class Question:
+    """One query: at `end`, or with a step from `start` to `end`. Seconds."""
+
+    text: str
+    end: float
+    start: float | None = None
+    step: float = 0.0
+
+    def form(self, timeout: float) -> tuple[str, dict[str, str]]:
+        """The path of the API and the form that is sent to it."""
+        form = {"query": self.text, "timeout": f"{timeout:.0f}s"}
+        if self.start is None:
+            return "query", {**form, "time": f"{self.end:.3f}"}
+        return "query_range", {
+            **form, "start": f"{self.start:.3f}", "end": f"{self.end:.3f}", "step": f"{self.step:.3f}",
+        }  # fmt: skip
+
+
+@dataclass
+class Prometheus:
+    """A server that is asked. To be used as a context; asking is blocking, and one thread's."""
+
+    access: Access
+    warnings: dict[str, None] = field(default_factory=dict)  # what the server warned of, each once
+    asked: int = 0
+    waited: float = 0.0  # seconds from the first question of each batch to its last answer
+    received: int = 0  # bytes
+    _runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    _session: aiohttp.ClientSession | None = None
+
+    def __enter__(self) -> Prometheus:
+        self.access.endpoint("query")
+        headers, tls = self.access.credentials(), self.access.tls()
+        self._session = self._runner.run(self._open(headers, tls))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.close())
+        self._runner.close()
+
+    async def _open(self, headers: Mapping[str, str], tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=self.access.concurrency, ssl=tls),
+            timeout=aiohttp.ClientTimeout(total=self.access.timeout + 5),
+        )
+
+    def ask(self, questions: Sequence[Question]) -> list[list[Found] | ServerError]:
+        """The answers, in order. A question that the server refuses has its error; what makes all fail is raised."""
+        answers = self._runner.run(self._each([lambda q=q: self._ask(q) for q in questions]))  # type: ignore[misc]
+        return [_raised_unless_the_questions(answer) for answer in answers]
+
+    def one(self, question: Question) -> list[Found]:
+        """The answer of one question. Raises ServerError."""
+        (answer,) = self.ask([question])
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    def names(self, start: float, end: float) -> list[str]:
+        """The names of the metrics that there are between two times. Raises ServerError."""
+        (answer,) = self._runner.run(self._each([lambda: self._names(start, end)]))
+        if isinstance(answer, ServerError):
+            raise answer
+        return answer
+
+    async def _names(self, start: float, end: float) -> list[str]:
+        form = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
+        status, body = await self._send("GET", "label/__name__/values", form)
+        return self._read(status, body, _NAMES.decode)
+
+    async def _each(self, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T | ServerError]:
+        """All calls, a few at a time. One that fails for a reason that the next would too ends the others."""
+        gate, loop = asyncio.Semaphore(self.access.concurrency), asyncio.get_running_loop()
+        fatal: list[ServerError] = []
+
+        async def guarded(call: Callable[[], Awaitable[T]]) -> T | ServerError:
+            async with gate:
+                if fatal:
+                    return fatal[0]
+                try:
+                    return await call()
+                except ServerError as error:
+                    if not error.question:
+                        fatal.append(error)
+                    return error
+
+        began = loop.time()
+        found = await asyncio.gather(*(guarded(call) for call in calls))
+        self.waited += loop.time() - began
+        return list(found)
+
+    async def _ask(self, question: Question) -> list[Found]:
+        path, form = question.form(self.access.timeout)
+        status, body = await self._send("POST", path, form)
+        return self._read(status, body, lambda data: _decode(data, question))
+
+    async def _send(self, method: str, path: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+        assert self._session is not None, "to be used as a context"
+        self.asked += 1
+        url = self.access.endpoint(path)
+        try:
+            posted, asked = (form, None) if method == "POST" else (None, form)
+            async with self._session.request(method, url, data=posted, params=asked, allow_redirects=False) as answer:
+                if 300 <= answer.status < 400:
+                    where = answer.headers.get("Location", "another address")[:200]
+                    raise ServerError(f"{self.access.url} redirects to {where}; give that address if it is the server")
+                pieces, size = [], 0
+                async for piece in answer.content.iter_chunked(1 << 18):
+                    size += len(piece)
+                    if size > MAX_BYTES:
+                        raise ServerError(f"an answer of more than {MAX_BYTES >> 20} MB was not read", question=True)
+                    pieces.append(piece)
+                self.received += size
+                return answer.status, b"".join(pieces)
+        except TimeoutError:
+            raise ServerError(
+                f"no answer within {self.access.timeout:.0f} s; allow it more with --prometheus-timeout", question=True
+            ) from None
+        except aiohttp.ClientError as error:
+            raise ServerError(f"{self.access.url} can not be reached: {error}") from error
+
+    def _read(self, status: int, body: bytes, decode: Callable[[msgspec.Raw], T]) -> T:
+        if status in (401, 403):
+            raise ServerError(
+                f"{self.access.url} refuses the credentials ({status}); see --prometheus-bearer and -basic"
+            )
+        try:
+            answer = _ANSWER.decode(body)
+        except msgspec.DecodeError:
+            raise ServerError(_no_api(self.access.url, status, body)) from None
+        for warning in answer.warnings[:MAX_WARNINGS]:
+            self._warn(warning)
+        if answer.isPartial:
+            self._warn("the answer is partial: not every storage node answered")
+        if answer.status != "success" or not answer.data:
+            reason = f"{answer.errorType}: {answer.error}".strip(": ")[:500] or f"status {status}"
+            raise ServerError(reason, question=True)
+        try:
+            return decode(answer.data)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ServerError(f"an answer of a shape that is not Prometheus': {error}", question=True) from None
+
+    def _warn(self, text: str) -> None:
+        if len(self.warnings) < MAX_WARNINGS:
+            self.warnings[" ".join(text.split())[:300]] = None
+
+
+def _decode(raw: msgspec.Raw, question: Question) -> list[Found]:
+    data = _DATA.decode(raw)
+    if data.resultType == "scalar":
+        return [Found({}, value=_SCALAR.decode(data.result))]
+    if data.resultType != ("vector" if question.start is None else "matrix"):
+        raise ValueError(f"a {data.resultType[:20]}")
+    return _FOUND.decode(data.result)
+
+
+def _raised_unless_the_questions(answer: list[Found] | ServerError) -> list[Found] | ServerError:
+    if isinstance(answer, ServerError) and not answer.question:
+        raise answer
+    return answer
+
+
+def _secret(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_SECRET_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"{path} can not be read: {error}") from error
+    if len(text) > MAX_SECRET_BYTES or not text.strip():
+        raise ServerError(f"{path} is empty, or too long to be a secret")
+    return text.strip()
+
+
+def _no_api(url: str, status: int, body: bytes) -> str:
+    begin = " ".join(body[:120].decode("utf-8", "replace").split())
+    return (
+        f"{url} does not answer as Prometheus does (status {status}, begins with {begin!r}); the URL may lack a path,"
+        " such as /prometheus of Mimir or /select/0/prometheus of VictoriaMetrics"
+    )

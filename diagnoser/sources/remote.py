@@ -1,0 +1,241 @@
+"""Signals of a whole fleet, evaluated where its series are: a query a signal, however many engines there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from diagnoser.expressions import expression
+from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, seconds
+from diagnoser.signals import Known, Signals, Span, needed, with_enough_samples
+from diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
+from rules.loader import SIGNAL_PREFIX, Knowledge
+from rules.model import SCOPES
+from series.promql import Binary, Expr, Matching, Moment, Number, Range, Selector, Series, Subquery, Vector, inline
+from series.types import METRIC_NAME, Labels
+
+MAX_MOMENTS = 12
+"""That are looked back at, for how long something has been so."""
+
+Asked = dict[str, tuple[Expr, Expr | None]]
+"""Signal -> the expression of its values, and of how many samples they rest on."""
+
+
+class RemoteMoment(Moment):
+    """One time: expressions over signals are evaluated over what is known of them, others by the server."""
+
+    def __init__(self, signals: RemoteSignals, at: float) -> None:
+        super().__init__(signals.source, at)
+        self._signals = signals
+        self._at = at
+        self._answers: dict[Expr, Vector | float] = {}
+
+    def evaluate(self, expr: Expr | str) -> Vector | float:
+        """As `Moment.evaluate`. Raises ServerError where the server can not be reached."""
+        assert not isinstance(expr, str)
+        if not _reads_the_server(expr):
+            return super().evaluate(expr)
+        if expr not in self._answers:
+            rows = self._signals.ask([expr], self._at)[expr]
+            self._answers[expr] = vector(rows)
+        return self._answers[expr]
+
+
+class RemoteSignals(Signals):
+    """As `Signals`, over a server. `interval`: seconds between two samples there."""
+
+    def __init__(self, knowledge: Knowledge, served: Served, interval: float) -> None:
+        self._snapshot: dict[str, Rows] = {}
+        super().__init__(knowledge, Snapshot(self._snapshot))
+        self.served = served
+        self.interval = interval
+        self._asked_for: Asked = {}
+        self._definitions: dict[str, Expr] = {}
+        self._focus: Sequence[str] = ()
+        self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
+
+    def observe(self, span: Span) -> dict[str, Known]:
+        self._define(span)
+        wanted = [expr for both in self._asked_for.values() for expr in both if expr is not None]
+        present = [expression(ENTITIES), expression(INFO)]
+        found = self.ask([*present, *wanted], span.at, shared=True)
+        for name, expr in zip((ENTITIES, INFO), present, strict=True):
+            self._snapshot[name] = [(labels.with_(**{METRIC_NAME: name}), value) for labels, value in found[expr]]
+        self.known = {name: self._of(name, found) for name in self._asked_for}
+        self._keep(span.at)
+        return self.known
+
+    def focus(self, engines: Sequence[str]) -> None:
+        """From here on only these engines are asked about, where a query allows it; more than a few are no focus."""
+        self._focus = engines
+
+    def ask(self, exprs: Sequence[Expr], at: float, *, shared: bool = False) -> dict[Expr, Rows]:
+        """The values of expressions over families and signals. `shared`: of all engines, whatever the focus is."""
+        asked = {expr: self._expanded(expr) for expr in dict.fromkeys(exprs)}
+        if not shared:
+            asked = {expr: focused(full, self._focus) for expr, full in asked.items()}
+        possible = list(dict.fromkeys(full for full in asked.values() if self._possible(full)))
+        found = self.served.instant(possible, at)
+        return {expr: found.get(full, []) for expr, full in asked.items()}
+
+    def past(self, names: Iterable[str], moments: Sequence[float]) -> dict[float, dict[str, Known]]:
+        """What signals were at earlier moments, at equal distances."""
+        asked = {name: self._asked_for[name] for name in names}
+        full = {e: focused(self._expanded(e), self._focus) for both in asked.values() for e in both if e is not None}
+        possible = [expr for expr in dict.fromkeys(full.values()) if self._possible(expr)]
+        found = self.served.course(possible, moments)
+        return {
+            at: {
+                name: self._of(name, {e: found.get(asked_as, {}).get(at, []) for e, asked_as in full.items()})
+                for name in asked
+            }
+            for at in moments
+        }
+
+    def course(self, expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        """As many steps as asked for, but none closer than samples are."""
+        full = focused(self._expanded(expr), self._focus)
+        if not self._possible(full):
+            return []
+        count = max(round((end - start) / step), 1)
+        step = max(step, self.interval)
+        found = self.served.course([full], [end - (count - i) * step for i in range(count + 1)])[full]
+        points: dict[Labels, list[tuple[float, float]]] = {}
+        for t, rows in found.items():
+            for labels, value in rows:
+                points.setdefault(labels, []).append((t, value))
+        columns = ((labels, np.array(course).T) for labels, course in points.items())
+        return [Series(labels, times, values) for labels, (times, values) in sorted(columns, key=lambda s: str(s[0]))]
+
+    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+        key = (metric, tuple(entity))
+        if key not in self._there:
+            asked = expression(f"group by ({', '.join(entity)}) (present_over_time({metric}[{round(span.fast)}s]))")
+            self._there[key] = {labels for labels, _ in self.ask([asked], span.at, shared=True)[asked]}
+        return entity in self._there[key]
+
+    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
+        for expr in self._asked_for[name]:
+            if expr is not None and (why := self.served.why_failed(self._expanded(expr))):
+                return f"the server could not tell: {why}", "more time (--prometheus-timeout), or higher limits there"
+        return super().why_missing(name, entity, span)
+
+    @property
+    def up(self) -> Rows:
+        """The targets at the moment that was observed."""
+        return self._snapshot.get(ENTITIES, [])
+
+    @property
+    def infos(self) -> Rows:
+        return self._snapshot.get(INFO, [])
+
+    def _define(self, span: Span) -> None:
+        compiled = self._compile(span)
+        self._asked_for = {name: (c.expr, c.samples) for name, c in compiled.items()}
+        self._definitions = {SIGNAL_PREFIX + name: self._definition(name) for name in compiled}
+
+    def _definition(self, name: str) -> Expr:
+        """What stands for a signal in another expression: as little as the rules do, that takes too few samples."""
+        expr, samples = self._asked_for[name]
+        signal = self.knowledge.signals[name]
+        if samples is None or signal.samples is None:
+            return expr
+        enough = Binary(">=", samples, Number(signal.samples.min - 0.5))
+        return Binary("and", expr, enough, matching=Matching(on=True, labels=SCOPES[signal.scope]))
+
+    def _expanded(self, expr: Expr) -> Expr:
+        """The expression with signals replaced by what they are made of, unless the server has them recorded."""
+        recorded = self.served.dialect.has
+        return inline(expr, {n: d for n, d in self._definitions.items() if not recorded(n)}, self.interval)
+
+    def _possible(self, expr: Expr) -> bool:
+        """Whether the server has what an expression needs to have a value."""
+        return all(any(self.served.dialect.has(metric) for metric in either) for either in needed(expr))
+
+    def _of(self, name: str, rows: Mapping[Expr, Rows]) -> Known:
+        """A signal's values from the answers to its expressions."""
+        expr, samples = self._asked_for[name]
+        signal = self.knowledge.signals[name]
+        scope = SCOPES[signal.scope]
+        counts = None if samples is None else _by_entity(rows.get(samples, []), scope)
+        return with_enough_samples(signal, _by_entity(rows.get(expr, []), scope), counts)
+
+    def _keep(self, at: float) -> None:
+        """Remember the values of a moment, which is when all of them are known."""
+        for group, names in self._stages:
+            self._remember(group, names, at)
+        self.now = RemoteMoment(self, at)
+
+
+class PastSignals(Signals):
+    """What `RemoteSignals.past` found, as the signals of those moments and of a few entities."""
+
+    def __init__(self, now: RemoteSignals, known: Mapping[float, Mapping[str, Known]], up: Rows) -> None:
+        super().__init__(now.knowledge, Snapshot({ENTITIES: up, INFO: now.infos}))
+        self._now = now
+        self._past = known
+
+    def observe(self, span: Span) -> dict[str, Known]:
+        self.known = {name: self._past[span.at].get(name, Known()) for name in self.knowledge.signals}
+        for group, names in self._stages:
+            self._remember(group, names, span.at)
+        self.now = Moment(self.source, span.at)
+        return self.known
+
+    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+        return self._now.exists(metric, entity, span)
+
+    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
+        return "not asked for", ""
+
+
+def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Judgement]:
+    """Judge one moment, and what is true at it also at the moments before it, so that `for` and `since` are known.
+
+    What is not true now is not looked back at: unlike an agent, whoever asks a server now does not keep a finding open
+    for a while (`keep`, `clear`) that has passed.
+    """
+    found = judge.judge(span)
+    early = [j for j in found if j.verdict is not None and j.verdict.truth]
+    if not early or span.cold:
+        return found
+    moments = _moments_before(span.at, signals.interval, max(seconds(j.rule.for_) for j in early))
+    rules = {j.rule.code: j.rule for j in early}
+    entities = {j.entity for j in early}
+    signals.focus(sorted({entity["engine"] for entity in entities if "engine" in entity}))
+    names = {TRAFFIC, *(name for rule in rules.values() for name in judge.asks(rule))}
+    past = PastSignals(signals, signals.past(names, moments), _only(signals.up, entities))
+    before = Judge(replace(judge.knowledge, rules=rules), past, judge.params)
+    for at in moments:
+        before.judge(Span(at, span.fast, span.slow))
+    return judge.again(found, span, before.memory)
+
+
+def _moments_before(at: float, interval: float, longest: float) -> list[float]:
+    """Moments that reach back as far as a rule needs, the last of them one interval ago."""
+    step = max(interval, longest / (MAX_MOMENTS - 1))
+    count = min(math.ceil(longest / step) + 1, MAX_MOMENTS)
+    return [at - (count - i) * step for i in range(count)]
+
+
+def _only(up: Rows, entities: set[Labels]) -> Rows:
+    """The targets that are among the entities, whatever the entities' scope is."""
+    scopes = {tuple(entity) for entity in entities}
+    return [(labels, value) for labels, value in up if any(labels.keep(names) in entities for names in scopes)]
+
+
+def _by_entity(rows: Rows, scope: Sequence[str]) -> dict[Labels, float]:
+    return {labels.keep(scope): value for labels, value in rows}
+
+
+def _reads_the_server(expr: Expr) -> bool:
+    """Whether it is about more than the newest values of signals, which are known here."""
+    for node in expr.walk():
+        if isinstance(node, Range | Subquery):
+            return True
+        if isinstance(node, Selector) and (node.offset or not node.name.startswith(SIGNAL_PREFIX)):
+            return True
+    return False

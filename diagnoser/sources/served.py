@@ -1,0 +1,227 @@
+"""Expressions over families, evaluated by a server: what is asked of it, and what is put together here.
+
+A server that holds agents' families evaluates every expression whole. One that holds only engines' own metrics can not
+tell all of it (`diagnoser.sources.translate`): then the largest parts that it can evaluate are asked for, and what is
+left is computed from the answers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from diagnoser.sources.prometheus import Found, Prometheus, Question, ServerError
+from series.promql import Binary, Expr, Selector, Vector, evaluate
+from series.promql.check import type_of
+from series.promql.nodes import Aggregate, Call, Range
+from series.promql.rewrite import map_children
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+
+PART = "kvitals_part_"
+MAX_FOCUS = 50
+_SPECIAL = re.compile(r"[^a-zA-Z0-9_]")
+
+Rows = list[tuple[Labels, float]]
+
+
+class Dialect(Protocol):
+    """How a server's series are families."""
+
+    def translate(self, expr: Expr) -> Expr | None:
+        """The expression in the server's own names; None where it reads anything that is only known here."""
+        ...
+
+    def local(self, name: str) -> Rows | None:
+        """The series of a family that is only known here; None of any other."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there may be series of that name."""
+        ...
+
+
+class Families:
+    """The dialect of a server that holds agents' families."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def translate(self, expr: Expr) -> Expr | None:
+        return expr
+
+    def local(self, name: str) -> Rows | None:
+        return None
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+
+class Snapshot:
+    """Series with one value each, which is theirs at whatever moment is asked for."""
+
+    def __init__(self, rows: Mapping[str, Rows]) -> None:
+        self._rows = rows
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
+        rows = self._rows.get(name, []) if name is not None else [row for rows in self._rows.values() for row in rows]
+        rest = [m for m in matchers if m.name != METRIC_NAME or m.op is not MatchOp.EQ]
+        taken = [(labels, value) for labels, value in rows if all(m.matches(labels) for m in rest)]
+        if not taken:
+            return []
+        values = np.array([[value for _, value in taken]], dtype=np.float64)
+        return [Frame(np.array([end]), values, [labels for labels, _ in taken])]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An expression over the answers to some questions. `whole`: it is the first answer itself."""
+
+    rest: Expr
+    parts: tuple[Expr, ...]
+
+    @property
+    def whole(self) -> bool:
+        return len(self.parts) == 1 and self.rest == Selector(f"{PART}0")
+
+
+@dataclass
+class Served:
+    """Asks a server for the values of expressions over families."""
+
+    server: Prometheus
+    dialect: Dialect
+    failed: dict[Expr, str] = field(default_factory=dict)  # expression of a question -> why it has no answer
+    _plans: dict[Expr, _Plan] = field(default_factory=dict)
+    _labels: dict[tuple[tuple[str, str], ...], Labels] = field(default_factory=dict)
+
+    def instant(self, exprs: Sequence[Expr], at: float) -> dict[Expr, Rows]:
+        """The values at one moment, all asked for at once. Those that the server refuses are in `failed`."""
+        plans = {expr: self._plan(expr) for expr in exprs}
+        parts = list(dict.fromkeys(part for plan in plans.values() for part in plan.parts))
+        answers = self.server.ask([Question(str(part), at) for part in parts])
+        rows: dict[Expr, Rows] = {}
+        for part, answer in zip(parts, answers, strict=True):
+            rows[part] = [] if self._refused(part, answer) else [(self._of(f), _value(f)) for f in _found(answer)]
+        return {expr: self._together(plan, at, rows) for expr, plan in plans.items()}
+
+    def course(self, exprs: Sequence[Expr], times: Sequence[float]) -> dict[Expr, dict[float, Rows]]:
+        """The values at moments at equal distances."""
+        start, end, step = times[0], times[-1], times[1] - times[0] if len(times) > 1 else 1.0
+        plans = {expr: self._plan(expr) for expr in exprs}
+        parts = list(dict.fromkeys(part for plan in plans.values() for part in plan.parts))
+        answers = self.server.ask([Question(str(part), end, start, step) for part in parts])
+        by_time: dict[Expr, dict[int, Rows]] = {}
+        for part, answer in zip(parts, answers, strict=True):
+            rows = by_time.setdefault(part, {})
+            for found in () if self._refused(part, answer) else _found(answer):
+                labels = self._of(found)
+                for t, text in found.values:
+                    rows.setdefault(round((t - start) / step), []).append((labels, float(text)))
+        result: dict[Expr, dict[float, Rows]] = {}
+        for expr, plan in plans.items():
+            result[expr] = {
+                t: self._together(plan, t, {part: by_time[part].get(i, []) for part in plan.parts})
+                for i, t in enumerate(times)
+            }
+        return result
+
+    def _refused(self, part: Expr, answer: list[Found] | ServerError) -> bool:
+        if isinstance(answer, ServerError):
+            self.failed[part] = str(answer)
+            return True
+        return False
+
+    def why_failed(self, expr: Expr) -> str:
+        """Why the server could not tell an expression; empty where it could."""
+        return next((self.failed[part] for part in self._plan(expr).parts if part in self.failed), "")
+
+    def _of(self, found: Found) -> Labels:
+        key = tuple(found.metric.items())
+        labels = self._labels.get(key)
+        if labels is None:
+            labels = self._labels[key] = Labels(found.metric)
+        return labels
+
+    def _plan(self, expr: Expr) -> _Plan:
+        if expr not in self._plans:
+            parts: list[Expr] = []
+            self._plans[expr] = _Plan(self._split(expr, parts), tuple(parts))
+        return self._plans[expr]
+
+    def _split(self, expr: Expr, parts: list[Expr]) -> Expr:
+        """The expression with every part that the server evaluates replaced by a selector of its answer."""
+        if type_of(expr) != "vector":
+            return expr if not list(expr.children()) else map_children(expr, lambda child: self._split(child, parts))
+        translated = self.dialect.translate(expr)
+        if translated is None:
+            if isinstance(expr, Selector):
+                return expr
+            return map_children(expr, lambda child: child if isinstance(child, Range) else self._split(child, parts))
+        if translated not in parts:
+            parts.append(translated)
+        return Selector(f"{PART}{parts.index(translated)}")
+
+    def _together(self, plan: _Plan, at: float, rows: Mapping[Expr, Rows]) -> Rows:
+        if plan.whole:
+            return rows[plan.parts[0]]
+        known = {f"{PART}{i}": _named(f"{PART}{i}", rows[part]) for i, part in enumerate(plan.parts)}
+        for node in plan.rest.walk():
+            if isinstance(node, Selector) and node.name not in known:
+                known[node.name] = self.dialect.local(node.name) or []
+        result = evaluate(plan.rest, Snapshot(known), at)
+        return [(Labels(), result)] if isinstance(result, float) else list(result)
+
+
+def _found(answer: list[Found] | ServerError) -> list[Found]:
+    assert not isinstance(answer, ServerError)
+    return answer
+
+
+def _value(found: Found) -> float:
+    return float(found.value[1]) if found.value is not None else math.nan
+
+
+def _named(name: str, rows: Rows) -> Rows:
+    return [(labels.with_(**{METRIC_NAME: name}), value) for labels, value in rows]
+
+
+def vector(rows: Rows) -> Vector:
+    """Rows as the evaluator gives them."""
+    return Vector([labels for labels, _ in rows], np.array([value for _, value in rows], dtype=np.float64))
+
+
+def focused(expr: Expr, engines: Sequence[str]) -> Expr:
+    """The expression for a few engines only, where nothing in it puts engines together; else as it is."""
+    if not 0 < len(engines) <= MAX_FOCUS or not all(_keeps_engines(node) for node in expr.walk()):
+        return expr
+    pattern = "|".join(_SPECIAL.sub(lambda m: "\\" + m[0], engine) for engine in sorted(engines))
+    if len(pattern) > 1000 or "\n" in pattern:
+        return expr
+    matcher = Matcher("engine", MatchOp.RE, pattern)
+
+    def narrow(node: Expr) -> Expr:
+        if isinstance(node, Selector):
+            return Selector(node.name, (*node.matchers, matcher), node.offset)
+        if isinstance(node, Range):
+            return Range(narrow_selector(node.selector), node.range)
+        return map_children(node, narrow)
+
+    def narrow_selector(node: Selector) -> Selector:
+        return Selector(node.name, (*node.matchers, matcher), node.offset)
+
+    return narrow(expr)
+
+
+def _keeps_engines(node: Expr) -> bool:
+    if isinstance(node, Aggregate):
+        return ("engine" in node.grouping) is not node.without
+    if isinstance(node, Binary):
+        by = node.matching.on or bool(node.matching.labels)
+        return not by or ("engine" in node.matching.labels) is node.matching.on
+    return not (isinstance(node, Call) and node.func in ("absent", "scalar"))

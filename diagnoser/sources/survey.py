@@ -1,0 +1,71 @@
+"""What a server has, before anything is judged: whose series, how often they are sampled, since when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from diagnoser.judge import ENTITIES
+from diagnoser.signals import Span
+from diagnoser.sources.prometheus import Prometheus, Question, ServerError
+
+SAMPLES_IN_WINDOW = 4
+"""Between the ends of a window: with fewer, a rate rests on two samples and a single one that is missing undoes it."""
+
+FAST_SECONDS, SLOW_SECONDS = 60.0, 900.0
+LOOK_SECONDS = 900.0
+INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`names`: of the metrics that the server has. `interval`: seconds between two samples. `agents`: whether the
+    families of agents are there, else engines have to be read by their own names. `cold`: nothing before the window."""
+
+    names: frozenset[str]
+    at: float
+    interval: float
+    agents: bool
+    cold: bool
+    asked: float = 0.0  # the window that was asked for, seconds; 0: none was
+
+    @property
+    def span(self) -> Span:
+        """The moment and the windows, which are long enough for samples that are so far apart."""
+        least = SAMPLES_IN_WINDOW * self.interval
+        return Span(self.at, self.asked or max(FAST_SECONDS, least), max(SLOW_SECONDS, least, self.asked), self.cold)
+
+
+def survey(server: Prometheus, at: float, window: float = 0.0) -> Survey:
+    """Look at a server. `window`: seconds, where not the usual one. Raises ServerError, also for a window too short."""
+    names = frozenset(server.names(at - LOOK_SECONDS, at))
+    presence = ENTITIES if ENTITIES in names else "up"
+    interval = _interval(server, presence, at)
+    if presence == ENTITIES and interval is None:
+        presence, interval = "up", _interval(server, "up", at)  # agents that are gone
+    if interval is None:
+        raise ServerError(
+            f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before that moment: nothing was scraped"
+            " then, or --at is beyond what the server keeps"
+        )
+    if window and window < SAMPLES_IN_WINDOW * interval:
+        raise ServerError(
+            f"a window of {window:.0f} s holds too few samples that are {interval:.0f} s apart;"
+            f" give at least {SAMPLES_IN_WINDOW * interval:.0f} s"
+        )
+    found = Survey(names, at, interval, presence == ENTITIES, False, window)
+    before = round(found.span.fast + interval)
+    cold = not server.one(Question(f"count({presence} offset {before}s)", at))
+    return Survey(names, at, interval, presence == ENTITIES, cold, window)
+
+
+def _interval(server: Prometheus, presence: str, at: float) -> float | None:
+    """How far apart samples are with most targets; None where there are none."""
+    counts = []
+    for seconds in (LOOK_SECONDS, LOOK_SECONDS / 3):
+        found = server.one(Question(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
+        if found and found[0].value is not None and (count := float(found[0].value[1])) >= 2:
+            counts.append(seconds / count)
+    if not counts:
+        return None
+    return min(INTERVALS, key=lambda usual: abs(math.log(usual / min(counts))))

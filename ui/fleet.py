@@ -1,0 +1,70 @@
+"""Verdicts on a fleet whose series a Prometheus has, or another server that answers as it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from agent import objectives
+from diagnoser.expressions import expression
+from diagnoser.judge import Judge
+from diagnoser.sources.prometheus import Access, Prometheus
+from diagnoser.sources.remote import RemoteSignals, judge_with_past
+from diagnoser.sources.served import Dialect, Families, Served
+from diagnoser.sources.survey import Survey, survey
+from diagnoser.triage import triage
+from rules.finding import Slo, Source, Triage
+from ui.pipeline import Setup, mutes
+
+_OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and what it took: questions, the seconds that were spent waiting for answers, their bytes."""
+
+    document: Triage
+    survey: Survey
+    questions: int
+    waited: float
+    received: int
+
+
+def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -> Judged:
+    """The verdict at one moment. `window`: seconds that are judged, where not as many as samples ask for.
+
+    Raises ServerError where the server can not be asked, or has nothing to judge.
+    """
+    with Prometheus(access) as server:
+        found = survey(server, at, window)
+        signals = RemoteSignals(setup.knowledge, Served(server, _dialect(found)), found.interval)
+        judge = Judge(setup.knowledge, signals, setup.config.params)
+        judgements = judge_with_past(judge, signals, found.span)
+        source = Source("prometheus", access.url)
+        document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
+        said = [f"the server warned: {warning}" for warning in server.warnings]
+        return Judged(_with_warnings(document, said), found, server.asked, server.waited, server.received)
+
+
+def _dialect(found: Survey) -> Dialect:
+    return Families(found.names)
+
+
+def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[Slo]:
+    """The objectives of the fleet, the least and the greatest where they differ."""
+    answers = signals.ask(_OBJECTIVES, at, shared=True).values()
+    said = {(labels["slo"], value, labels["source"]) for rows in answers for labels, value in rows}
+    general = objectives.general(setup.config, setup.slo_sources)
+    return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general})]
+
+
+def _with_warnings(document: Triage, said: list[str]) -> Triage:
+    """What a part of the series says is not what all of it would: no clean bill of health on it."""
+    if not said:
+        return document
+    coverage = msgspec.structs.replace(document.coverage, warnings=said)
+    if document.healthy is not True:
+        return msgspec.structs.replace(document, coverage=coverage)
+    verdict = "Could not tell: what was read is clear, but the server's answers were not whole."
+    return msgspec.structs.replace(document, coverage=coverage, healthy=None, verdict=verdict)
