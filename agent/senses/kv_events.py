@@ -42,8 +42,8 @@ REASONS = {
         "The engine computes prompts and publishes nothing at {endpoint}. Is its prefix cache on? Is {topic} its topic?"
     ),
     "stranger": (
-        "What answers at {endpoint} is no publisher: another program collects these events there. Give the engine an"
-        " endpoint with a *, such as tcp://*:5557: then several can listen."
+        "What answers at {endpoint} is no publisher. Where another program collects the engine's events there, give the"
+        " engine an endpoint with a *, such as tcp://*:5557: then several can listen."
     ),
     "shared": (
         "Two publishers have the endpoint {endpoint} and the same topic: they can not be told apart. Give each engine a"

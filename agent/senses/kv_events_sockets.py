@@ -51,13 +51,16 @@ END = b"\xff" * SEQUENCE_BYTES
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5000, 15_000
 RECONNECT_MS, MAX_RECONNECT_MS = 100, 5000
 BIND_RETRY_SECONDS = 10.0
+REOPEN_SECONDS = 3.0
+"""After a connection broke and did not come back. ZeroMQ connects again where a peer goes, and not where it breaks the
+protocol, as a message that is too large does."""
+
 
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
 _STRANGERS = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_WATCHED = _UP | _DOWN | _STRANGERS
 
 
 @dataclass
@@ -203,6 +206,8 @@ class _Listener:
         self.since: float | None = None  # when it was opened
         self.obstacle = ""
         self._open_at = 0.0
+        self._is_bound = False
+        self._reopen_at: float | None = None
         self.socket: zmq.Socket[bytes] | None = None
         self.monitor: zmq.Socket[bytes] | None = None
 
@@ -212,14 +217,13 @@ class _Listener:
             return
         self._open_at = t + BIND_RETRY_SECONDS
         socket = _socket(self._context, zmq.SUB, QUEUED_MESSAGES)
-        monitor = socket.get_monitor_socket(_WATCHED)
+        monitor = socket.get_monitor_socket(_UP | _DOWN)
         try:
             self._attach(socket)
         except zmq.ZMQError as error:
             log.warning("publisher of KV events can not be reached", endpoint=self.endpoint, error=str(error))
             self.obstacle = "bad_endpoint"
-            socket.disable_monitor()
-            socket.close(linger=0)
+            _close_both(socket, monitor)
             return
         self.socket, self.monitor, self.since = socket, monitor, t
         for topic in self.publishers:
@@ -236,6 +240,8 @@ class _Listener:
         """These are its publishers."""
         for topic in [one for one, (publisher, _) in self.publishers.items() if by_topic.get(one) is not publisher]:
             self.publishers.pop(topic)[1].close()
+            if self.socket is not None:
+                self.socket.setsockopt(zmq.UNSUBSCRIBE, topic or b"")
         for topic, publisher in by_topic.items():
             if topic in self.publishers:
                 continue
@@ -252,17 +258,18 @@ class _Listener:
             event = recv_monitor_message(self.monitor)["event"]
             if event & _UP:
                 self.connections += 1
-                self.obstacle = ""
-                for publisher, _ in self.publishers.values():
-                    with publisher.lock:
-                        publisher.stream.connected(t)
-            elif event & _DOWN:
+                self.obstacle, self._reopen_at = "", None
+            else:
+                if not self.connections and not self._is_bound:
+                    self.obstacle = "stranger"  # it answered, and in no way that a publisher does
                 self.connections = max(self.connections - 1, 0)
-                for publisher, _ in self.publishers.values():
-                    with publisher.lock:
-                        publisher.stream.cut(t)
-            elif event & _STRANGERS and not self.connections:
-                self.obstacle = "stranger"
+                self._reopen_at = None if self.connections or self._is_bound else t + REOPEN_SECONDS
+            for publisher, _ in self.publishers.values():
+                with publisher.lock:
+                    publisher.stream.connected(t) if event & _UP else publisher.stream.cut(t)
+        if self._reopen_at is not None and t >= self._reopen_at:
+            self._close_socket()
+            self._reopen_at, self._open_at = None, t
 
     def receive(self, t: float) -> None:
         """Take what came."""
@@ -289,12 +296,13 @@ class _Listener:
     def close(self) -> None:
         for _, replayer in self.publishers.values():
             replayer.close()
-        if self.socket is not None:
-            if self.monitor is not None:
-                self._poller.unregister(self.monitor)
+        self._close_socket()
+
+    def _close_socket(self) -> None:
+        if self.socket is not None and self.monitor is not None:
+            self._poller.unregister(self.monitor)
             self._poller.unregister(self.socket)
-            self.socket.disable_monitor()
-            self.socket.close(linger=0)
+            _close_both(self.socket, self.monitor)
             self.socket = self.monitor = None
 
     def _attach(self, socket: zmq.Socket[bytes]) -> None:
@@ -302,6 +310,7 @@ class _Listener:
         if self._bind:
             try:
                 socket.bind(self.endpoint)
+                self._is_bound = True
                 return
             except zmq.ZMQError as error:
                 if error.errno != errno.EADDRINUSE:
@@ -309,6 +318,7 @@ class _Listener:
         # Where somebody has the address it may be the engine: an address that it was told to take is not told from
         # one that it connects to.
         socket.connect(self.endpoint)
+        self._is_bound = False
 
 
 class Ears:
@@ -446,6 +456,12 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> 
     ):
         socket.setsockopt(option, value)
     return socket
+
+
+def _close_both(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close(linger=0)
 
 
 def _frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
