@@ -160,14 +160,15 @@ class Recent:
         """What explains the tail of those at some engines, or of all.
 
         Of time to first token the tail is who missed the objective, where those are at least MIN_TAIL and less than
-        half; else it is who is above p95. `over` says what the requests have in common.
+        half; else, and of the time from end to end, it is who is above p95. `over` says what the requests have in common.
         """
         timed = self._timed[of].at(self._around, engines)
         count, everybody = len(timed.totals), len(self._at(engines))
         said = TailReport(
             of=of, start=self.start, end=self.end, over=over or {}, requests=count, without=everybody - count
         )
-        split = _split(timed.totals, self._asked(objective)[timed.places])
+        asked = self._asked(objective)[timed.places] if of == "ttft" else np.full(count, np.nan)
+        split = _split(timed.totals, asked)
         if isinstance(split, str):
             return msgspec.structs.replace(said, why_unknown=split)
         phases = _explain(timed, split)

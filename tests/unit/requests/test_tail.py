@@ -161,6 +161,12 @@ def test_more_than_half_above_the_objective_is_no_tail() -> None:
     assert (report.by, report.tail) == ("p95", 10)
 
 
+def test_the_objective_is_none_of_the_time_from_end_to_end() -> None:
+    slow = [request(i, 1_100 + i / 10, queue=0.01, prefill=0.1, decode=5.0 + i / 1000) for i in range(200)]
+    report = Recent(slow, START, END).explain("e2e", lambda record: 5.25)
+    assert (report.by, report.tail) == ("p95", 10)
+
+
 def test_only_requests_of_the_window_count() -> None:
     early = [request(1_000 + i, 100.0, queue=50.0, prefill=0.1) for i in range(30)]
     assert explained(mixture(queue=4.0) + early).requests == 46
