@@ -131,9 +131,9 @@ class History:
         self._close()
 
     def _take(self, tick: Tick) -> None:
-        """Write a tick, where a damaged file was set aside into the new one."""
+        """Write a tick; where a damaged file was set aside, into the new one."""
         if not self._attempt(lambda: self._write(tick)) and (
-            self.status.state != "ok" or not self._attempt(lambda: self._write(tick))
+            self._file is None or not self._attempt(lambda: self._write(tick))
         ):
             self._drop(self.status.reason)
 
@@ -142,7 +142,10 @@ class History:
         try:
             work()
         except HistoryError as error:
-            self._failed(error)
+            if error.reason == "corrupt":
+                self._set_aside(str(error))
+            else:
+                self._failed(error)
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.Error) and schema.is_corrupt(error):
                 self._set_aside(str(error))
@@ -161,7 +164,7 @@ class History:
         if self._lock is None:
             self._lock = _locked(self._settings.directory / _LOCK)
         self._file = _File(self.path, schema.open_for_writing(self.path))
-        self._say(state="ok", reason="", message="", oldest=_seconds(retention.oldest_ms(self._file.connection)))
+        self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
 
     def _write(self, tick: Tick) -> None:
         self._clock.look()
@@ -186,10 +189,9 @@ class History:
                 self._look_for_room()
                 self._open()
             return
-        connection = self._file.connection
         if self._suspected.is_set():
             self._suspected.clear()
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            found = _checked(self.path)
             if found != "ok":
                 self._set_aside(found)
                 return
@@ -341,6 +343,15 @@ class _Clock:
     def steady_seconds(self) -> float:
         self.look()
         return time.monotonic() - self._since
+
+
+def _checked(path: Path) -> str:
+    """`ok`, or what is wrong with a file. Read anew: a connection that writes knows pages as they were."""
+    connection = schema.open_for_reading(path)
+    try:
+        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    finally:
+        connection.close()
 
 
 def _locked(path: Path) -> int:
