@@ -43,7 +43,7 @@ NEAR_STEPS = 2
 NEAR_SECONDS = 3.0
 """Seconds from one chunk to the next, at most: an engine without other work has no other steps between two turns."""
 
-MAX_OPEN = 8_192
+MAX_OPEN = 4_096
 MAX_MARKS = 256
 """Stores of one access whose times are kept."""
 

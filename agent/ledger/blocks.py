@@ -22,7 +22,7 @@ UNKNOWN = -1
 MAX_CHAIN_RUNS = 4_096
 """Runs that a chain is followed through. A longer one is unknown."""
 
-MAX_KNOWN = 400_000
+MAX_KNOWN = 300_000
 """Blocks that the ledgers of a node know together, ghosts included: about 50 MB."""
 
 RUN_BYTES, BLOCK_BYTES, GHOST_BYTES = 400, 110, 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf, nextafter
 
 from agent.ledger.accesses import Access, Kind, Reader, Style
 from agent.ledger.blocks import Blocks, Room, Run, Step
@@ -38,7 +39,7 @@ MAX_TABLES = 32
 GHOST_POOLS = 2
 """Ghosts are remembered up to so many times as many as the pool has blocks."""
 
-DEFAULT_GHOSTS = 65_536
+DEFAULT_GHOSTS = 16_384
 """And so many at least."""
 
 
@@ -79,7 +80,7 @@ class EngineLedger:
         self._waiting = Waiting()
         self._records: deque[RequestRecord] = deque()
         self._sessions: OrderedDict[str, Run] = OrderedDict()  # session -> where its last chain ends
-        self._now = float("-inf")  # by the engine's clock
+        self._now = -inf  # by the engine's clock
         self._pool: int | None = None
 
     @property
@@ -169,7 +170,7 @@ class EngineLedger:
                     self._remove(removed, medium, group, step)
                     removed = []
                 medium, group = event.medium, event.group  # type: ignore[union-attr]
-                removed += reversed(event.hashes)  # type: ignore[union-attr]
+                removed += event.hashes  # type: ignore[union-attr]
                 continue
             if removed:
                 self._remove(removed, medium, group, step)
@@ -187,6 +188,8 @@ class EngineLedger:
         table, tally = self._table(medium, group), self._tally(medium)
         if table is None:
             return
+        if self._reader.style is Style.ENDS:
+            hashes.reverse()  # it tells the beginning of what it removes first
         for removal in table.remove(hashes, step):
             tally.remove(removal, self.block_tokens)
 
@@ -387,7 +390,7 @@ class EngineLedger:
         """Something was not seen: what was known before may be so no more."""
         self.confidence.hole()
         for table in self.tables.values():
-            table.doubt = self._now
+            table.doubt = nextafter(self._now, inf)
 
     def _heal(self) -> None:
         """After as many blocks were stored anew as the pool has, what was not heard of since the hole is gone."""

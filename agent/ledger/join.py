@@ -23,7 +23,7 @@ SAME_STEP = 0.0005
 MAX_PAST = 1_024
 """Accesses that were settled last, in which another request's stores may be found yet."""
 
-MAX_PENDING = 8_192
+MAX_PENDING = 4_096
 """Accesses that wait for their record, of one engine."""
 
 
@@ -42,12 +42,10 @@ class Asked:
 
     def fits(self, access: Access) -> bool:
         """Whether an access can be this request's: nothing of its prompt's end lies within one of its stores."""
+        first = access.marks[1] if len(access.marks) else access.end
         if access.hits == self.blocks:  # it missed no whole block, and what it stored it had generated
-            return self.low <= access.at <= self.end + SLACK
-        if not self.low <= access.at <= self.high or access.hits > self.blocks:
-            return False
-        first = int(access.marks[1]) if len(access.marks) else access.end
-        return first <= self.blocks
+            return self.low <= access.at <= self.end + SLACK and (self.until is None or first <= self.until)
+        return self.low <= access.at <= self.high and access.hits < first <= self.blocks
 
     def away(self, access: Access) -> float:
         """Seconds from when the access told the last blocks of the prompt to when the request had its first token. An

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.ledger.accesses import Style
 from agent.ledger.blocks import Room
+from agent.ledger.cascade import Cascades
 from agent.ledger.engine import QUIET_SECONDS, RECORD_SECONDS
 from agent.ledger.event import KvEventsRecord
 from agent.ledger.facts import EngineFacts
@@ -24,10 +25,10 @@ from kvcache.reuse import Curve
 from series.window import Window
 
 MAX_ENGINES = 64
-REFERENCES = 2_000_000
-"""Block references of look-ups that are kept, of all engines together: 16 MB where there are so many."""
+REFERENCES = 1_000_000
+"""Block references of look-ups that are kept, of all engines together: 8 MB where there are so many."""
 
-MIN_REFERENCES = 62_500
+MIN_REFERENCES = 31_250
 SURVEY_SECONDS = 15.0
 CURVE_SECONDS = 60.0
 EXPECTED_SECONDS = 600.0
@@ -53,6 +54,7 @@ class LedgerSide:
         their own; `references`: block references that are kept to be replayed."""
         self.engines: dict[str, Watched] = {}
         self.tenants = Tenants(top)
+        self.cascades = Cascades(window)
         self._facts = EngineFacts(window)
         self._families = LedgerFamilies(window, labels, labels_of)
         self._labels_of = labels_of
@@ -94,6 +96,7 @@ class LedgerSide:
             watched = self.engines.get(engine)
             if watched is not None:
                 watched.ledger.request(record)
+                self.cascades.request(engine, record)
 
     def gone(self, target: str) -> None:
         """A target is watched no more."""
@@ -101,6 +104,7 @@ class LedgerSide:
             for table in self.engines.pop(name).ledger.tables.values():
                 table.clear()
             self._families.end("engine", name)
+            self.cascades.gone(name)
 
     def advance(self, t: float) -> None:
         """It is `t` now, seconds since the epoch: settle what can be settled, and write a row where it is time."""
@@ -149,11 +153,13 @@ class LedgerSide:
             looks, watched.settled = watched.settled, []
             for look in looks:
                 self._reuse.add(look, watched.name, self.tenants.add(look))
+                self.cascades.look(watched.name, look)
                 watched.changed = True
             watched.blame.settle(t)
             watched.blame.review(t)
         for tenant in self.tenants.review(t):
             self._families.end("tenant", tenant)
+        self.cascades.advance(t, self.engines)
 
     def _survey(self, t: float) -> None:
         seconds = t - self._surveyed if self._surveyed is not None and t > self._surveyed else 0.0
@@ -189,6 +195,7 @@ class LedgerSide:
         for reason, count in (("engine_limit", self._refused), ("curve_limit", self._reuse.left_out)):
             if count:
                 node["kvitals_cache_ledger_dropped_total", (("reason", reason),)] = float(count)
+        self.cascades.say(t, node, gauges)
         self._families.row(t, self.engines.values(), self.tenants, node, gauges)
 
     def _pools(self) -> dict[str, int]:
