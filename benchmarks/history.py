@@ -265,6 +265,7 @@ def kill_child(directory: Path) -> None:
     """Write without end, and say of each tick when it is committed, until killed."""
     from series.history.store import History, Settings
 
+    log.GENERATION_TICKS = 7  # so that it may be killed while it seals
     history = History(Settings(directory, least_free=0), kind_of=lambda name: "counter")
     history.start()
     number = last = 0
@@ -289,10 +290,10 @@ def counted(number: int) -> Tick:
 _COUNTED = [Labels({METRIC_NAME: "counted_total", "n": str(n)}) for n in range(40)]
 
 
-def killed(directory: Path, kills: int, seed: int = 1) -> tuple[int, int]:
-    """Kill a writer so often, each time with what the one before left, while a reader reads. Ticks that had been shown
-    to the killer, and how many of those are lost or wrong."""
-    rng, shown, lost = random.Random(seed), 0, 0
+def killed(directory: Path, kills: int, longest: float = 2.0) -> tuple[int, int]:
+    """Kill a writer so often, each after `longest` seconds at most, while a reader reads. Ticks that had been shown to
+    the killer, and how many of those are lost or wrong."""
+    rng, shown, lost = random.Random(1), 0, 0
     for number in range(kills):
         place = directory / f"kill-{number}"
         command = [sys.executable, "-m", "benchmarks.history", "--kill-child", str(place)]
@@ -300,7 +301,7 @@ def killed(directory: Path, kills: int, seed: int = 1) -> tuple[int, int]:
             assert child.stdout is not None
             last = float(child.stdout.readline())
             os.set_blocking(child.stdout.fileno(), False)
-            deadline, reader = time.monotonic() + rng.uniform(0.05, 2.0), HistoryReader(place / schema.FILE)
+            deadline, reader = time.monotonic() + rng.uniform(0.0, longest), HistoryReader(place / schema.FILE)
             told = b""
             while time.monotonic() < deadline:
                 reader.select([Matcher(METRIC_NAME, MatchOp.EQ, "counted_total")], last - 500.0, last + 500.0)

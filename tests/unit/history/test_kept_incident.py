@@ -1,0 +1,237 @@
+"""A recorded incident goes through the agent's own cycle onto the disk; who asks afterwards gets the answer of then: a
+triage of a past moment, the API over window and history, and `kvitals history`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.config import Config, HistoryTable, Seconds
+from agent.exports.api import build_app
+from agent.history import status
+from agent.history.requests import MOST, NewRequests, summaries
+from agent.requests.record import Phase, RequestRecord
+from agent.requests.store import Store
+from rules.finding import Source
+from rules.loader import load
+from series.capture import CaptureReader
+from series.history import notes
+from series.history.reader import HistoryReader
+from series.history.store import Status
+from series.promql import Vector, evaluate, evaluate_range
+from series.types import Labels
+from series.window import Window
+from tests.unit.cli.test_commands import run
+from tests.unit.history.history_stage import until
+from ui.demo import FOLDER
+from ui.historic import judge_history
+from ui.keeping import Keeping
+from ui.pipeline import Pipeline, Setup
+from ui.recorded import Moments, RecordingError, judge_recording
+
+INCIDENT = FOLDER / "heavy_tenant.kvcap"
+KNOWLEDGE = load()
+
+
+@dataclass
+class Kept:
+    directory: Path
+    pipeline: Pipeline
+    whole: Window  # all that there ever was of families
+    keeping: Keeping
+    times: list[float]
+    verdicts: list[str]
+
+
+def setup_in(directory: Path, window: float = 1800.0) -> Setup:
+    config = Config(history=HistoryTable(directory=directory, min_free_bytes=0))
+    agent = msgspec.structs.replace(config.agent, window=Seconds(window))
+    return Setup(KNOWLEDGE, msgspec.structs.replace(config, agent=agent))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    directory = tmp_path_factory.mktemp("kept")
+    pipeline = Pipeline(setup_in(directory), Source("agent", "test"))
+    pipeline.node.window.retention = 60.0  # shorter than any that may be configured: the incident has two minutes
+    whole = Pipeline(setup_in(directory), Source("capture", "whole"))
+    keeping = Keeping(pipeline, lambda _: None)
+    keeping.start("test")
+    made = Kept(directory, pipeline, whole.node.window, keeping, [], [])
+    with CaptureReader.open(INCIDENT) as reader:
+        for one in (pipeline, whole):
+            one.node.expect(reader.header.meta)
+        records = list(reader)
+    for due in pipeline.replay(records):
+        pipeline.observe(due)
+        made.times.append(due)
+        made.verdicts.append(pipeline.verdict())
+        keeping.cycle(due, {"reloadConfigSuccess": True, "lastConfigTime": str(len(made.times) // 10)})
+        until(lambda: keeping._history.status.committed == made.times[-1], "not written")
+    for record in records:
+        whole.node.feed(record)
+    yield made
+    keeping.close()
+
+
+def test_the_agents_window_is_shorter_than_the_incident(kept: Kept) -> None:
+    assert kept.pipeline.node.window.whole_since > kept.times[0] + 10
+
+
+def test_a_past_moment_has_the_verdict_of_then(kept: Kept) -> None:
+    at = kept.times[-1]
+    then = judge_recording(INCIDENT, setup_in(kept.directory), Moments(at)).document
+    now = judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(at)).document
+    assert now.causes[0].code == then.causes[0].code == "KVC01"
+    assert {f.code for f in now.symptoms} == {f.code for f in then.symptoms}
+    assert now.verdict == then.verdict
+
+
+def test_a_window_that_is_asked_for(kept: Kept) -> None:
+    first, last = kept.times[0], kept.times[-1]
+    judged = judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(last, first + 10))
+    assert judged.document.window.seconds == pytest.approx(last - first - 10, abs=0.01)
+
+
+def test_a_moment_before_there_was_any(kept: Kept) -> None:
+    with pytest.raises(RecordingError, match="begins at"):
+        judge_history(kept.directory / "history.db", setup_in(kept.directory), Moments(kept.times[0] - 3600))
+
+
+async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
+    app = build_app(
+        kept.pipeline,
+        KNOWLEDGE.families,
+        findings=lambda: None,
+        ready=lambda: True,
+        past=kept.keeping.past,
+        whole_since=kept.pipeline.whole_since,
+        clock=lambda: kept.times[-1],
+    )
+    start, end = kept.times[0], kept.times[-1]
+    async with TestClient(TestServer(app)) as client:
+        # Not of rates: the recording has a row a second, and history one in five.
+        for query in ("kvitals_requests_running", "kvitals_ttft_seconds_count", "count(kvitals_target_up)"):
+            asked = {"query": query, "start": start, "end": end, "step": 5}
+            async with client.get("/api/v1/query_range", params=asked) as answer:
+                told = (await answer.json())["data"]["result"]
+            expected = evaluate_range(query, kept.whole, start, end, 5.0)
+            assert [one["metric"] for one in told] == [dict(one.labels) for one in expected]
+            for one, series in zip(told, expected, strict=True):
+                assert [float(value) for _, value in one["values"]] == pytest.approx(series.values.tolist())
+            assert len(told[0]["values"]) > 20
+        async with client.get("/api/v1/query", params={"query": "kvitals:traffic", "time": start + 40}) as answer:
+            assert (await answer.json())["data"]["result"]
+        async with client.get("/api/v1/label/__name__/values", params={"start": start, "end": start + 20}) as answer:
+            assert "kvitals_requests_running" in (await answer.json())["data"]
+
+
+async def test_the_api_without_a_history_has_the_window(kept: Kept, tmp_path: Path) -> None:
+    past = HistoryReader(tmp_path / "history.db")
+    app = build_app(
+        kept.pipeline, {}, findings=lambda: None, ready=lambda: True, past=past, whole_since=kept.pipeline.whole_since
+    )
+    async with TestClient(TestServer(app)) as client:
+        asked = {"query": "kvitals_target_up", "time": kept.times[-1]}
+        async with client.get("/api/v1/query", params=asked) as answer:
+            assert (await answer.json())["data"]["result"]
+        async with client.get("/api/v1/series", params={"match[]": "kvitals_target_up"}) as answer:
+            assert (await answer.json())["data"]
+
+
+def test_how_it_fares_is_told(kept: Kept) -> None:
+    found = evaluate("kvitals_history_state", kept.pipeline.node.window, kept.times[-1])
+    assert isinstance(found, Vector)
+    assert [(labels["state"], value) for labels, value in found] == [("ok", 1.0)]
+    known = KNOWLEDGE.families
+    full = Status("failed", "disk_full", "", 1.0, 1.0, 2, 3, 0.1, {"disk_full": 4})
+    assert {labels.name for labels in status.series(full, {})} == {n for n in known if n.startswith("kvitals_history_")}
+    committed = evaluate("kvitals_history_committed_timestamp_seconds", kept.pipeline.node.window, kept.times[-1])
+    assert isinstance(committed, Vector)
+    assert committed.values[0] == kept.times[-2]  # what was on the disk when this cycle began
+
+
+def test_findings_and_changes_are_noted(kept: Kept) -> None:
+    with kept.keeping.past.reading() as connection:
+        episodes = list(notes.episodes(connection, kept.times[0], kept.times[-1]))
+        events = list(notes.events(connection, 0, 4e9))
+    assert "KVC01" in {episode.code for episode in episodes}
+    opened = next(episode for episode in episodes if episode.code == "KVC01")
+    assert kept.times[0] < opened.start <= opened.end <= kept.times[-1]
+    document = json.loads(opened.document)
+    assert document["code"] == "KVC01"
+    assert document["evidence"]
+    assert {event.kind for event in events} == {"agent", "config", "target"}
+
+
+def test_the_command_lists_exports_and_judges(kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(kept.directory)
+    code, out = run(capsys, "history", "list", "--json", "--dir", place)
+    assert code == 0
+    listed = json.loads(out)
+    assert "kvitals_requests_running" in {family["name"] for family in listed["families"]}
+    assert listed["findings"] >= 1
+    code, out = run(capsys, "history", "list", "--events", "--dir", place)
+    assert "KVC01" in out
+    code, out = run(capsys, "history", "list", "--dir", place)
+    assert "kvitals_requests_running" in out
+    target = tmp_path / "up.csv"
+    arguments = ("history", "export", "--dir", place, "--match", "kvitals_target_up", "--out", str(target))
+    assert run(capsys, *arguments)[0] == 0
+    assert len(target.read_text().splitlines()) > 20
+    assert run(capsys, *arguments)[0] == 2  # it does not overwrite
+    at = str(kept.times[-1])
+    code, out = run(capsys, "triage", place, "--at", at)
+    assert code == 1
+    assert "KVC01" in out
+    assert run(capsys, "history", "export", "--dir", place, "--match", "rate(a[1m])")[0] == 2
+    assert run(capsys, "history", "prune", "--dir", place)[0] == 2
+    assert run(capsys, "history", "list", "--dir", str(tmp_path))[0] == 2
+    assert run(capsys, "triage", "--at", "+5s", str(kept.directory))[0] == 2
+
+
+def test_prune_while_the_agent_runs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    before = kept.keeping.past.span()
+    assert run(capsys, "history", "prune", "--dir", str(kept.directory), "--before", "2020-01-01T00:00:00Z")[0] == 0
+    assert kept.keeping.past.span() == before
+
+
+def record(number: int, **more: object) -> RequestRecord:
+    fields = {
+        "id": str(number), "trace": f"t{number}", "start": number, "end": number + 1.0, "complete": True,
+        "session": "secret-session", "e2e": float(number % 50), "phases": (Phase("prefill", 0.5, "measured"),),
+    }  # fmt: skip
+    return RequestRecord(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def test_of_requests_the_failed_the_slow_and_a_share(kept: Kept) -> None:
+    store, new = Store(), NewRequests()
+    assert new.take(store) is None
+    for number in range(1000):
+        store.add(record(number, status=500 if number % 100 == 7 else 200))
+    batch = new.take(store)
+    assert batch is not None
+    assert (batch.count, batch.seen) == (MOST, 1000)
+    found = summaries(batch)
+    why = [one.why for one in found]
+    assert why.count("failed") == 10
+    assert {one.e2e for one in found if one.why == "slow"} == {49.0}
+    assert "secret-session" not in batch.data.decode(errors="replace")
+    assert new.take(store) is None
+    store.add(record(5000))
+    again = new.take(store)
+    assert again is not None
+    assert [one.id for one in summaries(again)] == ["5000"]
+
+
+def test_labels_of_the_status() -> None:
+    found = status.series(Status("paused", "disk_low"), {"node": "n"})
+    assert found == {
+        Labels({"__name__": "kvitals_history_state", "node": "n", "state": "paused", "reason": "disk_low"}): 1.0
+    }
