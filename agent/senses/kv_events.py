@@ -70,6 +70,7 @@ DROPPED = {
     "other_topic": "a message of another topic, as of an engine that nobody named",
     "mixed": "a message of one of several publishers that can not be told apart",
     "overflow": "a message that waited too long to be taken over",
+    "internal": "a message that was not taken over, by a fault of kvitals",
 }
 """Why a message, or an event, was not taken."""
 

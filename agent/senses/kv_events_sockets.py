@@ -25,8 +25,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from agent.ledger.event import Batch, Cleared
 from agent.senses.kv_events_sources import Source
-from agent.senses.kv_events_stream import Stream
-from agent.senses.kv_events_wire import Names, Wire
+from agent.senses.kv_events_stream import Message, Stream
+from agent.senses.kv_events_wire import Names, Piece, Wire
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ MAX_MESSAGE_BYTES = 16 << 20
 
 MAX_SOURCES = 256
 MAX_READY_BLOCKS = 250_000
-"""Blocks in batches of one publisher that wait for the next look, about 40 bytes each. Beyond, the oldest leave."""
+"""Blocks in batches of one publisher that wait for the next look, about 60 bytes each. Beyond, the oldest leave."""
 
 MAX_READY_BATCHES = 50_000
 SETTLE_BYTES = 1 << 20
@@ -111,7 +111,7 @@ class _Publisher:
         began = time.thread_time()
         for run in self.stream.take():
             chunk = Chunk(run.lost, run.restarted, run.late, run.replayed)
-            for number, piece in enumerate(self._wire.read(run.messages)):
+            for number, piece in enumerate(self._read(run.messages)):
                 if number:
                     chunk = Chunk()
                 chunk.lost += piece.hole
@@ -122,6 +122,14 @@ class _Publisher:
             self.drop(reason, count)
         self._wire.dropped.clear()
         self._seconds += time.thread_time() - began
+
+    def _read(self, messages: list[Message]) -> list[Piece]:
+        try:
+            return self._wire.read(messages)
+        except Exception:  # one publisher's messages must not take the others down
+            log.exception("KV events not taken over", endpoint=self.source.endpoint)
+            self.drop("internal", len(messages))
+            return [Piece(hole=len(messages))]
 
     def hand_out(self) -> tuple[list[Chunk], dict[str, int], float]:
         """What waits, what was dropped, and how long reading took, since the last time."""

@@ -209,7 +209,7 @@ def _resolved(told: Told, place: Place, rank: str, trusted: bool) -> Source:
 
 def _where_it_connects(source: Source, told: Told, host: str, port: int, place: Place) -> Source:
     """An engine with a concrete address connects to it, so that we bind there."""
-    host = "127.0.0.1" if host in WILDCARDS else host
+    host = "127.0.0.1" if host in (*WILDCARDS, "localhost") else host  # a name can not be bound
     replay = _replay(told, place)
     if _is_loopback(host):
         if port < FIRST_PORT:

@@ -148,7 +148,7 @@ def test_dynamos_mocker_has_ports_of_its_own() -> None:
         ("vllm", "tcp://*:5557", "tcp://127.0.0.1:5557", False),
         ("vllm", "tcp://[::]:5557", "tcp://127.0.0.1:5557", False),
         ("vllm", "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5557", True),
-        ("vllm", "tcp://localhost:5557", "tcp://localhost:5557", True),
+        ("vllm", "tcp://localhost:5557", "tcp://127.0.0.1:5557", True),
         ("vllm", "tcp://0.0.0.0:5557", "tcp://127.0.0.1:5557", True),
         ("sglang", "tcp://0.0.0.0:5557", "tcp://127.0.0.1:5557", False),
         ("sglang", "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5557", True),
