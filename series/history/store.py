@@ -83,6 +83,7 @@ class History:
         self._tell = tell
         self._queue: queue.Queue[Tick | None] = queue.Queue(MAX_WAITING)
         self._dropped: Counter[str] = Counter()
+        self._telling = threading.Lock()  # `offer` says of what it drops, beside the writer's thread
         self._suspected = threading.Event()
         self._file: _File | None = None
         self._lock: int | None = None
@@ -175,7 +176,7 @@ class History:
         began = time.monotonic()
         left_out = self._file.log.left_out
         self._file.log.write(tick)
-        self._dropped["series"] += self._file.log.left_out - left_out
+        self._count("series", self._file.log.left_out - left_out)
         oldest = self.status.oldest if self.status.oldest is not None else tick.t
         self._say(
             state="ok", reason="", message="", committed=tick.t, oldest=oldest, bytes=schema.size_of(self.path),
@@ -286,13 +287,18 @@ class History:
         self._open()
 
     def _drop(self, reason: str) -> None:
-        self._dropped[reason] += 1
+        self._count(reason, 1)
         self._say()
 
+    def _count(self, reason: str, more: int) -> None:
+        with self._telling:
+            self._dropped[reason] += more
+
     def _say(self, **changes: object) -> None:
-        dropped = {reason: count for reason, count in self._dropped.items() if count}
-        before = self.status
-        self.status = replace(before, dropped=MappingProxyType(dropped), **changes)  # type: ignore[arg-type]
+        with self._telling:
+            dropped = {reason: count for reason, count in self._dropped.items() if count}
+            before = self.status
+            self.status = replace(before, dropped=MappingProxyType(dropped), **changes)  # type: ignore[arg-type]
         if before.state in ("paused", "failed") and self.status.state == "ok":
             self._tell("history: goes on")
 
