@@ -41,10 +41,16 @@ MAX_READY_BATCHES = 50_000
 SETTLE_BYTES = 1 << 20
 QUEUED_MESSAGES = 1000  # in a socket
 QUEUED_REPLAYED = 20_000  # a publisher drops what a socket has no room for, and keeps 10,000 unless told otherwise
-BURST = 500
+BURST = 1000
 """Messages of one socket before others have their turn."""
 
 WAKE_MS = 200
+PAUSE_SECONDS = 0.05
+"""After each turn: so that an engine's steps, a hundred a second, are taken several at a time."""
+
+ARRANGE_SECONDS = 0.5
+"""How often it is looked which addresses are to be opened, and said how each fares."""
+
 FRAMES = 3
 SEQUENCE_BYTES = 8
 END = b"\xff" * SEQUENCE_BYTES
@@ -260,9 +266,9 @@ class _Listener:
                 with publisher.lock:
                     publisher.stream.connected(t)
 
-    def watch(self, t: float) -> None:
-        """Connections that came and went."""
-        while self.monitor is not None and self.monitor.poll(0):
+    def watch(self, t: float, *, happened: bool) -> None:
+        """Connections that came and went, where something happened."""
+        while happened and self.monitor is not None and self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             if event & _UP:
                 self.connections += 1
@@ -340,6 +346,7 @@ class Ears:
         self._publishers: dict[Source, _Publisher] = {}
         self._states: dict[Source, tuple[int, float | None, str]] = {}
         self._stop = threading.Event()
+        self._is_changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
 
@@ -349,6 +356,7 @@ class Ears:
             self._wanted = tuple(dict.fromkeys(sources))[:MAX_SOURCES]
             known = {source: self._publishers.get(source) for source in self._wanted}
             self._publishers = {s: p or _Publisher(s, self._names) for s, p in known.items()}
+        self._is_changed.set()
 
     def read(self) -> list[Heard]:
         """What came since the last look. It may take as long as reading the messages does: call it in a thread."""
@@ -387,9 +395,13 @@ class Ears:
         context.setsockopt(zmq.BLOCKY, 0)
         poller = zmq.Poller()
         listeners: dict[tuple[str, bool], _Listener] = {}
+        arrange_at = 0.0
         try:
-            while not self._stop.is_set():
-                self._arrange(context, poller, listeners)
+            while not self._stop.wait(PAUSE_SECONDS):
+                if self._is_changed.is_set() or time.monotonic() >= arrange_at:
+                    self._is_changed.clear()
+                    self._arrange(context, poller, listeners)
+                    arrange_at = time.monotonic() + ARRANGE_SECONDS
                 ready = dict(poller.poll(WAKE_MS))
                 for listener in listeners.values():
                     self._turn(listener, ready)
@@ -402,7 +414,7 @@ class Ears:
 
     def _turn(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int]) -> None:
         t = self._clock()
-        listener.watch(t)
+        listener.watch(t, happened=listener.monitor in ready)
         if listener.socket in ready:
             listener.receive(t)
         for publisher, replayer in listener.publishers.values():
