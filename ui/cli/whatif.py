@@ -6,13 +6,14 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
+from agent.config import ConfigError
 from diagnoser.whatif import Worth, base_of, worth
 from kvcache.accesses import Accesses
 from kvcache.eviction import POLICIES
@@ -21,6 +22,7 @@ from kvcache.routing import ROUTINGS
 from kvcache.sampling import SampleError
 from kvcache.whatif import Plan, Row, what_if
 from ui.cli.common import UsageError, parse_duration, status_console
+from ui.ledger import LedgerError, of_recording
 
 MAX_ROWS = 1000
 MAX_BLOCKS = 10**12
@@ -78,6 +80,7 @@ def add(commands: Any) -> None:
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that replays accesses."""
     source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
     source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
     parser.add_argument(
         "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
@@ -92,13 +95,30 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
 
 
 def subject(args: argparse.Namespace) -> Subject:
-    """What the options name. Raises UsageError."""
+    """What the options name. Raises UsageError, CaptureError."""
+    if args.capture is not None:
+        of = _of_capture(args.capture)
+    else:
+        try:
+            of = Subject(read(args.trace, args.block_size), str(args.trace), None)
+        except TraceError as error:
+            raise UsageError(str(error)) from error
+    if args.today is None:
+        return of
+    return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
+
+
+def _of_capture(path: Path) -> Subject:
+    """The look-ups of a recording, and the blocks of its largest engine."""
     try:
-        accesses = read(args.trace, args.block_size)
-    except TraceError as error:
+        ledger = of_recording(path)
+    except (LedgerError, ConfigError) as error:
         raise UsageError(str(error)) from error
-    today = parse_size(args.today, accesses.block_size, "--today") if args.today is not None else None
-    return Subject(accesses, str(args.trace), today)
+    accesses = ledger.accesses()
+    if accesses is None or not len(accesses):
+        raise UsageError(f"{path}: its KV events tell of no look-up; record for longer, or while requests come")
+    pools = [watched.ledger.pool for watched in ledger.engines.values() if watched.ledger.pool]
+    return Subject(accesses, str(path), max(pools, default=None))
 
 
 def do(args: argparse.Namespace) -> int:
@@ -225,7 +245,16 @@ def head(of: Subject, console: Console) -> None:
         style="dim",
         soft_wrap=True,
     )
+    if (hit := _recorded(accesses)) is not None:
+        console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below", soft_wrap=True)
     console.print()
+
+
+def _recorded(accesses: Accesses) -> float | None:
+    """The share of prompt tokens that was found in truth, over the look-ups of which that is known."""
+    known = accesses.hit >= 0
+    tokens = int(accesses.tokens[known].sum())
+    return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
 
 
 def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:

@@ -162,3 +162,22 @@ def test_nothing_to_save_is_not_a_share() -> None:
     nothing = Row("lru", "pooled", 1, 5, 16, 1.0, 0, 1.0, 1.0, None, 0, 1.0, 0.0)
     assert base_of([nothing], None) is nothing
     assert worth(nothing, nothing, 3, None).prefill_saved is None
+
+
+LEDGER = Path(__file__).parents[2] / "captures" / "ledger"
+
+
+@pytest.mark.parametrize("name", ["healthy", "thrash"])
+def test_todays_size_comes_to_what_the_clients_were_told(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (row,) = rows_of(capsys, "whatif", "--capture", str(LEDGER / f"{name}.kvcap"), "--capacity", "1x")
+    requests = json.loads((LEDGER / f"{name}.truth.json").read_text())["requests"]
+    hit = sum(r["cached_tokens"] for r in requests) / sum(r["prompt_tokens"] for r in requests)
+    assert row["token_hit_rate"] == pytest.approx(hit, abs=0.01)
+    assert row["observed"] > 0.99
+
+
+def test_a_recording_without_kv_events_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = Path(__file__).parents[3] / "ui" / "demo" / "healthy.kvcap"
+    code, out, err = run(capsys, "curve", "--capture", str(demo))
+    assert (code, out) == (2, "")
+    assert "has no KV events" in err and "--kv-events-config" in err
