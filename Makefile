@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-ledger bench-whatif fuzz chaos-requests lock clean
+.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ bench-whatif: $(VENV)/.dev ## block references replayed a second, on TRACE=file.
 
 bench-ledger: $(VENV)/.dev ## KV events from the wire through the ledger
 	@$(BIN)/python -m benchmarks.ledger
+
+bench-history: $(VENV)/.dev ## what history takes: bytes a day, CPU, queries, kills; beside Prometheus' storage
+	@$(BIN)/python -m benchmarks.history
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
