@@ -28,6 +28,7 @@ import structlog
 from aiohttp import web
 
 from agent.exports import metrics, wire
+from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.exports.requests import Requests, add_routes, exemplars
 from rules.model import Family
 from series.history.joined import Joined, Past
@@ -84,6 +85,7 @@ def build_app(
     rules: Callable[[], list[dict[str, Any]]] = list,
     runtime: Callable[[], dict[str, Any]] = dict,
     requests: Requests | None = None,
+    ledger: Ledger | None = None,
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
@@ -95,8 +97,8 @@ def build_app(
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
     ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. runtime: what
-    Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. version: of
-    kvitals.
+    Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. ledger: of
+    engines' blocks. version: of kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
     under which it is served; None is all (see
     `allowed_hosts`). past: what there was before the time since which `source` is whole for some matchers, which
@@ -127,6 +129,8 @@ def build_app(
     app.router.add_get("/api/v1/findings", _findings(findings))
     if requests is not None:
         add_routes(app.router, requests)
+    if ledger is not None:
+        add_ledger_routes(app.router, ledger)
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
     app.router.add_get("/-/ready", _state(ready, "Ready"))

@@ -42,7 +42,7 @@ class Asked:
 
     def fits(self, access: Access) -> bool:
         """Whether an access can be this request's: nothing of its prompt's end lies within one of its stores."""
-        first = access.marks[1] if len(access.marks) else access.end
+        first = _first_end(access)
         if access.hits == self.blocks:  # it missed no whole block, and what it stored it had generated
             return self.low <= access.at <= self.end + SLACK and (self.until is None or first <= self.until)
         return self.low <= access.at <= self.high and access.hits < first <= self.blocks
@@ -158,10 +158,9 @@ class Waiting:
         if wanted.until is None or end >= wanted.until:
             return None
         for other in self._by_hits.get(end, ()):
-            if other.parent == access.tip and access.at < other.at <= wanted.end + SLACK and other is not access:
-                first = other.marks[1] if len(other.marks) else other.end
-                if first <= wanted.until:
-                    return other
+            in_time = access.at < other.at <= wanted.end + SLACK and other is not access
+            if in_time and other.parent == access.tip and _first_end(other) <= wanted.until:
+                return other
         return None
 
     def within(self, wanted: Asked) -> tuple[Access, int] | None:
@@ -189,3 +188,8 @@ def strays(access: Access, wanted: Asked) -> int | None:
         if marks[i] > wanted.end + SLACK or (wanted.until is not None and marks[i + 1] >= wanted.until):
             return i // 2
     return None
+
+
+def _first_end(access: Access) -> float:
+    """Where its first store ends: the prefix that was reported before it is none."""
+    return next((depth for depth in access.marks[1::2] if depth > access.hits), access.end)

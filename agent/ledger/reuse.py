@@ -109,16 +109,14 @@ class Reuse:
             kept.append(turn)
         if kept:
             self._until = kept[-1].at
-        for name, rows in self._sorted(kept, tenants).items():
+        for name, rows in self._sorted(kept, tenants, len(pools) > 1).items():
             curve = self._of(name, pools)
             if curve is not None:
                 curve.feed(self._accesses(rows))
 
-    def _sorted(self, turns: list[_Turn], tenants: frozenset[str]) -> dict[Name, list[_Turn]]:
-        """The look-ups of each curve."""
+    def _sorted(self, turns: list[_Turn], tenants: frozenset[str], several: bool) -> dict[Name, list[_Turn]]:
+        """The look-ups of each curve. several: there is more than one engine."""
         found: dict[Name, list[_Turn]] = {}
-        engines = {turn.engine for turn in turns}
-        several = len(engines) > 1 or POOLED in self._curves
         for turn in turns:
             found.setdefault(("engine", turn.engine), []).append(turn)
             if several:

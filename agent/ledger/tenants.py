@@ -37,18 +37,17 @@ class FirstSeen:
         self._bits = 0
         self._seen: set[int] = set()
 
-    def add(self, chain: list[int]) -> int:
-        """How many of these blocks were seen before, about; from now on all were."""
+    def add(self, chain: list[int], most: int) -> int:
+        """How many of the first `most` of these blocks were seen before, about; from now on all were. Of few blocks it
+        may be far off, also above `most`; the sum over many is not."""
         mask = (1 << self._bits) - 1
-        sample = [block for block in chain if not block & mask]
-        fresh = [block for block in sample if block not in self._seen]
-        found = (len(sample) - len(fresh)) << self._bits
-        self._seen.update(fresh)
+        found = sum(block in self._seen for block in chain[:most] if not block & mask) << self._bits
+        self._seen.update(block for block in chain if not block & mask)
         while len(self._seen) > self._limit:
             self._bits += 1
             mask = (1 << self._bits) - 1
             self._seen = {block for block in self._seen if not block & mask}
-        return min(found, len(chain))
+        return found
 
 
 @dataclass
@@ -82,8 +81,8 @@ class Tenants:
         sums.hits += look.hits * look.tokens
         sums.refaulted += sum(look.refaults.values()) * look.tokens
         if name not in ("", OTHER):
-            could = min(sums.seen.add(look.chain), max(look.prompt - 1, 0) // look.tokens)
-            sums.attainable += could * look.tokens
+            lookable = max(look.prompt - 1, 0) // look.tokens  # the last token is always computed
+            sums.attainable += sums.seen.add(look.chain, lookable) * look.tokens
         return name
 
     def reside(self, resident: dict[str, int], seconds: float) -> None:

@@ -20,6 +20,7 @@ from aiohttp import web
 from rich.console import Console
 
 from agent.exports.api import allowed_hosts, build_app
+from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
 from agent.places import state_directory
 from rules.finding import Source, encode
@@ -181,6 +182,7 @@ async def _served(
         rules=lambda: groups(pipeline),
         runtime=runtime,
         requests=_requests(args, pipeline),
+        ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),

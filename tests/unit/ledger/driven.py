@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.ledger.accesses import Style
@@ -146,8 +145,3 @@ def _ask(session: _Session, traffic: Traffic, pool: Pool, number: int, *, named:
     )
     pool.ask(request)
     return request
-
-
-def rates(of: Sequence[Driven]) -> list[float]:
-    """How right the look-ups of several are that were made without records."""
-    return [round(one.inferred(), 3) for one in of]

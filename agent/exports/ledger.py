@@ -1,0 +1,76 @@
+"""The block ledger over HTTP.
+
+GET /api/v1/cache: residency, blame, curves and tenants, as JSON (docs/ledger.md)
+GET /api/v1/accesses?engine=LABEL&since=TIME: the latest look-ups with the blocks of their prompts, as `pack` makes them
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from agent.exports import wire
+from agent.exports.requests import is_local
+from agent.ledger.packed import pack
+from agent.ledger.side import LedgerSide
+
+PACKED_TYPE = "application/x-msgpack"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the API needs of the ledger."""
+
+    side: Callable[[], LedgerSide | None]
+    resolve: Callable[[str], str | None] = lambda _: None  # a tenant's name, for this machine's users alone
+
+
+def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
+    """Serve what the ledger knows."""
+
+    async def cache(request: web.Request) -> web.Response:
+        side = ledger.side()
+        if side is None:
+            return _refused(404, _NOTHING)
+        told = side.report()
+        if is_local(request):
+            names = {name: found for name in told["tenants"] if (found := ledger.resolve(name)) is not None}
+            told["tenant_names"] = names
+        return _answer({"status": "success", "data": told})
+
+    async def accesses(request: web.Request) -> web.Response:
+        if unknown := request.query.keys() - {"engine", "since"}:
+            return _refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
+        try:
+            since = wire.read_time(request.query["since"]) if "since" in request.query else None
+        except ValueError as error:
+            return _refused(400, f'invalid parameter "since": {error}')
+        side = ledger.side()
+        found = side.accesses() if side is not None else None
+        if found is None:
+            return _refused(404, _NOTHING)
+        engine = request.query.get("engine")
+        body = await asyncio.to_thread(lambda: pack(found.select(engine=engine, since=since)))
+        answer = web.Response(body=body, content_type=PACKED_TYPE)
+        answer.enable_compression()
+        return answer
+
+    router.add_get("/api/v1/cache", cache)
+    router.add_get("/api/v1/accesses", accesses)
+
+
+_NOTHING = "no engine has told of a look-up yet: see `kvitals check` for the flag that makes it publish KV events"
+
+
+def _refused(status: int, message: str) -> web.Response:
+    return _answer({"status": "error", "errorType": "bad_data", "error": message}, status)
+
+
+def _answer(data: object, status: int = 200) -> web.Response:
+    answer = web.Response(body=msgspec.json.encode(data), status=status, content_type="application/json")
+    answer.enable_compression()
+    return answer

@@ -1,0 +1,85 @@
+"""Curves of engines, of all of them and of tenants, from look-ups that are known in the order of their ends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from agent.ledger.engine import Look
+from agent.ledger.parties import Party
+from agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
+from kvcache.accesses import Builder
+from kvcache.reuse import ReuseCurve
+
+T = 1_790_000_000.0
+POOL = 200
+
+
+def look(at: float, chain: list[int], tenant: str = "a") -> Look:
+    return Look(at, len(chain), 0, chain, 16, 16 * len(chain), None, Party(tenant), "parent chain", 1.0)
+
+
+def looks(n: int, seed: int = 1) -> list[Look]:
+    chance = random.Random(seed)
+    prompts = [[chance.getrandbits(64) for _ in range(20)] for _ in range(60)]
+    return [look(T + i, prompts[min(int(chance.expovariate(0.05)), 59)], "ab"[i % 2]) for i in range(n)]
+
+
+def test_the_curve_does_not_depend_on_the_order_in_which_requests_end() -> None:
+    some = looks(400)
+    straight = ReuseCurve(8 * POOL, 8 * POOL + 1024, half_life=3600.0)
+    builder = Builder(16, 1_000_000)
+    for one in some:
+        builder.add(one.at, one.prompt, signed(one.chain or []) or (), "inferred")
+    straight.feed(builder.accesses())
+    reuse = Reuse()
+    chance = random.Random(5)
+    for one in sorted(some, key=lambda one: one.at + chance.uniform(0, 30)):
+        reuse.add(one, "e", "a")
+        reuse.advance(one.at, 60.0, {"e": POOL}, ())
+    reuse.flush({"e": POOL}, ())
+    curve, expected = reuse.curve(("engine", "e")), straight.curve()
+    assert curve is not None and expected is not None
+    assert curve.token_hit_rate == pytest.approx(expected.token_hit_rate, abs=0.002)
+    assert reuse.left_out == 0
+
+
+def test_pool_and_tenants_have_curves_of_their_own() -> None:
+    reuse = Reuse()
+    for i, one in enumerate(looks(600)):
+        reuse.add(one, f"e{i % 2}", one.party.tenant)
+    reuse.flush({"e0": POOL, "e1": POOL}, ["a"])
+    assert set(reuse.names) == {("engine", "e0"), ("engine", "e1"), POOLED, ("tenant", "a")}
+    assert all(reuse.curve(name) is not None for name in reuse.names)
+    assert reuse.curve(("tenant", "b")) is None
+
+
+def test_too_little_makes_no_curve_and_an_engine_of_unknown_size_none_either() -> None:
+    reuse = Reuse()
+    reuse.add(look(T, [1, 2]), "e", "a")
+    reuse.flush({"e": POOL}, ())
+    assert reuse.curve(("engine", "e")) is None
+    other = Reuse()
+    for one in looks(400):
+        other.add(one, "e", "a")
+    other.flush({}, ())
+    assert other.names == []
+
+
+def test_what_comes_too_fast_or_too_late_is_left_out_and_counted() -> None:
+    reuse = Reuse()
+    chain = list(range(1, 1001))
+    for i in range(MAX_FEED // 1000 + 5):
+        reuse.add(look(T + i, chain), "e", "a")
+    reuse.advance(T + 1000, 10.0, {"e": POOL}, ())
+    assert reuse.left_out == 5000
+    reuse.add(look(T, [1, 2, 3]), "e", "a")
+    reuse.advance(T + 2000, 10.0, {"e": POOL}, ())
+    assert reuse.left_out == 5003
+
+
+def test_hashes_of_more_than_64_bits_are_none() -> None:
+    assert signed([2**64 - 1, 1]) is not None
+    assert signed([2**64]) is None
+    assert signed([-1]) is None
