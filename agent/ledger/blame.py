@@ -1,4 +1,9 @@
-"""Who paid for whom: tokens that one party wanted again, charged to those whose blocks took their place."""
+"""Who paid for whom: tokens that one party wanted again, charged to those whose blocks took their place.
+
+The stores of the step that removed a block pushed it out, each by its blocks. Where these were themselves only stored
+again, whoever had pushed them out is charged, unless that is the one who lost the block: two that push each other out
+in turn pay for each other.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +75,7 @@ class Blame:
         """Charge what can be charged by now."""
         for _ in range(len(self._waiting)):
             charge = self._waiting.popleft()
-            if t >= charge.due or all(party.settled for party in charge.step.stores):
+            if t >= charge.due or all(one.settled for pair in charge.step.stores for one in pair):
                 self._charge(charge)
             else:
                 self._waiting.append(charge)
@@ -88,9 +93,10 @@ class Blame:
         blocks = sum(stores.values())
         if not blocks:
             self._add(victim, UNATTRIBUTED, charge.tokens)
-        for party, stored in stores.items():
+        for (party, origin), stored in stores.items():
             tokens = charge.tokens * stored / blocks
-            self._add(victim, self._top.place(party.tenant, tokens), tokens)
+            by = party if origin.tenant == charge.victim.tenant else origin  # nobody pushes himself out by another
+            self._add(victim, self._top.place(by.tenant, tokens), tokens)
 
     def _add(self, victim: str, by: str, tokens: float) -> None:
         self.cells[victim, by] = self.cells.get((victim, by), 0.0) + tokens

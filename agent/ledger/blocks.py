@@ -38,14 +38,41 @@ class Room:
         self.left = limit
 
 
+MAX_ORIGINS = 16
+"""Of a step: those with most blocks. A step of an engine has few requests that store anything."""
+
+
 class Step:
-    """One step of an engine: whose blocks it stored. Ghosts remember the step that removed them."""
+    """One step of an engine: whose blocks it stored. Ghosts remember the step that removed them.
+
+    Who stores again what was pushed out asks for nothing new: such blocks have whoever pushed them out as their
+    origin, and all others the one that stored them.
+    """
 
     __slots__ = ("at", "stores")
 
     def __init__(self, at: float) -> None:
         self.at = at
-        self.stores: dict[Party, int] = {}  # whose -> blocks
+        self.stores: dict[tuple[Party, Party], float] = {}  # who stored them, their origin -> blocks
+
+    def store(self, party: Party, blocks: float) -> None:
+        """A party stored blocks that were not there before."""
+        self._add(party, party, blocks)
+
+    def store_again(self, party: Party, removed: Step, blocks: int) -> None:
+        """A party stored blocks again that an earlier step had removed."""
+        origins = list(removed.stores.items())
+        if not origins:
+            self.store(party, blocks)
+            return
+        if len(origins) > MAX_ORIGINS:
+            origins = sorted(origins, key=lambda entry: -entry[1])[:MAX_ORIGINS]
+        of_all = sum(stored for _, stored in origins)
+        for (_, origin), stored in origins:
+            self._add(party, origin, blocks * stored / of_all)
+
+    def _add(self, party: Party, origin: Party, blocks: float) -> None:
+        self.stores[party, origin] = self.stores.get((party, origin), 0.0) + blocks
 
 
 class Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, nextafter
@@ -231,14 +231,23 @@ class EngineLedger:
             access = open_access
             reader.go_on(access, kind, event, at, run)
         party = access.party
-        step.stores[party] = step.stores.get(party, 0) + len(event.hashes)
+        if len(event.hashes) > len(said.refaults):
+            step.store(party, len(event.hashes) - len(said.refaults))
+        if said.refaults:
+            self._again(event, step, access, kind, said.refaults)
         if kind is Kind.DECODE:
             self.decoded_tokens += len(event.hashes) * self.block_tokens
-        elif said.refaults:
+
+    def _again(self, event: Stored, step: Step, access: Access, kind: Kind, refaults: list[Step]) -> None:
+        """Blocks came back that these steps had removed."""
+        by_step = Counter(refaults)
+        for removing, blocks in by_step.items():
+            step.store_again(access.party, removing, blocks)
+        if kind is not Kind.DECODE:  # what decoding filled, no look-up had missed
             below = self._held_below(event.hashes) if len(self.tables) > 1 else 0
-            tally.refault(said.refaults, at, self.block_tokens, below)
-            for removing in said.refaults:
-                access.refaults[removing] = access.refaults.get(removing, 0) + 1
+            self._tally(GPU).refault(refaults, step.at, self.block_tokens, below)
+            for removing, blocks in by_step.items():
+                access.refaults[removing] = access.refaults.get(removing, 0) + blocks
 
     def _held_below(self, hashes: tuple[int, ...]) -> int:
         """How many of these blocks a lower tier has."""

@@ -112,7 +112,7 @@ def test_what_is_wanted_again_is_a_refault_of_that_look_up() -> None:
     look = engine.looks[2]
     assert sum(look.refaults.values()) == 2
     (step,) = look.refaults
-    assert {party.tenant: blocks for party, blocks in step.stores.items()} == {"b": 2}
+    assert {party.tenant: blocks for (party, _), blocks in step.stores.items()} == {"b": 2}
     assert engine.ledger.tallies["gpu"].refaulted_tokens == 2 * SIZE
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from agent.ledger.blame import MAX_CHARGES, TENANTS, UNATTRIBUTED, WAIT_SECONDS, Blame
-from agent.ledger.blocks import Blocks, Room, Step
+from agent.ledger.blocks import MAX_ORIGINS, Blocks, Room, Step
 from agent.ledger.engine import Look
 from agent.ledger.parties import Party
 from agent.ledger.residency import duplicates, survey
@@ -19,7 +19,8 @@ T = 1_790_000_000.0
 
 def step(**stores: int) -> Step:
     made = Step(T)
-    made.stores = {Party(tenant): blocks for tenant, blocks in stores.items()}
+    for tenant, blocks in stores.items():
+        made.store(Party(tenant), blocks)
     return made
 
 
@@ -33,10 +34,42 @@ def test_who_stored_in_the_step_pays_by_blocks() -> None:
     assert blame.error == 0.0
 
 
+def test_who_only_stores_again_what_was_pushed_out_pushes_nobody_out() -> None:
+    blame, refill = Blame(), Step(T + 1)
+    refill.store_again(Party("light"), step(heavy=2), 4)
+    assert {(one.tenant, by.tenant): blocks for (one, by), blocks in refill.stores.items()} == {("light", "heavy"): 4.0}
+    blame.wanted(Party("third"), {refill: 1}, 16, T)
+    blame.wanted(Party("light"), {refill: 1}, 16, T)
+    blame.settle(T)
+    assert blame.cells == {("third", "heavy"): 16.0, ("light", "heavy"): 16.0}
+
+
+def test_two_that_push_each_other_out_in_turn_pay_for_each_other() -> None:
+    blame, first, second, third = Blame(), step(b=1), Step(T), Step(T)
+    second.store_again(Party("a"), first, 1)  # a takes its place back, and b's block goes
+    third.store_again(Party("b"), second, 1)
+    for victim, removing in (("a", first), ("b", second), ("a", third)):
+        blame.wanted(Party(victim), {removing: 1}, 16, T)
+    blame.settle(T)
+    assert blame.cells == {("a", "b"): 32.0, ("b", "a"): 16.0}
+
+
+def test_what_nobody_pushed_out_is_its_own_when_it_comes_back_and_origins_have_bounds() -> None:
+    again = Step(T)
+    again.store_again(Party("a"), Step(T), 2)
+    assert [(by.tenant, blocks) for (_, by), blocks in again.stores.items()] == [("a", 2)]
+    many = Step(T)
+    for n in range(1, 100):
+        many.store(Party(f"t{n}"), n)
+    again.store_again(Party("b"), many, 10)
+    assert len(again.stores) == MAX_ORIGINS + 1
+    assert sum(again.stores.values()) == pytest.approx(12)
+
+
 def test_a_charge_waits_for_who_it_was_and_then_goes_to_nobody() -> None:
     blame, culprit = Blame(), Party()
     removing = Step(T)
-    removing.stores = {culprit: 1}
+    removing.store(culprit, 1)
     blame.wanted(Party("a"), {removing: 1}, 16, T)
     blame.settle(T + 1)
     assert blame.cells == {}
@@ -44,7 +77,7 @@ def test_a_charge_waits_for_who_it_was_and_then_goes_to_nobody() -> None:
     blame.settle(T + 2)
     assert blame.cells == {("a", "b"): 16.0}
     other = Step(T)
-    other.stores = {Party(): 1}
+    other.store(Party(), 1)
     blame.wanted(Party("a"), {other: 1}, 16, T)
     blame.settle(T + WAIT_SECONDS - 1)
     assert blame.total == 16.0
@@ -63,7 +96,7 @@ def test_the_matrix_has_bounds_and_says_how_wrong_it_may_be() -> None:
     assert blame.error == pytest.approx(sum(v for pair, v in blame.cells.items() if "other" in pair) / blame.total)
     assert 0.5 < (blame.error or 0) < 1
     waiting = Step(T)
-    waiting.stores = {Party(): 1}
+    waiting.store(Party(), 1)
     for _ in range(MAX_CHARGES + 7):
         blame.wanted(Party("t0"), {waiting: 1}, 16, T)
     assert blame.early == 7
