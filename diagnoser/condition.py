@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,9 +61,26 @@ def decide(condition: Condition, entity: Labels, side: Callable[[Comparison], tu
     )
 
 
+def compiled(
+    condition: Condition, side: Callable[[Comparison], tuple[Values, Values]]
+) -> Callable[[Labels], bool | None]:
+    """What `decide` finds a condition's truth to be, for many entities: a fleet's rules are mostly plainly false."""
+    if isinstance(condition, Comparison):
+        left, right = side(condition)
+        compare = _COMPARE[condition.op]
+
+        def compared(entity: Labels) -> bool | None:
+            x, y = _value(left, entity), _value(right, entity)
+            return None if x is None or y is None else compare(x, y)
+
+        return compared
+    first, second = compiled(condition.left, side), compiled(condition.right, side)
+    return lambda entity: _connect(condition, first(entity), second(entity))
+
+
 def _value(values: Values, entity: Labels) -> float | None:
     value = values if isinstance(values, float) else values.get(entity)
-    return None if value is None or math.isnan(value) else value
+    return None if value is None or value != value else value  # NaN is not itself
 
 
 def _connect(node: Connective, left: bool | None, right: bool | None) -> bool | None:

@@ -68,7 +68,12 @@ class Findings:
             if judgement.outcome == "fired" and not self.superseded(judgement):
                 self._fired.setdefault(judgement.rule.code, []).append(judgement)
 
-    def build(self, judgement: Judgement) -> Finding:
+    def of_rule(self, judgements: Sequence[Judgement], proven: int) -> list[Finding]:
+        """The findings of one rule; evidence and levers for so many of them, the others are like these."""
+        self._judge.signals.focus([judgement.entity for judgement in judgements[:proven]])
+        return [self.build(j, proven=i < proven) for i, j in enumerate(judgements)]
+
+    def build(self, judgement: Judgement, *, proven: bool = True) -> Finding:
         """The finding of one judgement; levers and evidence only where it fired."""
         rule = judgement.rule
         fired = judgement.outcome == "fired"
@@ -77,10 +82,10 @@ class Findings:
             self.outline(judgement),
             conclusion=fill(rule.conclusion, value) if fired else "",
             measures=self._measures(judgement),
-            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired else [],
+            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired and proven else [],
             ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
             unknowns=self._unknowns(judgement),
-            levers=self._levers.advise(judgement, value) if fired else [],
+            levers=self._levers.advise(judgement, value) if fired and proven else [],
             next_check=self._next_check(rule) if fired else "",
         )
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from diagnoser.condition import Decided, Values, Verdict, decide
+from diagnoser.condition import Decided, Values, Verdict, compiled, decide
 from diagnoser.expressions import expression
 from diagnoser.signals import Known, Signals, Span, by_entity
 from diagnoser.text import plain, render
@@ -52,6 +52,10 @@ class Memory(msgspec.Struct):
     fired: bool = False
     from_start: bool = False  # the run was already true when first looked at
 
+    @property
+    def blank(self) -> bool:
+        return not self.fired and self.true_since is None
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -82,12 +86,20 @@ class _Entities:
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
     _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
     _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
+    _texts: dict[Labels, str] = field(default_factory=dict)
     _first: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # scope -> entity -> a target
 
     def of(self, scope: str) -> list[Labels]:
         if scope not in self._of:
             self._of[scope] = sorted({labels.keep(SCOPES[scope]) for labels in self.up}, key=str)
         return self._of[scope]
+
+    def text(self, entity: Labels) -> str:
+        """An entity as text; it is asked for by every rule."""
+        found = self._texts.get(entity)
+        if found is None:
+            found = self._texts[entity] = str(entity)
+        return found
 
     def info(self, entity: Labels) -> Labels:
         names = tuple(entity)
@@ -120,6 +132,7 @@ class Judge:
     signals: Signals
     params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
+    only: Mapping[str, Sequence[Labels]] | None = None  # rule code -> entities that are looked at; None: all
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
@@ -209,21 +222,31 @@ class Judge:
                 known = sides[id(comparison)] = (next(both), next(both))
             return known
 
-        for entity in self.entities(rule.scope, span.at):
-            key = f"{rule.code}{entity}"
+        true = compiled(when, side)
+        for entity in self.entities(rule.scope, span.at) if self.only is None else self.only[rule.code]:
+            key = rule.code + self._at(span.at).text(entity)
             self._judged.add(key)
-            memory = self.memory.setdefault(key, Memory())
+            memory = self.memory.get(key)
             reason = self.not_applicable(rule, entity, span)
             if reason:
-                self.memory[key] = Memory()
+                self.memory.pop(key, None)
                 yield Judgement(rule, entity, "n/a", reason, None)
                 continue
+            if (memory is None or memory.blank) and true(entity) is False:
+                yield Judgement(rule, entity, "clear", partial(self._why_false, when, entity, side), None)
+                continue
+            memory = self.memory.setdefault(key, Memory())
             verdict = decide(clear if memory.fired else when, entity, side)
             untold = self._untold(verdict, entity, span) if verdict.truth is None and not memory.fired else ""
             if untold:
                 yield Judgement(rule, entity, "n/a", untold, verdict)
             else:
                 yield self._outcome(rule, entity, verdict, memory, span)
+
+    def _why_false(
+        self, condition: Condition, entity: Labels, side: Callable[[Comparison], tuple[Values, Values]]
+    ) -> str:
+        return self.why_false(decide(condition, entity, side), entity)
 
     def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
         if rule.code not in self._conditions:
@@ -298,7 +321,7 @@ class Judge:
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
         if verdict.truth is None:
-            return Judgement(rule, entity, "unknown", self.why_unknown(verdict, entity, span), verdict)
+            return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
     def _promoted(self, found: list[Judgement], at: float) -> list[Judgement]:

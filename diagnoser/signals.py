@@ -155,6 +155,9 @@ class Signals:
             return Known(values)
         return with_enough_samples(signal, values, by_entity(self.now.evaluate(compiled.samples), SCOPES[signal.scope]))
 
+    def focus(self, entities: Sequence[Labels]) -> None:
+        """From here on only these entities are asked about. It is for signals that are far away; here all are near."""
+
     def course(self, expr: Expr, start: float, end: float, step: float) -> list[Series]:
         """An expression over families and signals from `start` to `end`, for people to look at. Seconds."""
         return evaluate_range(expr, self.source, start, end, step)
@@ -190,7 +193,7 @@ class Signals:
 
 
 def with_enough_samples(signal: Signal, values: dict[Labels, float], counts: dict[Labels, float] | None) -> Known:
-    """The values of those entities that have as many samples as the signal asks for. counts: None where it asks none."""
+    """The values of the entities that have as many samples as the signal asks for; counts: None where it asks none."""
     if counts is None or signal.samples is None:
         return Known(values)
     # Extrapolation makes fractions of whole counts, hence the half.

@@ -12,7 +12,9 @@ from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Span
 from rules.finding import Coverage, Finding, RuledOut, Slo, Source, Triage, Window
 
-MAX_UNKNOWN_OF_A_RULE = 20
+MAX_OF_A_RULE = 20
+"""Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
+
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
 
@@ -27,8 +29,10 @@ def triage(
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
     fired = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    unknown = _a_few_of_each(j for j in judgements if j.outcome == "unknown")
-    built = [findings.build(j) for j in (*fired, *unknown)]
+    unknown = [j for j in judgements if j.outcome == "unknown"]
+    listed = sum(map(len, _by_rule(unknown, MAX_OF_A_RULE)))
+    built = [finding for few in _by_rule(unknown, MAX_OF_A_RULE) for finding in findings.of_rule(few, len(few))]
+    built += [finding for all_ in _by_rule(fired) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
     muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
     open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
     causes, symptoms, telemetry = _sorted(open_)
@@ -46,7 +50,7 @@ def triage(
         ruled_out=_ruled_out(symptoms),
         unknown=[f for f in built if f.outcome == "unknown"],
         muted=muted,
-        coverage=_coverage(judge, judgements, span, len(unknown)),
+        coverage=_coverage(judge, judgements, span, listed),
     )
 
 
@@ -135,15 +139,12 @@ def _ruled_out(symptoms: Sequence[Finding]) -> list[RuledOut]:
     return list({(r.code, r.entity): r for s in symptoms for r in s.ruled_out}.values())
 
 
-def _a_few_of_each(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """Of each rule as many as anybody reads: of a thousand engines that lack the same, few tell as much as all."""
-    seen: Counter[str] = Counter()
-    few = []
+def _by_rule(judgements: Iterable[Judgement], most: int | None = None) -> list[list[Judgement]]:
+    """The judgements of each rule, at most so many: that a thousand engines lack the same is told by a few."""
+    found: dict[str, list[Judgement]] = {}
     for judgement in judgements:
-        seen[judgement.rule.code] += 1
-        if seen[judgement.rule.code] <= MAX_UNKNOWN_OF_A_RULE:
-            few.append(judgement)
-    return few
+        found.setdefault(judgement.rule.code, []).append(judgement)
+    return [several[:most] for several in found.values()]
 
 
 def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:

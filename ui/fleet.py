@@ -27,6 +27,7 @@ class Judged:
     document: Triage
     survey: Survey
     questions: int
+    judging: int  # of these, those that it took to judge; the others are evidence of what was found
     waited: float
     received: int
 
@@ -41,10 +42,11 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
         signals = RemoteSignals(setup.knowledge, Served(server, _dialect(found)), found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
+        judging = server.asked
         source = Source("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         said = [f"the server warned: {warning}" for warning in server.warnings]
-        return Judged(_with_warnings(document, said), found, server.asked, server.waited, server.received)
+        return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
 
 
 def _dialect(found: Survey) -> Dialect:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from diagnoser.expressions import expression
-from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, seconds
-from diagnoser.signals import Known, Signals, Span, needed, with_enough_samples
+from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
+from diagnoser.signals import Known, Signals, Span, Union, needed, with_enough_samples
 from diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from rules.model import SCOPES
 from series.promql import Binary, Expr, Matching, Moment, Number, Range, Selector, Series, Subquery, Vector, inline
-from series.types import METRIC_NAME, Labels
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 
 MAX_MOMENTS = 12
 """That are looked back at, for how long something has been so."""
+
+FEW = 50
+"""Entities on which a rule is true: so many are looked back at by themselves, more as a part of the whole fleet."""
 
 Asked = dict[str, tuple[Expr, Expr | None]]
 """Signal -> the expression of its values, and of how many samples they rest on."""
@@ -31,17 +33,13 @@ class RemoteMoment(Moment):
         super().__init__(signals.source, at)
         self._signals = signals
         self._at = at
-        self._answers: dict[Expr, Vector | float] = {}
 
     def evaluate(self, expr: Expr | str) -> Vector | float:
         """As `Moment.evaluate`. Raises ServerError where the server can not be reached."""
         assert not isinstance(expr, str)
         if not _reads_the_server(expr):
             return super().evaluate(expr)
-        if expr not in self._answers:
-            rows = self._signals.ask([expr], self._at)[expr]
-            self._answers[expr] = vector(rows)
-        return self._answers[expr]
+        return vector(self._signals.ask([expr], self._at)[expr])
 
 
 class RemoteSignals(Signals):
@@ -50,11 +48,15 @@ class RemoteSignals(Signals):
     def __init__(self, knowledge: Knowledge, served: Served, interval: float) -> None:
         self._snapshot: dict[str, Rows] = {}
         super().__init__(knowledge, Snapshot(self._snapshot))
+        self.source = Union(self.source.families, Newest(self))
         self.served = served
         self.interval = interval
         self._asked_for: Asked = {}
         self._definitions: dict[str, Expr] = {}
+        self._full: dict[Expr, Expr] = {}
         self._focus: Sequence[str] = ()
+        self._answers: dict[tuple[Expr, float], Rows] = {}
+        self._courses: dict[tuple[Expr, float, float], list[Series]] = {}
         self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
 
     def observe(self, span: Span) -> dict[str, Known]:
@@ -65,21 +67,23 @@ class RemoteSignals(Signals):
         for name, expr in zip((ENTITIES, INFO), present, strict=True):
             self._snapshot[name] = [(labels.with_(**{METRIC_NAME: name}), value) for labels, value in found[expr]]
         self.known = {name: self._of(name, found) for name in self._asked_for}
-        self._keep(span.at)
+        self.now = RemoteMoment(self, span.at)
         return self.known
 
-    def focus(self, engines: Sequence[str]) -> None:
-        """From here on only these engines are asked about, where a query allows it; more than a few are no focus."""
-        self._focus = engines
+    def focus(self, entities: Sequence[Labels]) -> None:
+        """Where a query allows it only these are asked about; more than a few are no focus."""
+        engines = {entity.get("engine", "") for entity in entities}
+        self._focus = sorted(engines) if "" not in engines else ()
 
     def ask(self, exprs: Sequence[Expr], at: float, *, shared: bool = False) -> dict[Expr, Rows]:
         """The values of expressions over families and signals. `shared`: of all engines, whatever the focus is."""
         asked = {expr: self._expanded(expr) for expr in dict.fromkeys(exprs)}
         if not shared:
             asked = {expr: focused(full, self._focus) for expr, full in asked.items()}
-        possible = list(dict.fromkeys(full for full in asked.values() if self._possible(full)))
-        found = self.served.instant(possible, at)
-        return {expr: found.get(full, []) for expr, full in asked.items()}
+        new = [e for e in dict.fromkeys(asked.values()) if (e, at) not in self._answers and self._possible(e)]
+        if new:
+            self._answers.update({(e, at): rows for e, rows in self.served.instant(new, at).items()})
+        return {expr: self._answers.get((full, at), []) for expr, full in asked.items()}
 
     def past(self, names: Iterable[str], moments: Sequence[float]) -> dict[float, dict[str, Known]]:
         """What signals were at earlier moments, at equal distances."""
@@ -102,13 +106,11 @@ class RemoteSignals(Signals):
             return []
         count = max(round((end - start) / step), 1)
         step = max(step, self.interval)
-        found = self.served.course([full], [end - (count - i) * step for i in range(count + 1)])[full]
-        points: dict[Labels, list[tuple[float, float]]] = {}
-        for t, rows in found.items():
-            for labels, value in rows:
-                points.setdefault(labels, []).append((t, value))
-        columns = ((labels, np.array(course).T) for labels, course in points.items())
-        return [Series(labels, times, values) for labels, (times, values) in sorted(columns, key=lambda s: str(s[0]))]
+        key = (full, end, step)
+        if key not in self._courses:
+            found = self.served.course([full], [end - (count - i) * step for i in range(count + 1)])[full]
+            self._courses[key] = _series(found)
+        return self._courses[key]
 
     def exists(self, metric: str, entity: Labels, span: Span) -> bool:
         key = (metric, tuple(entity))
@@ -135,7 +137,10 @@ class RemoteSignals(Signals):
     def _define(self, span: Span) -> None:
         compiled = self._compile(span)
         self._asked_for = {name: (c.expr, c.samples) for name, c in compiled.items()}
-        self._definitions = {SIGNAL_PREFIX + name: self._definition(name) for name in compiled}
+        recorded = self.served.dialect.has
+        definitions = {SIGNAL_PREFIX + name: self._definition(name) for name in compiled}
+        self._definitions = {name: expr for name, expr in definitions.items() if not recorded(name)}
+        self._full = {}
 
     def _definition(self, name: str) -> Expr:
         """What stands for a signal in another expression: as little as the rules do, that takes too few samples."""
@@ -148,8 +153,9 @@ class RemoteSignals(Signals):
 
     def _expanded(self, expr: Expr) -> Expr:
         """The expression with signals replaced by what they are made of, unless the server has them recorded."""
-        recorded = self.served.dialect.has
-        return inline(expr, {n: d for n, d in self._definitions.items() if not recorded(n)}, self.interval)
+        if expr not in self._full:
+            self._full[expr] = inline(expr, self._definitions, self.interval)
+        return self._full[expr]
 
     def _possible(self, expr: Expr) -> bool:
         """Whether the server has what an expression needs to have a value."""
@@ -163,25 +169,31 @@ class RemoteSignals(Signals):
         counts = None if samples is None else _by_entity(rows.get(samples, []), scope)
         return with_enough_samples(signal, _by_entity(rows.get(expr, []), scope), counts)
 
-    def _keep(self, at: float) -> None:
-        """Remember the values of a moment, which is when all of them are known."""
-        for group, names in self._stages:
-            self._remember(group, names, at)
-        self.now = RemoteMoment(self, at)
+
+class Newest:
+    """The values of signals at the moment that was observed, as series of one sample."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        metric = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), "")
+        known = self._signals.known.get(metric.removeprefix(SIGNAL_PREFIX), Known()).values
+        rows = [(entity.with_(**{METRIC_NAME: metric}), value) for entity, value in known.items()]
+        return Snapshot({metric: rows}).select(matchers, start, end)
 
 
 class PastSignals(Signals):
     """What `RemoteSignals.past` found, as the signals of those moments and of a few entities."""
 
-    def __init__(self, now: RemoteSignals, known: Mapping[float, Mapping[str, Known]], up: Rows) -> None:
-        super().__init__(now.knowledge, Snapshot({ENTITIES: up, INFO: now.infos}))
+    def __init__(self, now: RemoteSignals, known: Mapping[float, Mapping[str, Known]]) -> None:
+        super().__init__(now.knowledge, Snapshot({ENTITIES: now.up, INFO: now.infos}))
+        self.source = Union(self.source.families, Newest(self))
         self._now = now
         self._past = known
 
     def observe(self, span: Span) -> dict[str, Known]:
         self.known = {name: self._past[span.at].get(name, Known()) for name in self.knowledge.signals}
-        for group, names in self._stages:
-            self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return self.known
 
@@ -202,29 +214,48 @@ def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Ju
     early = [j for j in found if j.verdict is not None and j.verdict.truth]
     if not early or span.cold:
         return found
-    moments = _moments_before(span.at, signals.interval, max(seconds(j.rule.for_) for j in early))
-    rules = {j.rule.code: j.rule for j in early}
-    entities = {j.entity for j in early}
-    signals.focus(sorted({entity["engine"] for entity in entities if "engine" in entity}))
+    by_rule: dict[str, list[Judgement]] = {}
+    for judgement in early:
+        by_rule.setdefault(judgement.rule.code, []).append(judgement)
+    few = {code: js for code, js in by_rule.items() if len(js) <= FEW}
+    many = {code: js for code, js in by_rule.items() if len(js) > FEW}
+    memory: dict[str, Memory] = {}
+    for rules in (few, many):
+        memory |= _look_back(judge, signals, span, rules) if rules else {}
+    return judge.again(found, span, memory)
+
+
+def _look_back(
+    judge: Judge, signals: RemoteSignals, span: Span, true: Mapping[str, Sequence[Judgement]]
+) -> Mapping[str, Memory]:
+    """What a judge would remember who had looked at these rules on these entities before."""
+    rules = {code: judgements[0].rule for code, judgements in true.items()}
+    longest = max(seconds(rule.for_) for rule in rules.values())
+    moments = _moments_before(span.at, signals.interval, longest)
+    entities = {code: [j.entity for j in judgements] for code, judgements in true.items()}
+    whole = {entity for several in entities.values() for entity in several}
+    signals.focus(list(whole))
     names = {TRAFFIC, *(name for rule in rules.values() for name in judge.asks(rule))}
-    past = PastSignals(signals, signals.past(names, moments), _only(signals.up, entities))
-    before = Judge(replace(judge.knowledge, rules=rules), past, judge.params)
+    past = PastSignals(signals, signals.past(names, moments))
+    before = Judge(replace(judge.knowledge, rules=rules), past, judge.params, only=entities)
     for at in moments:
         before.judge(Span(at, span.fast, span.slow))
-    return judge.again(found, span, before.memory)
+    return before.memory
 
 
 def _moments_before(at: float, interval: float, longest: float) -> list[float]:
-    """Moments that reach back as far as a rule needs, the last of them one interval ago."""
+    """Moments that reach back at least as far as a rule needs, the last of them one step ago."""
     step = max(interval, longest / (MAX_MOMENTS - 1))
-    count = min(math.ceil(longest / step) + 1, MAX_MOMENTS)
-    return [at - (count - i) * step for i in range(count)]
+    return [at - (MAX_MOMENTS - i) * step for i in range(MAX_MOMENTS)]
 
 
-def _only(up: Rows, entities: set[Labels]) -> Rows:
-    """The targets that are among the entities, whatever the entities' scope is."""
-    scopes = {tuple(entity) for entity in entities}
-    return [(labels, value) for labels, value in up if any(labels.keep(names) in entities for names in scopes)]
+def _series(rows: Mapping[float, Rows]) -> list[Series]:
+    points: dict[Labels, list[tuple[float, float]]] = {}
+    for t, found in rows.items():
+        for labels, value in found:
+            points.setdefault(labels, []).append((t, value))
+    columns = ((labels, np.array(course).T) for labels, course in points.items())
+    return [Series(labels, times, values) for labels, (times, values) in sorted(columns, key=lambda s: str(s[0]))]
 
 
 def _by_entity(rows: Rows, scope: Sequence[str]) -> dict[Labels, float]:

@@ -9,8 +9,8 @@ from diagnoser.judge import ENTITIES
 from diagnoser.signals import Span
 from diagnoser.sources.prometheus import Prometheus, Question, ServerError
 
-SAMPLES_IN_WINDOW = 4
-"""Between the ends of a window: with fewer, a rate rests on two samples and a single one that is missing undoes it."""
+SAMPLES_IN_WINDOW = 8
+"""Distances between samples in a window. A rate wants four, some signals eight: whether an engine moves at all."""
 
 FAST_SECONDS, SLOW_SECONDS = 60.0, 900.0
 LOOK_SECONDS = 900.0

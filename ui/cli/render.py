@@ -18,6 +18,10 @@ from rules.finding import Evidence, Finding, LeverAdvice, RuledOut, Triage
 _STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 24
+FEW = 2
+"""Findings of one rule that are told in full; of more only the first is, and where the others are."""
+
+NAMED = 10
 
 
 def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
@@ -27,11 +31,12 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     if document.symptoms and not document.causes and document.healthy is False:
         console.print(_indent("No cause in the book explains it; what is known of the symptoms is below."))
     folded = {id_ for cause in document.causes for id_ in cause.explained}
-    for cause in document.causes:
-        if not cause.explained_by:
-            _cause(cause, document, console, verbose)
-    for finding in [*document.telemetry, *[s for s in document.symptoms if s.id not in folded]]:
+    for cause, others in _each_rule([c for c in document.causes if not c.explained_by]):
+        _cause(cause, document, console, verbose)
+        _likewise(others, console)
+    for finding, others in _each_rule([*document.telemetry, *[s for s in document.symptoms if s.id not in folded]]):
         _finding(finding, console, verbose)
+        _likewise(others, console)
     _ruled_out(document.ruled_out, console)
     _notes(document.notes, console)
     _unknown(document, console, verbose)
@@ -74,6 +79,30 @@ def _head(document: Triage, console: Console) -> None:
     if slo:
         console.print(f"[dim]objectives: {slo}[/dim]", highlight=False)
     console.print()
+
+
+def _each_rule(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
+    """The findings to tell in full, each with others of its rule that are like it, where there are more than a few."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    return [
+        (finding, same[1:] if len(same) > FEW else [])
+        for finding in findings
+        if len(same := by_code[finding.code]) <= FEW or finding is same[0]
+    ]
+
+
+def _likewise(others: Sequence[Finding], console: Console) -> None:
+    """Where else the same is so, without telling it again."""
+    if others:
+        console.print(_indent(Text("THE SAME ON", style="bold").append(f"  {_names(others)}", "not bold")))
+
+
+def _names(findings: Sequence[Finding]) -> str:
+    named = ", ".join(f.entity.title for f in findings[:NAMED])
+    rest = len(findings) - NAMED
+    return f"{named} and {rest} more" if rest > 0 else named
 
 
 def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
@@ -161,8 +190,9 @@ def _notes(notes: Sequence[Finding], console: Console) -> None:
     if notes:
         console.print()
         console.print(Text("NOTED", style="bold"))
-        for n in notes:
-            console.print(_indent(f"{n.code}  {n.title} ({n.entity.title}). {n.conclusion}"))
+        for n, others in _each_rule(notes):
+            also = f" The same on {_names(others)}." if others else ""
+            console.print(_indent(f"{n.code}  {n.title} ({n.entity.title}). {n.conclusion}{also}"))
 
 
 def _unknown(document: Triage, console: Console, verbose: bool) -> None:
@@ -171,8 +201,11 @@ def _unknown(document: Triage, console: Console, verbose: bool) -> None:
     console.print()
     console.print(Text("COULD NOT TELL", style="bold"))
     if verbose or document.healthy is None:
-        for f in document.unknown:
-            console.print(_indent(f"{f.code}  {f.title}: {f.reason}"))
+        for f, others in _each_rule(document.unknown):
+            also = f" ({f.entity.title}, {_names(others)})" if others else ""
+            console.print(_indent(f"{f.code}  {f.title}: {f.reason}{also}"))
+        if document.coverage.unknown_not_listed:
+            console.print(_indent(f"and {document.coverage.unknown_not_listed} more of these rules on other engines"))
     else:
         codes = ", ".join(sorted({f.code for f in document.unknown}))
         console.print(_indent(f"{codes} (why: --verbose)"))
@@ -193,7 +226,10 @@ def _foot(document: Triage, console: Console) -> None:
         console.print(Text(f"RULE FAILED {code}: {error}", style="bold red"))
         console.print(_indent("This is a defect of the rule; all others were judged. Please report it."))
     counts = f"{c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, {c.unknown} unknown"
-    engines = ", ".join(" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines)
+    for warning in c.warnings:
+        console.print(Text(warning, style="yellow"))
+    named = [" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines]
+    engines = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
     console.print()
     console.print(Text(f"{c.rules} rules: {counts} · {engines or 'no engine seen'}", style="dim"))
 
