@@ -8,8 +8,9 @@ import msgspec
 
 from agent import objectives
 from diagnoser.expressions import expression
-from diagnoser.judge import Judge
-from diagnoser.sources.prometheus import Access, Prometheus
+from diagnoser.judge import ENTITIES, Judge
+from diagnoser.sources.pages import read_pages
+from diagnoser.sources.prometheus import Access, Prometheus, ServerError
 from diagnoser.sources.remote import RemoteSignals, judge_with_past
 from diagnoser.sources.served import Dialect, Families, Served
 from diagnoser.sources.survey import Survey, survey
@@ -39,7 +40,7 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
     """
     with Prometheus(access) as server:
         found = survey(server, at, window)
-        signals = RemoteSignals(setup.knowledge, Served(server, _dialect(found)), found.interval)
+        signals = RemoteSignals(setup.knowledge, Served(server, _dialect(server, found, setup)), found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
         judging = server.asked
@@ -49,8 +50,21 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
         return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
 
 
-def _dialect(found: Survey) -> Dialect:
-    return Families(found.names)
+def _dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
+    if found.agents:
+        return Families(found.names)
+
+    def of_engine(model: str, role: str) -> list[tuple[str, float, str]]:
+        said = objectives.of_engine(setup.config, None, model, role, setup.slo_sources)
+        return [(one.name, one.seconds, one.source) for one in said if not one.class_]
+
+    pages = read_pages(server, found.names, found.at, of_engine)
+    if not pages.rows[ENTITIES]:
+        raise ServerError(
+            "no engine is known by its metrics there: neither families of agents (kvitals_target_up) nor the names of"
+            " an engine (vllm:, sglang:, ...); is this the server that scrapes the engines?"
+        )
+    return pages
 
 
 def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[Slo]:

@@ -123,6 +123,9 @@ class RemoteSignals(Signals):
         for expr in self._asked_for[name]:
             if expr is not None and (why := self.served.why_failed(self._expanded(expr))):
                 return f"the server could not tell: {why}", "more time (--prometheus-timeout), or higher limits there"
+        for metric in self.untold(name, entity, span):
+            if why := self.served.dialect.why_not(metric):
+                return why, "an agent beside the engine"
         return super().why_missing(name, entity, span)
 
     @property

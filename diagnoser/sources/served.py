@@ -1,7 +1,7 @@
 """Expressions over families, evaluated by a server: what is asked of it, and what is put together here.
 
 A server that holds agents' families evaluates every expression whole. One that holds only engines' own metrics can not
-tell all of it (`diagnoser.sources.translate`): then the largest parts that it can evaluate are asked for, and what is
+tell all of it (`diagnoser.sources.pages`): then the largest parts that it can evaluate are asked for, and what is
 left is computed from the answers.
 """
 
@@ -44,6 +44,10 @@ class Dialect(Protocol):
         """Whether there may be series of that name."""
         ...
 
+    def why_not(self, metric: str) -> str:
+        """Why a metric can not be told by any engine there; empty where it could be."""
+        ...
+
 
 class Families:
     """The dialect of a server that holds agents' families."""
@@ -59,6 +63,9 @@ class Families:
 
     def has(self, name: str) -> bool:
         return name in self._names
+
+    def why_not(self, metric: str) -> str:
+        return ""
 
 
 class Snapshot:

@@ -112,6 +112,8 @@ def _lines(fleet: Fleet, engines: Sequence[Engine]) -> Iterator[list[str]]:
 def _series(fleet: Fleet, engine: Engine) -> Iterator[tuple[dict[str, str], Floats]]:
     """The series of an engine with its values at the fleet's times; NaN where it has none."""
     since = fleet.times - BEGIN + 7.0 * engine.number  # each engine in another phase
+    if fleet.raw:
+        yield {METRIC_NAME: "up"}, np.ones(len(since))  # as a Prometheus says of what it scrapes
     if engine.fault is None:
         for course in engine.usual.courses:
             yield dict(course.labels), _values(course, since)

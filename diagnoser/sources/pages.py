@@ -1,0 +1,356 @@
+"""Families from engines' own metrics, as a Prometheus has them that scrapes the engines: no agent in between.
+
+Each selector of a family becomes selectors of raw names, by the engine maps: of all programs and versions whose names
+the server has, so that the number of queries does not depend on how many engines there are or which. Labels and the
+engine's identity are made as the agent makes them. What PromQL can not say of raw series is not told at all: a
+histogram whose bounds have another unit, a value scaled by a fact, whatever comes from beside the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diagnoser.judge import ENTITIES, INFO
+from diagnoser.sources.prometheus import Found, Prometheus, Question
+from diagnoser.sources.served import Rows
+from rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
+from series.promql import Aggregate, Binary, Call, Expr, Matching, Number, Range, Selector, String
+from series.promql.rewrite import map_children
+from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+
+FACT, OBJECTIVE = "kvitals_engine_fact", "kvitals_slo_seconds"
+LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE})
+"""Families that are made here, of what identifies the engines and of the labels of their info metrics."""
+
+PLACE = ("cluster", "pool", "node")
+IDENTITY = ("cluster", "node", "engine")
+RANK = "kvitals_rank"
+PARTS = ("_bucket", "_sum", "_count")
+SEEN_SECONDS = 3600
+"""For so long an engine that is gone is still asked about: it is down."""
+
+_LARGEST = ("_ratio", "_seconds", "_sleep")  # gauges of which several are not added up
+_ONCE = frozenset({"count_over_time", "present_over_time", "changes", "resets", "timestamp"})
+_MAX_FACT = 1e18
+
+Objectives = Callable[[str, str], Sequence[tuple[str, float, str]]]
+"""Model and role of an engine -> its objectives: name, seconds, where it was set."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One raw metric that feeds a family: its names on the server, and how it does."""
+
+    map: EngineMap
+    metric: Metric
+    names: tuple[str, ...]
+    part: str = ""
+    shadowed: tuple[Mapping[str, str], ...] = ()  # what earlier entries of the same name take
+    zero: bool = False  # it only says that the family's value is 0
+
+
+@dataclass
+class Pages:
+    """The dialect of a server that has engines' own metrics. To be made by `read_pages`."""
+
+    names: frozenset[str]
+    maps: Sequence[EngineMap]
+    jobs: Mapping[str, Sequence[str]]  # system -> the jobs that scrape it
+    rows: Mapping[str, Rows]
+    _sources: dict[str, list[list[Source]]] = field(default_factory=dict)
+
+    def local(self, name: str) -> Rows | None:
+        return list(self.rows[name]) if name in self.rows else ([] if name in LOCAL else None)
+
+    def has(self, name: str) -> bool:
+        return bool(self.rows.get(name)) if name in LOCAL else bool(self.sources(name))
+
+    def why_not(self, metric: str) -> str:
+        """Why a metric can not be told; empty where it could be if an engine had it."""
+        if metric in LOCAL or any(_feeds(map_, metric) for map_ in self.maps):
+            return ""
+        return f"{metric} needs the agent"
+
+    def translate(self, expr: Expr) -> Expr | None:
+        if any(isinstance(node, Selector) and node.name in LOCAL for node in expr.walk()):
+            return None
+        return self._translate(expr)
+
+    def sources(self, metric: str) -> list[list[Source]]:
+        """The raw metrics of a metric of a family: lists of which the first that an engine has counts."""
+        if metric not in self._sources:
+            self._sources[metric] = [group for map_ in self.maps for group in self._of_map(map_, metric)]
+        return self._sources[metric]
+
+    def _of_map(self, map_: EngineMap, metric: str) -> Iterable[list[Source]]:
+        groups: dict[tuple[object, ...], list[Source]] = {}
+        for entry in map_.metrics:
+            part = metric.removeprefix(entry.family)
+            if not metric.startswith(entry.family) or part not in ("", *PARTS) or not _meant(map_, entry):
+                continue
+            if isinstance(entry.scale, str) or (part == "_bucket" and entry.scale != 1.0):
+                continue
+            key = (tuple(sorted(entry.constant.items())), entry.raw if entry.also else "")
+            names = self._names(map_, entry, part)
+            if names:
+                groups.setdefault(key, []).append(Source(map_, entry, names, part, _earlier(map_, entry)))
+            for beside in map_.by_raw.get(entry.zero_beside, ())[:1]:
+                shown = next((p for p in ("", "_count") if self._names(map_, beside, p)), None)
+                if shown is not None:
+                    zero = Source(map_, entry, self._names(map_, beside, shown), part, zero=True)
+                    groups.setdefault(key, []).append(zero)
+        return groups.values()
+
+    def _names(self, map_: EngineMap, entry: Metric, part: str) -> tuple[str, ...]:
+        bare = entry.bare or map_.full_names
+        possible = [prefix + entry.raw + part for prefix in (("",) if bare else map_.recognise.prefixes)]
+        found = [name for name in possible if name in self.names]
+        return tuple(found or [f"{name}_total" for name in possible if not part and f"{name}_total" in self.names])
+
+    def _translate(self, expr: Expr) -> Expr:
+        if isinstance(expr, Selector):
+            return self._leaf(expr, lambda raw: raw, "")
+        if isinstance(expr, Call):
+            ranges = [i for i, arg in enumerate(expr.args) if isinstance(arg, Range)]
+            if ranges or (expr.func == "timestamp" and isinstance(expr.args[0], Selector)):
+                place = ranges[0] if ranges else 0
+                arg = expr.args[place]
+                selector = arg.selector if isinstance(arg, Range) else arg
+                assert isinstance(selector, Selector)
+
+                def applied(raw: Expr) -> Expr:
+                    assert isinstance(raw, Selector)
+                    inner = Range(raw, arg.range) if isinstance(arg, Range) else raw
+                    return Call(expr.func, (*expr.args[:place], inner, *expr.args[place + 1 :]))
+
+                return self._leaf(selector, applied, expr.func)
+        return map_children(expr, self._translate)
+
+    def _leaf(self, selector: Selector, applied: Callable[[Selector], Expr], func: str) -> Expr:
+        """A selector of a family, or a function of its ranges, in raw names."""
+        groups = []
+        for sources in self.sources(selector.name):
+            made = [expr for s in sources if (expr := self._source(s, selector, applied, func)) is not None]
+            groups += [_first_of(made)] if made else []
+        if not groups:
+            return Selector(selector.name, selector.matchers, selector.offset)  # of which the server has nothing
+        whole = groups[0]
+        for other in groups[1:]:
+            whole = Binary("or", whole, other)
+        return whole
+
+    def _source(
+        self, source: Source, selector: Selector, applied: Callable[[Selector], Expr], func: str
+    ) -> Expr | None:
+        map_, entry = source.map, source.metric
+        matchers = _raw_matchers(source, selector)
+        if matchers is None:
+            return None
+        if entry.bare or any(not map_.owns(name) for name in source.names):
+            matchers = [*matchers, _one_of("job", self.jobs.get(map_.system, ()))]
+        name, more = (source.names[0], []) if len(source.names) == 1 else ("", [_one_of(METRIC_NAME, source.names)])
+        expr = applied(Selector(name, (*more, *matchers), selector.offset))
+        if map_.replica_labels and entry.replicas == "one":
+            expr = Aggregate("max", expr, tuple(sorted((*map_.replica_labels, METRIC_NAME))), without=True)
+        if source.zero:
+            expr = Binary("*", Number(0.0), expr)
+        elif entry.scale != 1.0 and source.part in ("", "_sum") and func not in _ONCE:
+            expr = Binary("*", expr, Number(float(entry.scale)))
+        ours = {*PLACE, "engine", "model", *entry.labels.values(), *entry.constant}
+        ours |= {"le"} if source.part == "_bucket" else set()
+        largest = "max" in (entry.fold, entry.replicas) or (not entry.fold and entry.family.endswith(_LARGEST))
+        is_gauge = not source.part and not entry.family.endswith("_total")
+        fold = "max" if (largest and is_gauge) or func in _ONCE else "sum"
+        return Aggregate(fold, _relabelled(expr, source), tuple(sorted(ours)))
+
+
+def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives: Objectives) -> Pages:
+    """What a server has of engines' own metrics at a moment. Raises ServerError."""
+    maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _presence(m, names)]
+    questions = [Question("up", at)]
+    for map_ in maps:
+        labels = ", ".join(
+            dict.fromkeys(("instance", "job", *PLACE, *map_.rank_labels, map_.model_label or "instance"))
+        )
+        questions.append(
+            Question(f"group by ({labels}) (present_over_time({_presence(map_, names)}[{SEEN_SECONDS}s]))", at)
+        )
+    infos = [
+        name
+        for map_ in maps
+        for prefix in map_.recognise.prefixes
+        for i in map_.infos
+        if (name := prefix + i.raw) in names
+    ]
+    if infos:
+        questions.append(Question(str(Selector("", (_one_of(METRIC_NAME, infos),))), at))
+    answers = [server.one(question) for question in questions]
+    up = {(f.metric.get("instance"), f.metric.get("job")): float(f.value[1]) for f in answers[0] if f.value}
+    rows: dict[str, Rows] = {name: [] for name in LOCAL}
+    jobs: dict[str, list[str]] = {}
+    for map_, found in zip(maps, answers[1:], strict=False):
+        jobs[map_.system] = sorted({f.metric.get("job", "") for f in found})
+        _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
+    return Pages(names, maps, jobs, rows)
+
+
+def _identify(
+    map_: EngineMap,
+    found: Sequence[Found],
+    infos: Sequence[Found],
+    up: Mapping[tuple[str | None, str | None], float],
+    objectives: Objectives,
+    rows: dict[str, Rows],
+) -> None:
+    """Say of each engine that it is there, what it is, and what its info metrics tell."""
+    ranks: dict[str, int] = {}
+    for one in found:
+        ranks[one.metric.get("instance", "")] = ranks.get(one.metric.get("instance", ""), 0) + 1
+    for one in found:
+        instance = one.metric.get("instance", "")
+        engine = {name: one.metric.get(name, "") for name in PLACE} | {"engine": _engine(map_, one.metric)}
+        own = [f for f in infos if f.metric.get("instance") == instance and _is_of(map_, f.metric, one.metric)]
+        facts, strings = _told(map_, own, ranks[instance])
+        model = one.metric.get(map_.model_label, "")
+        about = {"system": map_.system, "kind": map_.kind, "model": model, **strings}
+        alive = up.get((instance, one.metric.get("job")), 0.0)
+        rows[ENTITIES].append((_series(ENTITIES, engine), alive))
+        rows[INFO].append((_series(INFO, engine, about), 1.0))
+        rows[FACT] += [
+            (_series(FACT, engine, {"fact": fact, "source": "metrics page"}), n) for fact, n in facts.items()
+        ]
+        for name, seconds, source in objectives(model, about.get("role", "")):
+            rows[OBJECTIVE].append((_series(OBJECTIVE, engine, {"slo": name, "source": source}), seconds))
+
+
+def _told(map_: EngineMap, infos: Sequence[Found], ranks: int) -> tuple[dict[str, float], dict[str, str]]:
+    facts: dict[str, float] = {}
+    strings: dict[str, str] = {}
+    known: dict[str, InfoMetric] = {
+        prefix + info.raw: info for info in map_.infos for prefix in map_.recognise.prefixes
+    }
+    for found in infos:
+        info = known.get(found.metric.get(METRIC_NAME, ""))
+        for fact, where in info.numbers.items() if info else ():
+            number = _number(found.metric.get(where.label, ""))
+            if number is not None:
+                facts[fact] = number / ranks if where.over_ranks else number
+        for fact, (a, b) in info.derived.items() if info else ():
+            if fact not in facts and a in facts and b in facts:
+                facts[fact] = facts[a] * facts[b]
+        told = {ours: found.metric.get(theirs, "None") for ours, theirs in (info.strings if info else {}).items()}
+        strings |= {ours: text for ours, text in told.items() if text != "None"}
+    return facts, strings
+
+
+def _number(text: str) -> float | None:
+    known = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
+    try:
+        number = known[text] if text in known else float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < _MAX_FACT else None
+
+
+def _series(family: str, engine: Mapping[str, str], more: Mapping[str, str] | None = None) -> Labels:
+    return Labels({**(more or {}), **engine, METRIC_NAME: family})
+
+
+def _engine(map_: EngineMap, raw: Mapping[str, str]) -> str:
+    rank = "/".join(raw[label] for label in map_.rank_labels if raw.get(label))
+    return f"{raw.get('instance', '')}/{rank or '0'}" if map_.rank_labels else raw.get("instance", "")
+
+
+def _is_of(map_: EngineMap, info: Mapping[str, str], engine: Mapping[str, str]) -> bool:
+    return all(info.get(label, "") in ("", engine.get(label, "")) for label in map_.rank_labels)
+
+
+def _presence(map_: EngineMap, names: frozenset[str]) -> str:
+    """A metric that every engine of the kind has always."""
+    raws = [metric.raw for metric in map_.metrics if metric.family in ("kvitals_requests_running",)]
+    return next((p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names), "")
+
+
+def _feeds(map_: EngineMap, metric: str) -> bool:
+    return any(metric.startswith(m.family) and metric.removeprefix(m.family) in ("", *PARTS) for m in map_.metrics)
+
+
+def _meant(map_: EngineMap, entry: Metric) -> bool:
+    """Whether an entry is how its name is read where the version is not known: as in the newest that has it."""
+    same = map_.by_raw[entry.raw]
+    known = [one for one in same if one.known_in(map_.newest)]
+    return entry in (known or same[:1])
+
+
+def _earlier(map_: EngineMap, entry: Metric) -> tuple[Mapping[str, str], ...]:
+    if entry.also:
+        return ()
+    same = [one for one in map_.by_raw[entry.raw] if not one.also and _meant(map_, one)]
+    return tuple(one.where for one in same[: same.index(entry)] if len(one.where) == 1)
+
+
+def _raw_matchers(source: Source, selector: Selector) -> list[Matcher] | None:
+    """The selector's matchers on raw labels; None where the source has no such series."""
+    entry = source.metric
+    matchers = [] if source.zero else [Matcher(label, MatchOp.EQ, value) for label, value in entry.where.items()]
+    if not source.zero:
+        matchers += [Matcher(label, MatchOp.NE, value) for label, value in entry.unless.items()]
+        matchers += [Matcher(label, MatchOp.NE, v) for taken in source.shadowed for label, v in taken.items()]
+    theirs = {ours: raw for raw, ours in entry.labels.items()} | {"model": source.map.model_label or "model"}
+    for matcher in selector.matchers:
+        if matcher.name in entry.constant:
+            if not matcher.matches(entry.constant):
+                return None
+        elif matcher.name == "engine":
+            matchers.append(_of_instances(matcher))
+        else:
+            matchers.append(Matcher(theirs.get(matcher.name, matcher.name), matcher.op, matcher.value))
+    return matchers
+
+
+def _of_instances(matcher: Matcher) -> Matcher:
+    """A choice of engines as one of their pages, which may be a few engines more."""
+    pages = [alternative.rpartition("\\/")[0] or alternative for alternative in matcher.value.split("|")]
+    return Matcher("instance", matcher.op, "|".join(dict.fromkeys(pages)))
+
+
+def _one_of(label: str, values: Sequence[str]) -> Matcher:
+    return Matcher(label, MatchOp.RE, "|".join(re.sub(r"([^a-zA-Z0-9_:])", r"\\\1", value) for value in values))
+
+
+def _first_of(alternatives: Sequence[Expr]) -> Expr:
+    """Of expressions the first that an engine has."""
+    whole = alternatives[0]
+    for other in alternatives[1:]:
+        whole = Binary("or", whole, other, matching=Matching(on=True, labels=IDENTITY))
+    return whole
+
+
+def _relabelled(expr: Expr, source: Source) -> Expr:
+    """With the labels that the family has, and the engine's identity."""
+    map_ = source.map
+    if map_.rank_labels:
+        expr = _joined(expr, RANK, "/", map_.rank_labels)
+        expr = _replaced(expr, RANK, "$1", RANK, "/+(.*)")  # a label that is not there leaves its slash
+        expr = _replaced(expr, RANK, "$1", RANK, "(.*[^/])/+")
+        expr = _replaced(expr, RANK, "0", RANK, "")
+    if map_.model_label and map_.model_label != "model":
+        expr = _replaced(expr, "model", "$1", map_.model_label, "(.*)")
+    for theirs, ours in source.metric.labels.items():
+        if theirs != ours:
+            expr = _replaced(expr, ours, "$1", theirs, "(.*)")
+    for ours, value in source.metric.constant.items():
+        expr = _replaced(expr, ours, value.replace("$", "$$"), "kvitals_none", "")
+    if map_.rank_labels:
+        return _joined(expr, "engine", "/", ("instance", RANK))
+    return _replaced(expr, "engine", "$1", "instance", "(.*)")
+
+
+def _replaced(expr: Expr, label: str, value: str, source: str, pattern: str) -> Expr:
+    return Call("label_replace", (expr, String(label), String(value), String(source), String(pattern)))
+
+
+def _joined(expr: Expr, label: str, separator: str, sources: Sequence[str]) -> Expr:
+    return Call("label_join", (expr, String(label), String(separator), *map(String, sources)))
