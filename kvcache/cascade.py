@@ -8,7 +8,7 @@ none, nor is one that is warming up. Pure arithmetic: whoever feeds it knows the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -51,9 +51,6 @@ WANTED, AGAIN, QUIET = 0.05, 0.10, 0.02
 
 SLOWER, FEWER, LATE = 2.0, 0.8, 0.01
 """Times the usual first token, and the usual output, from which on these count; and the share of late first tokens."""
-
-PASSED_ON = 12
-"""How often blame is passed on; what is left then stays where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,31 +289,6 @@ class Detector:
         self._rows.clear()
         for run in self._runs.values():
             run.rows = 0
-
-
-def rooted(cells: Mapping[tuple[str, str], float], again: Mapping[str, float]) -> dict[str, float]:
-    """Tokens by who is behind their loss, from cells (who lost, whose blocks took the place). What somebody stored anew
-    because it had been pushed out before took its place as well: that is passed on to whoever had pushed it out. again:
-    of what each stored, the share that it had to store anew."""
-    lost: dict[str, float] = {}
-    for (victim, _), tokens in cells.items():
-        lost[victim] = lost.get(victim, 0.0) + tokens
-    found: dict[str, float] = {}
-    moving: dict[str, float] = {}
-    for (_, by), tokens in cells.items():
-        moving[by] = moving.get(by, 0.0) + tokens
-    for _ in range(PASSED_ON):
-        onwards: dict[str, float] = {}
-        for by, tokens in moving.items():
-            share = min(max(again.get(by, 0.0), 0.0), 1.0) if lost.get(by) else 0.0
-            found[by] = found.get(by, 0.0) + tokens * (1.0 - share)
-            for (victim, cause), part in cells.items():
-                if victim == by and share:
-                    onwards[cause] = onwards.get(cause, 0.0) + tokens * share * part / lost[by]
-        moving = onwards
-    for by, tokens in moving.items():
-        found[by] = found.get(by, 0.0) + tokens
-    return {by: tokens for by, tokens in found.items() if tokens > 0}
 
 
 def _is_asked(now: _Now, base: Baseline) -> bool:

@@ -19,7 +19,7 @@ from agent.ledger.event import GPU
 from agent.ledger.watched import Watched
 from agent.requests.families import OTHER
 from agent.requests.record import RequestRecord
-from kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, STAGES, Cascade, Detector, Row, rooted
+from kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, STAGES, Cascade, Detector, Row
 from series.window import Window
 
 MAX_CASCADES = 50
@@ -36,7 +36,7 @@ FILL_SECONDS = 300.0
 
 STORES_SECONDS = 900
 MAX_TENANTS = 24
-"""Of one second, or in one cascade; what others stored is not told apart."""
+"""Of one second; what others stored is not told apart."""
 
 CONFIDENT = 0.5
 """Below this the ledger knows too little of what the device held to tell what was wanted again."""
@@ -55,8 +55,6 @@ class Told:
     pool: tuple[int | None, int | None]  # blocks of the device before and then
     below: float = 0.0  # tokens of it that a lower tier still had
     blame: Blame = field(default_factory=Blame)
-    missed: dict[str, int] = field(default_factory=dict)  # tenant -> tokens that it stored
-    again: dict[str, int] = field(default_factory=dict)  # and of them those that it had to store anew
     rate: float | None = None  # prompt tokens that a second of prefill computes
     gpus: float | None = None
 
@@ -70,24 +68,16 @@ class Told:
         """What computing it took, by the engine's speed."""
         return self.tokens / self.rate if self.rate else None
 
-    def look(self, look: Look) -> None:
-        """A look-up in its time."""
-        tenant = look.party.tenant
-        name = tenant if tenant in self.missed or len(self.missed) < MAX_TENANTS else OTHER
-        missed, again = (look.blocks - look.hits) * look.tokens, sum(look.refaults.values()) * look.tokens
-        self.missed[name] = self.missed.get(name, 0) + missed
-        self.again[name] = self.again.get(name, 0) + min(again, missed)
-        if again:
-            self.blame.wanted(look.party, look.refaults, look.tokens, look.at)
-
     def covers(self, t: float) -> bool:
         """Whether what is said of `t` belongs to it."""
         return self.cascade.began <= t and (self.cascade.ended is None or t <= self.cascade.ended)
 
     def by(self) -> dict[str, float]:
-        """Tokens by who is behind their loss: what was computed again pushes out others in its turn."""
-        again = {name: self.again.get(name, 0) / missed for name, missed in self.missed.items() if missed}
-        return rooted(self.blame.cells, again)
+        """Tokens by whose blocks pushed them out."""
+        found: dict[str, float] = {}
+        for (_, by), tokens in self.blame.cells.items():
+            found[by] = found.get(by, 0.0) + tokens
+        return found
 
     def suffered(self) -> dict[str, float]:
         """Tokens by who wanted them again."""
@@ -154,10 +144,11 @@ class EngineCascades:
             tenant = look.party.tenant
             name = tenant if tenant in stores or len(stores) < MAX_TENANTS else OTHER
             stores[name] = stores.get(name, 0) + missed
-        for told in reversed(self.told):
-            if told.covers(look.at):
-                told.look(look)
-                break
+        if look.refaults:
+            for told in reversed(self.told):
+                if told.covers(look.at):
+                    told.blame.wanted(look.party, look.refaults, look.tokens, look.at)
+                    break
 
     def advance(self, t: float, watched: Watched) -> None:
         """It is `t` now."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, Detector, Row, rooted
+from kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, Detector, Row
 
 FULL = Row(0.0, stored=20, removed=20, requests=10, ttft=1.0, late=0, waiting=0, running=4, output=200)
 """A second of a full cache that is well: what comes in pushes out what nobody wants."""
@@ -138,17 +138,3 @@ def test_unknown_pace_leaves_the_later_stages_unknown() -> None:
     bare = Row(0.0, stored=20, removed=20)
     cascade = only(fed((bare, 60), (replace(bare, stored=100, removed=100, refaulted=20), 60)))
     assert list(cascade.stages) == [PRESSURE, EVICTION, PREFILL]
-
-
-def test_blame_is_passed_on_to_who_began() -> None:
-    cells = {("light", "heavy"): 80.0, ("light", "light"): 20.0}
-    assert rooted(cells, {}) == {"heavy": 80.0, "light": 20.0}
-    passed = rooted(cells, {"light": 1.0})
-    assert passed["heavy"] == pytest.approx(100.0, abs=1e-6)
-    assert sum(rooted(cells, {"light": 0.5}).values()) == pytest.approx(100.0)
-    assert 80 < rooted(cells, {"light": 0.5})["heavy"] < 100
-
-
-def test_blame_among_those_who_all_compute_again_stays_whole() -> None:
-    cells = {("a", "b"): 10.0, ("b", "a"): 10.0}
-    assert sum(rooted(cells, {"a": 1.0, "b": 1.0}).values()) == pytest.approx(20.0)
