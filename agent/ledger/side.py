@@ -110,7 +110,7 @@ class LedgerSide:
         """It is `t` now, seconds since the epoch: settle what can be settled, and write a row where it is time."""
         if not self.engines or not self._families.due(t):
             return
-        expects = 0 <= t - self._heard < EXPECTED_SECONDS
+        expects = abs(t - self._heard) < EXPECTED_SECONDS  # what several senses say is not in order to the second
         for watched in self.engines.values():
             watched.ledger.advance(t, expects)
         self._settle(t)

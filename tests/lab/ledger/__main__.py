@@ -20,6 +20,7 @@ def main() -> None:
     recording.add_argument("--out", type=Path, required=True, help="the folder for NAME.kvcap and NAME.truth.json")
     recording.add_argument("--kvitals", help="the command to prove instead of this checkout's")
     recording.add_argument("--messages", type=Path, help="also the publisher's messages as they came, in this file")
+    recording.add_argument("--seed", default="", help="of what is asked")
     frames = commands.add_parser("frames", help="what a publisher sends, and whether the product hears it all")
     frames.add_argument("publisher", choices=PUBLISHERS)
     frames.add_argument("--out", type=Path, required=True, help="the folder for PUBLISHER.RANK.hex")
@@ -27,7 +28,7 @@ def main() -> None:
     if args.command == "frames":
         print(json.dumps(listen_to(args.publisher, args.out), indent=1))
         return
-    truth = record(args.situation, args.out, kvitals_command(args.kvitals), args.messages)
+    truth = record(args.situation, args.out, kvitals_command(args.kvitals), args.messages, args.seed)
     print(json.dumps({key: value for key, value in truth.items() if key != "requests"}, indent=1))
     print(f"{len(truth['requests'])} requests")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ CHAT = Tenant("acme-chat", clients=2, think_s=0.4, prefix=320, question=40, answ
 SEARCH = Tenant("globex-search", clients=2, think_s=0.3, prefix=480, prefixes=3, question=32, answer=16)
 NOTES = Tenant("initech-notes", clients=1, think_s=0.4, prefix=256, question=48, answer=16, turns=3)
 HEAVY = Tenant("northwind-batch", clients=4, think_s=0.05, prefix=64, question=640, answer=16)
+RISE, HIGH, FLOOD = replace(HEAVY, clients=1, think_s=0.2), replace(HEAVY, clients=3), replace(HEAVY, clients=8)
 
 
 EVERYTHING = Tell()
@@ -71,15 +72,35 @@ SITUATIONS: Mapping[str, Situation] = {
     "thrash": Situation(
         192, (Phase("calm", LIGHT, 25), Phase("burst", (*LIGHT, HEAVY), 25), Phase("after", LIGHT, 20))
     ),
+    "thrash_otlp": Situation(
+        192,
+        (Phase("calm", LIGHT, 15), Phase("burst", (*LIGHT, HEAVY), 20)),
+        Tell(tenant=False, session=False),
+        through_tap=False,
+    ),
+    "full": Situation(256, (Phase("calm", LIGHT, 70),)),
+    "burst": Situation(
+        192,
+        (
+            Phase("calm", LIGHT, 25),
+            Phase("rise", (*LIGHT, RISE), 10),
+            Phase("high", (*LIGHT, HIGH), 10),
+            Phase("flood", (*LIGHT, FLOOD), 12),
+            Phase("after", LIGHT, 15),
+        ),
+    ),
 }
 
 
-def record(name: str, out: Path, kvitals: Sequence[str], messages: Path | None = None) -> dict[str, Any]:
-    """Record a situation on a real vLLM and return its truth. messages: where the publisher's own are kept, too."""
+def record(
+    name: str, out: Path, kvitals: Sequence[str], messages: Path | None = None, seed: str = ""
+) -> dict[str, Any]:
+    """Record a situation on a real vLLM and return its truth. messages: where the publisher's own are kept, too. seed:
+    of what is asked, else the situation's name."""
     out.mkdir(parents=True, exist_ok=True)
     capture = out / f"{name}.kvcap"
     capture.unlink(missing_ok=True)
-    truth, heard = asyncio.run(_play(name, SITUATIONS[name], capture, kvitals))
+    truth, heard = asyncio.run(_play(seed or name, SITUATIONS[name], capture, kvitals))
     (out / f"{name}.truth.json").write_text(_compact(truth))
     if messages is not None:
         messages.write_bytes(msgspec.msgpack.encode([[TOPIC, sequence, payload] for sequence, payload in heard]))
@@ -87,7 +108,7 @@ def record(name: str, out: Path, kvitals: Sequence[str], messages: Path | None =
 
 
 async def _play(
-    name: str, situation: Situation, capture: Path, kvitals: Sequence[str]
+    seed: str, situation: Situation, capture: Path, kvitals: Sequence[str]
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """The truth, and the publisher's messages."""
     publish, replay = Port.take(), Port.take()
@@ -107,7 +128,7 @@ async def _play(
     try:
         async with rig(stand, kvitals, capture) as built:
             with Chains(f"tcp://{HOST}:{publish.number}", TOPIC, BLOCK) as chains:
-                driver = Driver([built.door if situation.through_tap else built.straight], situation.tell, name)
+                driver = Driver([built.door if situation.through_tap else built.straight], situation.tell, seed)
                 before = await scrape(built.session, built.engines[0].url)
                 phases = []
                 for phase in situation.phases:
