@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
-from agent.requests.part import MAX_ID, RequestPart, identity
+from agent.requests.part import MAX_ID, RequestPart
 from rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
 
 NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"
@@ -44,6 +44,9 @@ _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
 
 Value = str | int | float | bool
+Attributes = Mapping[str, Any]
+"""A span's, by name. The values are protobuf messages, of which one field is set."""
+
 ERROR = 2
 """The code of a span's status."""
 
@@ -67,7 +70,7 @@ class Status(Protocol):
 
 
 class Span(Protocol):
-    """What is looked at of a span. Values of attributes are protobuf messages, of which one field is set."""
+    """What is looked at of a span."""
 
     @property
     def trace_id(self) -> bytes: ...
@@ -82,7 +85,7 @@ class Span(Protocol):
     @property
     def end_time_unix_nano(self) -> int: ...
     @property
-    def attributes(self) -> Mapping[str, Any]: ...
+    def attributes(self) -> Attributes: ...
     @property
     def events(self) -> Sequence[Event]: ...
     @property
@@ -139,28 +142,29 @@ class SpanReader:
         return found
 
     def _part(self, span: Span, scope: _Scope, engine: str, seen: float) -> RequestPart | str:
+        attributes = span.attributes
         for kind in scope.named.get(span.name, ()):
-            got = kind.look(span)
+            got = kind.look(attributes)
             if got is not None:
-                return self._make(span, kind, got, engine, seen)
+                return self._make(span, kind, attributes, got, engine, seen)
         for kind in scope.others:
-            if kind.may_be(span) and (got := kind.look(span)) is not None:
-                return self._make(span, kind, got, engine, seen)
+            if kind.may_be(span) and (got := kind.look(attributes)) is not None:
+                return self._make(span, kind, attributes, got, engine, seen)
         return NOT_OURS
 
-    def _make(self, span: Span, kind: _Kind, got: Mapping[str, Value], engine: str, seen: float) -> RequestPart | str:
+    def _make(
+        self, span: Span, kind: _Kind, attributes: Attributes, got: Mapping[str, Value], engine: str, seen: float
+    ) -> RequestPart | str:
         said = kind.said
         if not said.keep:
             return DETAIL
         start, end = span.start_time_unix_nano / 1e9, span.end_time_unix_nano / 1e9
         if not start <= end or not seen - MAX_AGE <= end <= seen + MAX_AHEAD:
             return TIME
-        ids = kind.ids(span, got)
+        ids = kind.ids(span.trace_id, got)
         if not ids:
             return NO_IDS
-        told, phases = self._tell(kind, span.attributes, end - start)
-        if phases:
-            told["phases"] = phases
+        told = self._tell(kind, attributes, end - start)
         if said.first_token and "ttft" not in told:
             told["ttft"] = _first_token(span, said.first_token)
         self._judge(span, kind, got, told)
@@ -181,34 +185,49 @@ class SpanReader:
             **told,
         )
 
-    def _tell(
-        self, kind: _Kind, attributes: Mapping[str, Any], whole: float
-    ) -> tuple[dict[str, Any], dict[str, float]]:
-        """Fields and phases of a span that took `whole` seconds."""
-        told: dict[str, Any] = {}
-        phases: dict[str, float] = {}
+    def _tell(self, kind: _Kind, attributes: Attributes, whole: float) -> dict[str, Any]:
+        """Fields of a span that took `whole` seconds."""
         longest = whole + CLOCK_SLACK
-        for target, is_phase, is_duration, convert, mostly, keys in kind.uses:
-            for key, per in keys:
+        told: dict[str, Any] = self._numbers(kind.numbers, attributes, longest)
+        phases = self._numbers(kind.phases, attributes, longest)
+        if kind.said.phase:
+            phases[kind.said.phase] = whole
+        if phases:
+            told["phases"] = phases
+        for target, keys, convert in kind.words:
+            for key in keys:
+                if key in attributes and (value := _value(attributes[key])) is not None:
+                    made = convert(value)
+                    if made is not None:
+                        told[target] = made
+                    else:
+                        self.implausible += 1
+                    break
+        return told
+
+    def _numbers(self, uses: Iterable[_Number], attributes: Attributes, longest: float) -> dict[str, float]:
+        """Numbers that a span tells, of which durations are `longest` at most."""
+        found: dict[str, float] = {}
+        for target, keys, most in uses:
+            limit = most or longest
+            for key, usual, convert in keys:
                 if key not in attributes:
                     continue
                 holder = attributes[key]
-                value = mostly(holder) or _scalar(holder)
+                made: float | None = usual(holder)
+                if made and 0 < made <= limit:
+                    found[target] = made
+                    break
+                value = _scalar(holder)  # 0, of another type, or none that can be
                 if value is None:
                     continue
                 made = convert(value)
-                if per != 1.0 and made is not None:
-                    made /= per
-                if made is None or (is_duration and made > longest):
-                    self.implausible += 1
-                elif is_phase:
-                    phases[target] = made
+                if made is not None and made <= limit:
+                    found[target] = made
                 else:
-                    told[target] = made
+                    self.implausible += 1
                 break
-        if kind.said.phase:
-            phases[kind.said.phase] = whole
-        return told, phases
+        return found
 
     def _judge(self, span: Span, kind: _Kind, got: Mapping[str, Value], told: dict[str, Any]) -> None:
         """How it ended: an error by its class, and whether the client left."""
@@ -253,12 +272,19 @@ class _Kind:
         self.tenant = (*tenant_attributes, *of.tenant) if of_somebody else ()
         self.session = of.session if of_somebody else ()
         self.is_engine = of.is_engine
-        self.uses = list(_uses(said))
+        self.phases = [_duration(phase, keys, said) for phase, keys in said.phases.items()]
+        self.numbers = [
+            _duration(field, keys, said) if field in _DURATIONS else _Number(field, _counts(keys), MAX_TOKENS)
+            for field, keys in said.fields.items()
+            if field in _DURATIONS or field in _COUNTS
+        ]
+        self.words = [(field, keys, _WORDS[field]) for field, keys in said.fields.items() if field in _WORDS]
         self.whose = frozenset((*self.tenant, *self.session))
         keys = (*(key for some in said.ids.values() for key in some), *said.having, *said.engine, *self.whose)
         self._wanted = sorted({*keys, *said.where, *said.matching, *said.roles, *said.aborted})
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
+        self._role_in_name = self._pattern if self._pattern and "role" in self._pattern.groupindex else None
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
         self._where = tuple(said.where.items())
         self._conditional = bool(said.having or said.where or said.matching)
@@ -271,34 +297,31 @@ class _Kind:
             return False
         return self._pattern is None or self._pattern.fullmatch(span.name[:MAX_NAME]) is not None
 
-    def look(self, span: Span) -> dict[str, Value] | None:
+    def look(self, attributes: Attributes) -> dict[str, Value] | None:
         """The attributes that tell what the span is and whose, of a list its first entry; None where it is of another
         kind."""
         got: dict[str, Value] = {}
-        attributes = span.attributes
         for key in self._wanted:
-            if key in attributes:
-                holder = attributes[key]
-                value = holder.string_value or _scalar(holder)
-                if value is not None:
-                    got[key] = value
+            if key in attributes and (value := _value(attributes[key])) is not None:
+                got[key] = value
         return got if not self._conditional or self._holds(got) else None
 
-    def ids(self, span: Span, got: Mapping[str, Value]) -> tuple[str, ...]:
+    def ids(self, trace: bytes, got: Mapping[str, Value]) -> tuple[str, ...]:
         """By which the part finds others."""
-        trace = span.trace_id
         found = [f"trace:{trace.hex()}"] if len(trace) == 16 and trace != _NO_TRACE else []
         for kind, key in self._ids:
             raw = got.get(key)
             if raw is None:
                 continue
             text = _room(raw) if kind == "room" else _id(raw)
-            if text and kind == "request" and self._wraps:
-                bare, response = unwrapped(text, self._wraps)
-                found += (identity("request", bare), identity("response", response))
-            else:
-                found.append(identity(kind, text))
-        return tuple(dict.fromkeys([one for one in found if one]))
+            response = ""
+            if text and kind == "request":
+                text, response = unwrapped(text, self._wraps)
+            if text:
+                found.append(f"{kind}:{text}")  # neither is longer than an id may be
+            if response:
+                found.append(f"response:{response}")
+        return tuple(found) if len(self._ids) < 2 else tuple(dict.fromkeys(found))
 
     def left(self, got: Mapping[str, Value]) -> bool:
         """Whether it says that the client left before the end."""
@@ -313,8 +336,8 @@ class _Kind:
 
     def role(self, name: str, got: Mapping[str, Value]) -> str:
         """The engine's part in disaggregation, where the span tells it."""
-        if self._pattern is not None and "role" in self._pattern.groupindex:
-            match = self._pattern.fullmatch(name[:MAX_NAME])
+        if self._role_in_name is not None:
+            match = self._role_in_name.fullmatch(name[:MAX_NAME])
             return (match["role"] if match else "") or "unified"
         for attribute, means in self.said.roles.items():
             role = means.get(str(got.get(attribute, "")))
@@ -334,28 +357,37 @@ class _Kind:
         return True
 
 
-class _Use(NamedTuple):
-    """What attributes are for."""
+class _Number(NamedTuple):
+    """A number that attributes tell."""
 
     target: str  # a field of the part, or a phase
-    is_phase: bool
-    is_duration: bool
-    convert: Callable[[Value], Any]
-    mostly: Callable[[Any], Value]  # reads what it most often is; what is not set is empty or 0
-    keys: tuple[tuple[str, float], ...]  # attributes, of which the first counts, and what a second is in each
+    keys: tuple[tuple[str, Callable[[Any], float], Callable[[Value], float | None]], ...]
+    """Attributes, of which the first counts, each with its usual type, read as 0 where it is another, and any type."""
+    most: int  # that it can be; 0: as long as the span
 
 
-def _uses(said: SpanKind) -> Iterator[_Use]:
-    for targets, is_phase in ((said.fields, False), (said.phases, True)):
-        for target, keys in targets.items():
-            is_duration = is_phase or target in _DURATIONS
-            convert: Callable[[Value], Any] = _seconds if is_phase else _CONVERTERS[target]
-            mostly = _double if convert is _seconds else _int if convert is _count else _string
-            scales = tuple((key, 1000.0 if key in said.milliseconds else 1.0) for key in keys)
-            yield _Use(target, is_phase, is_duration, convert, mostly, scales)
+def _duration(target: str, keys: Sequence[str], said: SpanKind) -> _Number:
+    ways = [
+        (key, _double_of_milliseconds, _milliseconds) if key in said.milliseconds else (key, _double, _seconds)
+        for key in keys
+    ]
+    return _Number(target, tuple(ways), 0)
 
 
-_double, _int, _string = attrgetter("double_value"), attrgetter("int_value"), attrgetter("string_value")
+def _counts(keys: Sequence[str]) -> tuple[tuple[str, Callable[[Any], int], Callable[[Value], int | None]], ...]:
+    return tuple((key, _int, _count) for key in keys)
+
+
+_double, _int = attrgetter("double_value"), attrgetter("int_value")
+
+
+def _double_of_milliseconds(holder: Any) -> float:
+    return float(holder.double_value / 1000.0)
+
+
+def _value(holder: Any) -> Value | None:
+    """An attribute's value, which most often is a text."""
+    return holder.string_value or _scalar(holder)
 
 
 def _scalar(holder: Any) -> Value | None:
@@ -393,6 +425,11 @@ def _seconds(value: Value) -> float | None:
             return None
     number = float(value)
     return number if math.isfinite(number) and number >= 0 and not isinstance(value, bool) else None
+
+
+def _milliseconds(value: Value) -> float | None:
+    number = _seconds(value)
+    return number / 1000.0 if number is not None else None
 
 
 def _count(value: Value) -> int | None:
@@ -445,9 +482,8 @@ def _first_token(span: Span, names: Sequence[str]) -> float | None:
 
 
 _DURATIONS = frozenset(("ttft", "itl", "itl_max", "itl_p99"))
-_CONVERTERS: dict[str, Callable[[Value], Any]] = {
-    **dict.fromkeys(_DURATIONS, _seconds),
-    **dict.fromkeys(("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens"), _count),
+_COUNTS = frozenset(("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens"))
+_WORDS: dict[str, Callable[[Value], Any]] = {
     **dict.fromkeys(("model", "lora"), _text),
     **dict.fromkeys(("finish", "error"), _word),
     "stream": _flag,

@@ -50,21 +50,36 @@ def groups(payload: bytes) -> list[Group]:
     """The spans of a request in protobuf. Raises MalformedError."""
     found: list[Group] = []
     try:
-        resources = messages.Request.FromString(payload).resource_spans
-        if len(resources) > MAX_GROUPS:  # also of empty ones, which cost as much as others
-            raise MalformedError(f"more than {MAX_GROUPS} resources in one request: send smaller batches")
-        for resource_bytes in resources:
-            of_resource = messages.ResourceSpans.FromString(resource_bytes)
-            engine = engine_of(_attributes(of_resource.resource))
-            for scope_bytes in of_resource.scope_spans:
+        # A layer is let go before the next one is unpacked: each has all the bytes of those within.
+        for of_resource in _resources(payload):
+            engine, scopes = _resource(of_resource)
+            for of_scope in scopes:
                 if len(found) >= MAX_GROUPS:
                     raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
-                of_scope = messages.ScopeSpans.FromString(scope_bytes)
-                scope = InstrumentationScope.FromString(_limited(of_scope.scope)).name
-                found.append(Group(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
+                scope, spans = _scope(of_scope)
+                found.append(Group(engine, scope, len(spans), _spans(spans)))
     except DecodeError as error:
         raise MalformedError(f"not an OTLP request for traces in protobuf: {error}") from error
     return found
+
+
+def _resources(payload: bytes) -> list[bytes]:
+    resources = messages.Request.FromString(payload).resource_spans
+    if len(resources) > MAX_GROUPS:  # also of empty ones, which cost as much as others
+        raise MalformedError(f"more than {MAX_GROUPS} resources in one request: send smaller batches")
+    return [*resources]
+
+
+def _resource(of_resource: bytes) -> tuple[str, list[bytes]]:
+    """What it calls the engine, and its scopes, of too many the first ones."""
+    said = messages.ResourceSpans.FromString(of_resource)
+    return engine_of(_attributes(said.resource)), said.scope_spans[: MAX_GROUPS + 1]
+
+
+def _scope(of_scope: bytes) -> tuple[str, Sequence[bytes]]:
+    """The scope's name, and its spans."""
+    said = messages.ScopeSpans.FromString(of_scope)
+    return InstrumentationScope.FromString(_limited(said.scope)).name, said.spans
 
 
 def engine_of(attributes: dict[str, str]) -> str:
