@@ -111,7 +111,7 @@ class Pages:
 
     def _translate(self, expr: Expr) -> Expr:
         if isinstance(expr, Selector):
-            return self._leaf(expr, lambda raw: raw, "")
+            return self.leaf(expr)
         if isinstance(expr, Call):
             ranges = [i for i, arg in enumerate(expr.args) if isinstance(arg, Range)]
             if ranges or (expr.func == "timestamp" and isinstance(expr.args[0], Selector)):
@@ -125,10 +125,10 @@ class Pages:
                     inner = Range(raw, arg.range) if isinstance(arg, Range) else raw
                     return Call(expr.func, (*expr.args[:place], inner, *expr.args[place + 1 :]))
 
-                return self._leaf(selector, applied, expr.func)
+                return self.leaf(selector, applied, expr.func)
         return map_children(expr, self._translate)
 
-    def _leaf(self, selector: Selector, applied: Callable[[Selector], Expr], func: str) -> Expr:
+    def leaf(self, selector: Selector, applied: Callable[[Selector], Expr] = lambda raw: raw, func: str = "") -> Expr:
         """A selector of a family, or a function of its ranges, in raw names."""
         groups = []
         for sources in self.sources(selector.name):
@@ -172,7 +172,9 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     questions = [Question("up", at)]
     for map_ in maps:
         labels = ", ".join(
-            dict.fromkeys(("instance", "job", *PLACE, *map_.rank_labels, map_.model_label or "instance"))
+            dict.fromkeys(
+                ("instance", "job", *PLACE, *map_.rank_labels, *filter(None, (map_.model_label, map_.role_label)))
+            )
         )
         questions.append(
             Question(f"group by ({labels}) (present_over_time({_presence(map_, names)}[{SEEN_SECONDS}s]))", at)
@@ -193,7 +195,11 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     for map_, found in zip(maps, answers[1:], strict=False):
         jobs[map_.system] = sorted({f.metric.get("job", "") for f in found})
         _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
-    return Pages(names, maps, jobs, rows)
+    pages = Pages(names, maps, jobs, rows)
+    if pages.sources(FACT):  # some programs tell what they were configured with as metrics
+        told = server.one(Question(str(pages.leaf(Selector(FACT))), at))
+        rows[FACT] += [(Labels({**f.metric, METRIC_NAME: FACT}), float(f.value[1])) for f in told if f.value]
+    return pages
 
 
 def _identify(
@@ -214,7 +220,8 @@ def _identify(
         own = [f for f in infos if f.metric.get("instance") == instance and _is_of(map_, f.metric, one.metric)]
         facts, strings = _told(map_, own, ranks[instance])
         model = one.metric.get(map_.model_label, "")
-        about = {"system": map_.system, "kind": map_.kind, "model": model, **strings}
+        role = map_.roles.get(one.metric.get(map_.role_label, "") or strings.get("kv_role", ""), "")
+        about = {"system": map_.system, "kind": map_.kind, "model": model, "role": role, **strings}
         alive = up.get((instance, one.metric.get("job")), 0.0)
         rows[ENTITIES].append((_series(ENTITIES, engine), alive))
         rows[INFO].append((_series(INFO, engine, about), 1.0))

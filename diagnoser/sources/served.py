@@ -82,7 +82,7 @@ class Snapshot:
         if not taken:
             return []
         values = np.array([[value for _, value in taken]], dtype=np.float64)
-        return [Frame(np.array([end]), values, [labels for labels, _ in taken])]
+        return [Frame(np.array([end - 0.001]), values, [labels for labels, _ in taken])]  # never after what is asked
 
 
 @dataclass(frozen=True)

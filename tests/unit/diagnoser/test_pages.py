@@ -1,0 +1,183 @@
+"""Families from engines' own metrics by rewritten queries, beside what the agent makes of the same pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.families import Translator
+from agent.records import ScrapeRecord
+from agent.senses.exposition import PageParser
+from agent.senses.status import Identity
+from agent.service import decode
+from diagnoser.signals import Span, expansion
+from diagnoser.sources.pages import LOCAL, Pages, read_pages
+from diagnoser.sources.prometheus import Found, Question
+from diagnoser.sources.served import Served
+from rules.engine_map import load_map, systems
+from rules.loader import SIGNAL_PREFIX, load
+from rules.model import SCOPES
+from series.capture import CaptureReader
+from series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
+from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, SeriesSource, is_stale
+from series.window import Window
+
+ROOT = Path(__file__).parents[2]
+CAPTURED = ROOT / "fixtures" / "exposition" / "captured"
+PAGES = sorted(path for system in ("vllm-0", "sglang-0") for path in CAPTURED.glob(f"{system}*.prom"))
+RECORDINGS = [ROOT.parent / "ui" / "demo" / f"{name}.kvcap" for name in ("heavy_tenant", "working_set", "few_slots")]
+RECORDINGS += [ROOT / "captures" / "others" / "sglang_working_set.kvcap"]
+KNOWLEDGE = load()
+ADDRESS = "10.0.0.1:8000"
+IDENTITY = ("engine",)  # a series that does not name its model has none; the agent gives it that of its page
+
+
+class Raw:
+    """The raw series of one target, as a Prometheus has them, and that Prometheus."""
+
+    def __init__(self) -> None:
+        self._parser = PageParser()
+        self._values: dict[Labels, float] = {}
+        self._rows: list[tuple[float, dict[Labels, float]]] = []
+
+    def page(self, t: float, body: bytes, content_type: str = "") -> None:
+        page = self._parser.parse(body, content_type)
+        own = {"instance": ADDRESS, "job": "engines"}
+        known = [Labels({METRIC_NAME: name, **dict(labels), **own}) for name, labels in page.layout.series]
+        self._values |= {known[i]: v for i, v in zip(page.indices.tolist(), page.values.tolist(), strict=True)}
+        up = {Labels({METRIC_NAME: "up", **own}): 1.0}
+        self._rows.append((t, {labels: self._values[labels] for labels in known} | up))
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(labels.name for _, row in self._rows for labels in row)
+
+    @cache  # noqa: B019 (it lives as long as its test)
+    def _frame(self) -> Frame:
+        labels = list(dict.fromkeys(labels for _, row in self._rows for labels in row))
+        values = np.array([[row.get(one, STALE) for one in labels] for _, row in self._rows])
+        return Frame(np.array([t for t, _ in self._rows]), values, labels)
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        frame = self._frame()
+        rows = (frame.times >= start) & (frame.times <= end)
+        columns = [i for i, labels in enumerate(frame.labels) if all(m.matches(labels) for m in matchers)]
+        if not columns or not rows.any():
+            return []
+        return [Frame(frame.times[rows], frame.values[rows][:, columns], [frame.labels[i] for i in columns])]
+
+    def one(self, question: Question) -> list[Found]:
+        result = evaluate(question.text, self, question.end)
+        assert not isinstance(result, float)
+        return [Found(dict(labels), value=(question.end, repr(value))) for labels, value in result]
+
+    def ask(self, questions: Sequence[Question]) -> list[list[Found]]:
+        return [self.one(question) for question in questions]
+
+
+def dialect(raw: Raw, at: float) -> Pages:
+    return read_pages(raw, raw.names, at, lambda model, role: [("ttft_p99", 2.0, "default")])  # type: ignore[arg-type]
+
+
+def agent() -> tuple[Window, Translator]:
+    window = Window(100_000.0, 100_000)
+    return window, Translator(window, "page", Identity(ADDRESS), [load_map(system) for system in systems()])
+
+
+def by_series(source: SeriesSource, text: str, at: float, extra: Sequence[str]) -> dict[Labels, float]:
+    result = evaluate(text, source, at)
+    assert not isinstance(result, float)
+    return {labels.keep((*IDENTITY, *extra)): value for labels, value in result}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_has_the_values_that_the_agent_gives_it(path: Path) -> None:
+    raw, (window, translator) = Raw(), agent()
+    raw.page(1000.0, path.read_bytes())
+    translator.good(1000.0, PageParser().parse(path.read_bytes()), 0.0, 0)
+    pages = dialect(raw, 1000.0)
+    compared = 0
+    for frame in window.select([Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")], 0.0, 2000.0):
+        gone = is_stale(frame.values)
+        for i, labels in enumerate(frame.labels):
+            if labels.name in LOCAL or gone[-1, i] or not pages.has(labels.name):
+                continue
+            matchers = tuple(
+                Matcher(n, MatchOp.EQ, v) for n, v in labels.items() if n not in (METRIC_NAME, "model", *IDENTITY)
+            )
+            asked = pages.translate(Selector(labels.name, matchers))
+            assert asked is not None
+            found = by_series(raw, str(asked), 1000.0, [n for n in labels if n not in (METRIC_NAME, "model")])
+            wanted = labels.drop(METRIC_NAME, "model")
+            assert found.get(wanted) == pytest.approx(float(frame.values[-1, i]), nan_ok=True), (str(asked), found)
+            compared += 1
+    assert compared > 100
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_all_that_is_on_a_page_can_be_asked_for(path: Path) -> None:
+    raw, (window, translator) = Raw(), agent()
+    raw.page(1000.0, path.read_bytes())
+    translator.good(1000.0, PageParser().parse(path.read_bytes()), 0.0, 0)
+    pages = dialect(raw, 1000.0)
+    told = {labels.name for frame in window.select([Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")], 0, 1e9)
+            for labels in frame.labels}  # fmt: skip
+    from_page = {name for name in told if not pages.why_not(name) and name not in LOCAL}
+    lost = {name for name in from_page if not pages.has(name)}
+    assert not lost
+
+
+def test_what_only_an_agent_knows_says_so() -> None:
+    raw = Raw()
+    raw.page(1000.0, PAGES[0].read_bytes())
+    pages = dialect(raw, 1000.0)
+    assert pages.why_not("kvitals_tail_requests") == "kvitals_tail_requests needs the agent"
+    assert not pages.has("kvitals_tail_requests")
+    assert pages.why_not("kvitals_ttft_seconds_bucket") == ""
+
+
+def _played(path: Path) -> tuple[Raw, Window, float]:
+    raw, (window, translator), parser, last = Raw(), agent(), PageParser(), 0.0
+    with CaptureReader.open(path) as reader:
+        for captured in reader:
+            record = decode(captured)
+            if isinstance(record, ScrapeRecord) and record.ok:
+                raw.page(record.t, record.body, record.content_type)
+                translator.good(record.t, parser.parse(record.body, record.content_type), 0.0, 0)
+                last = record.t
+    return raw, window, last
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_signals_of_a_recording_are_the_same_without_an_agent(path: Path) -> None:
+    raw, window, last = _played(path)
+    span = Span(last, 60.0, 90.0)
+    served = Served(raw, dialect(raw, span.at))  # type: ignore[arg-type]
+    compared, differ = 0, {}
+    for name, signal in KNOWLEDGE.signals.items():
+        expr = parse(expand(signal.expr, expansion(span, signal.window, SCOPES[signal.scope])))
+        read = {use.name for use in selectors(expr)}
+        if any(metric.startswith(SIGNAL_PREFIX) for metric in read) or any(served.dialect.why_not(m) for m in read):
+            continue
+        try:
+            theirs = by_series(window, str(expr), span.at, ())
+        except (AssertionError, PromQLError):
+            continue
+        ours = {labels.keep(IDENTITY): value for labels, value in served.instant([expr], span.at)[expr]}
+        compared += bool(theirs)
+        if ours != pytest.approx(theirs, rel=1e-9, nan_ok=True):
+            differ[name] = (ours, theirs)
+    assert compared > 25
+    assert set(differ) <= DIFFER.keys(), {name: both for name, both in differ.items() if name not in DIFFER}
+
+
+DIFFER = {
+    "slo_ttft_seconds": "objectives are from a configuration, which this agent has none of",
+    "slo_itl_seconds": "as above",
+    "telemetry_flags_off": "which flags are off is worked out from the whole page, by the agent alone",
+}
+"""Signals that differ, and why."""
