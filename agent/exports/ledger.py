@@ -1,6 +1,7 @@
 """The block ledger over HTTP.
 
 GET /api/v1/cache: residency, blame, curves and tenants, as JSON (docs/ledger.md)
+GET /api/v1/cascades: eviction cascades with their stages, what set them off and who, as JSON (docs/cascade.md)
 GET /api/v1/accesses?engine=LABEL&since=TIME: the latest look-ups with the blocks of their prompts, as `pack` makes them
 """
 
@@ -42,6 +43,12 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
             told["tenant_names"] = names
         return _answer({"status": "success", "data": told})
 
+    async def cascades(_: web.Request) -> web.Response:
+        side = ledger.side()
+        return (
+            _refused(404, _NOTHING) if side is None else _answer({"status": "success", "data": side.cascades.report()})
+        )
+
     async def accesses(request: web.Request) -> web.Response:
         if unknown := request.query.keys() - {"engine", "since"}:
             return _refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
@@ -60,6 +67,7 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
         return answer
 
     router.add_get("/api/v1/cache", cache)
+    router.add_get("/api/v1/cascades", cascades)
     router.add_get("/api/v1/accesses", accesses)
 
 

@@ -19,7 +19,7 @@ from agent.ledger.event import GPU
 from agent.ledger.watched import Watched
 from agent.requests.families import OTHER
 from agent.requests.record import RequestRecord
-from kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, STAGES, Cascade, Detector, Row
+from kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, Detector, Row
 from series.window import Window
 
 MAX_CASCADES = 50
@@ -33,6 +33,9 @@ TOLD_SECONDS = 900.0
 
 FILL_SECONDS = 300.0
 """How long after its end look-ups are still taken that were made in it: their records may come late."""
+
+SHRANK_SECONDS = 120.0
+"""How long a smaller pool is taken for what set a cascade off."""
 
 STORES_SECONDS = 900
 MAX_TENANTS = 24
@@ -70,7 +73,8 @@ class Told:
 
     def covers(self, t: float) -> bool:
         """Whether what is said of `t` belongs to it."""
-        return self.cascade.began <= t and (self.cascade.ended is None or t <= self.cascade.ended)
+        early = self.cascade.began - SHORT * ROW_SECONDS  # the rows that are looked at together
+        return early <= t and (self.cascade.ended is None or t <= self.cascade.ended)
 
     def by(self) -> dict[str, float]:
         """Tokens by whose blocks pushed them out."""
@@ -125,6 +129,7 @@ class EngineCascades:
         self._last: _Counts | None = None
         self._stores: dict[int, dict[str, int]] = {}  # second -> tenant -> tokens
         self._pool: int | None = None
+        self._shrank: tuple[float, int] | None = None  # when the pool last did, and from how many blocks
         self._requests, self._ttft, self._late = 0, 0.0, 0
 
     def request(self, record: RequestRecord, t: float) -> None:
@@ -153,6 +158,10 @@ class EngineCascades:
     def advance(self, t: float, watched: Watched) -> None:
         """It is `t` now."""
         now = self._counted(t, watched)
+        pool = watched.ledger.pool
+        if pool and self._pool and pool < self._pool:
+            self._shrank = t, self._pool
+        self._pool = pool
         self._forget_stores(t)
         for told in self.told:
             ended = told.cascade.ended
@@ -160,7 +169,7 @@ class EngineCascades:
                 told.blame.settle(t)
         last = self._last
         if last is None:
-            self._last, self._pool = now, watched.ledger.pool
+            self._last = now
             return
         rows = int((t - last.t) / ROW_SECONDS)
         if abs(rows) > GAP_ROWS:
@@ -292,15 +301,15 @@ class EngineCascades:
                 continue
             self.count += 1
             at = f"{self._engine}@{cascade.began:.0f}"
-            self.told.append(Told(at, cascade, watched.ledger.block_tokens, (self._pool, watched.ledger.pool)))
+            shrank = self._shrank is not None and t - self._shrank[0] <= SHRANK_SECONDS
+            before = self._shrank[1] if shrank and self._shrank is not None else None
+            self.told.append(Told(at, cascade, watched.ledger.block_tokens, (before, watched.ledger.pool)))
         self.detector.ended.clear()
         if opened is not None:
             told = self.told[-1]
             told.below += below
             told.rate = self._pace.prefill_rate() or told.rate
             told.gpus = self._pace.gpus(t) or told.gpus
-        elif self.detector.pressure is None:
-            self._pool = watched.ledger.pool
 
     def _begin_anew(self, now: _Counts, last: float) -> None:
         """There is a gap: a cascade that was going on may be over, and what is usual may be something else."""

@@ -1,0 +1,104 @@
+"""A real vLLM's KV events through the whole pipeline: a heavy tenant's burst is a cascade and is blamed; a healthy
+cache has none."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Config
+from rules.loader import load
+from ui.cache import Known, of_recording
+from ui.pipeline import Setup
+from ui.recorded import Judged, judge_recording, span_of, verdicts
+
+FOLDER = Path(__file__).parent / "ledger"
+WELL = ["healthy", "healthy_otlp"]
+EVICTING = {"KVC03", "KVC04", "KVC05", "KVC06", "TEN01", "TEN02"}
+KNOWLEDGE = load()
+
+
+@cache
+def known(name: str) -> Known:
+    return of_recording(FOLDER / f"{name}.kvcap")
+
+
+@cache
+def judged(name: str) -> Judged:
+    return judge_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
+
+
+@cache
+def truth(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.truth.json").read_text())
+    return found
+
+
+def burst() -> tuple[float, float, str]:
+    """When the heavy tenant's burst began and ended as the driver knows it, and who it is."""
+    _, first, last = (phase["first"] for phase in truth("thrash")["phases"])
+    requests = truth("thrash")["requests"]
+    before = {request["tenant"] for request in requests[:first]}
+    heavy = {request["tenant"] for request in requests[first:last]} - before
+    assert len(heavy) == 1
+    return requests[first]["sent"], requests[last]["sent"], heavy.pop()
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_a_cache_that_is_well_has_no_cascade(name: str) -> None:
+    assert known(name).cascades["cascades"] == []
+    assert judged(name).document.causes == []
+    assert judged(name).document.healthy is True
+
+
+def test_a_burst_is_one_cascade_with_its_stages_in_order() -> None:
+    (cascade,) = known("thrash").cascades["cascades"]
+    began, ended, _ = burst()
+    assert [stage["stage"] for stage in cascade["stages"]] == [1, 2, 3, 4]
+    assert all(a["began"] <= b["began"] for a, b in pairwise(cascade["stages"]))
+    assert began - 2 <= cascade["began"] <= began + 3
+    assert cascade["stages"][1]["said"] <= began + 5
+    assert ended <= cascade["ended"] <= ended + 15
+    assert cascade["state"] == "ended"
+
+
+def test_the_heavy_tenant_set_it_off_and_is_blamed() -> None:
+    (cascade,) = known("thrash").cascades["cascades"]
+    _, _, heavy = burst()
+    assert (cascade["trigger"]["kind"], cascade["trigger"]["tenant"]) == ("tenant", heavy)
+    assert cascade["blamed"]["tenant"] == heavy
+    assert cascade["blamed"]["share"] >= 0.9
+    assert heavy not in {one["tenant"] for one in cascade["suffered"]}
+
+
+def test_what_was_lost_is_what_the_ledger_counts() -> None:
+    (cascade,) = known("thrash").cascades["cascades"]
+    (engine,) = known("thrash").cache["engines"]
+    assert cascade["refaulted_tokens"] == pytest.approx(engine["refaulted_tokens"], rel=0.02)
+    assert sum(one["tokens"] for one in cascade["caused"]) == pytest.approx(cascade["refaulted_tokens"], rel=0.02)
+    assert 1 < cascade["prefill_seconds"] < 30
+
+
+def test_triage_names_the_neighbour_and_folds_the_rest_under_it() -> None:
+    document = judged("thrash").document
+    _, _, heavy = burst()
+    first = document.causes[0]
+    assert first.code == "TEN02"
+    assert document.healthy is False
+    assert {cause.code for cause in document.causes if cause.id in first.explained} >= {"KVC05", "KVC06"}
+    (who,) = [e for e in first.evidence if e.title.startswith("Who pushed out")]
+    assert {line.labels["by"] for line in who.lines} == {heavy}
+
+
+def test_nothing_is_said_before_the_burst() -> None:
+    began, _, _ = burst()
+    first, _ = span_of(FOLDER / "thrash.kvcap")
+    assert began - first > 20
+    for t, document in verdicts(FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, Config())):
+        if t < began:
+            assert not EVICTING & {cause.code for cause in document.causes}

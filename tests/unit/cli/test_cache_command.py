@@ -1,0 +1,60 @@
+"""`kvitals cache`: the answer first, and what to switch on where there is nothing to tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ui.cli.main import main
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+THRASH = str(CAPTURES / "ledger" / "thrash.kvcap")
+NO_EVENTS = str(CAPTURES / "requests" / "stages.kvcap")
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", *words])
+    return int(ended.value.code or 0)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = run(*words)
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = said(capsys, THRASH)
+    assert code == 0  # it is over
+    assert out.index("the last one ended") < out.index("observed 100% of look-ups")
+    for text in ("CASCADE stage 4 of 5", "WHO PAID FOR WHOM", "TENANTS", "today", "99% of 192 blocks", "paid by"):
+        assert text in out
+
+
+def test_the_json_is_the_report_and_the_cascades(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(THRASH, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [one["stage"] for one in told["cascades"]["cascades"]] == [4]
+    assert told["cache"]["engines"][0]["pool_blocks"] == 192
+
+
+def test_without_kv_events_it_says_what_to_switch_on(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = said(capsys, NO_EVENTS)
+    assert code == 3
+    assert "--kv-events-config" in out
+    assert "sglang" in out
+
+
+def test_what_is_no_file_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("/nowhere.kvcap") == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "kvitals.toml"
+    config.write_text('[agent]\nlisten = "127.0.0.1:1"\n')
+    assert run("--config", str(config)) == 2
+    assert "no agent answers at http://127.0.0.1:1" in capsys.readouterr().err

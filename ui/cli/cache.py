@@ -1,0 +1,364 @@
+"""`kvitals cache`: what the cache holds and for whom, what was thrown away and wanted again, and who paid for whom."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rules.loader import Knowledge
+from ui.cache import CacheError, Known, of_agent, of_engines, of_recording
+from ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
+    UsageError,
+    add_config_option,
+    add_rules_option,
+    agent_of,
+    configuration,
+    knowledge,
+    parse_duration,
+    setup,
+    status_console,
+)
+from ui.cli.render import moment
+from ui.cli.whatif import short
+from ui.cli.words import plain, seconds
+
+WIDTH = 32
+NAME_WIDTH = 14
+_WIDEST = 160  # columns; a table wider than the terminal runs over rather than lose its figures
+MOST_CASCADES = 3
+MOST_TENANTS = 12
+MATRIX = 6
+STAGE_WORDS = {
+    1: ("pressure", "a full cache stores more"),
+    2: ("eviction", "wanted blocks leave"),
+    3: ("re-prefill", "computed a second time"),
+    4: ("latency", "queue, late first tokens"),
+    5: ("throughput", "less output, no less asked"),
+}
+PURPOSES = {"pinned": ("█", "green"), "hot": ("▓", "cyan"), "cold": ("░", "dim"), "offloaded": ("▒", "blue")}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache",
+        help="what the cache holds, what was lost, and who paid for whom",
+        description="Residency, tenants, blame, reuse and eviction cascades, from an engine's KV events.",
+    )
+    parser.add_argument("source", nargs="?", default="", metavar="URL|FILE", help="an agent, an engine or a recording")
+    parser.add_argument("--window", default="15s", metavar="TIME", help="how long a live engine is listened to (15s)")
+    parser.add_argument("--json", action="store_true", help="the report and the cascades as JSON")
+    add_config_option(parser)
+    add_rules_option(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    source = args.source or agent_of(configuration(args))
+    try:
+        known = _known(source, args)
+    except CacheError as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        print(json.dumps({"cache": known.cache, "cascades": known.cascades}))
+    else:
+        console = Console(highlight=False)
+        console.print(Text(source, style="bold"), soft_wrap=True)
+        for note in known.notes:
+            console.print(Text(f"  {plain(note)}", style="dim"), soft_wrap=True)
+        show(known, console) if known.cache.get("engines") else _switch_on(knowledge(args.rules), console)
+    if not known.cache.get("engines"):
+        return EXIT_UNKNOWN
+    return EXIT_FINDINGS if _open(known) else EXIT_HEALTHY
+
+
+def show(known: Known, console: Console) -> None:
+    """Print all of it: the answer first."""
+    console.print(_headline(known), soft_wrap=True)
+    for engine in known.cache["engines"]:
+        console.print()
+        _engine(engine, console)
+        mine = [one for one in known.cascades.get("cascades", []) if one["engine"] == engine["engine"]]
+        for cascade in mine[:MOST_CASCADES]:
+            console.print()
+            _cascade(cascade, known.names, console)
+        if len(mine) > MOST_CASCADES:
+            console.print(Text(f"  {len(mine) - MOST_CASCADES} earlier cascades: --json", style="dim"), soft_wrap=True)
+        _curve(engine, console)
+        _blame(engine, known.names, console)
+    _tenants(known, console)
+
+
+def _known(source: str, args: argparse.Namespace) -> Known:
+    if "://" not in source:
+        if not Path(source).exists():
+            raise UsageError(f"{source}: no such file; give a recording, or the URL of an agent or an engine")
+        return of_recording(Path(source))
+    found = asyncio.run(of_agent(source))
+    if found is not None:
+        return found
+    if not args.source:
+        raise UsageError(
+            f"no agent answers at {source}: start one with `kvitals run`, or give an engine or a recording"
+        )
+    window = parse_duration(args.window, "--window")
+    with status_console().status(f"listening for {args.window}"):
+        return asyncio.run(of_engines(setup(args), [source], window))
+
+
+def _open(known: Known) -> list[dict[str, Any]]:
+    return [one for one in known.cascades.get("cascades", []) if one["state"] == "open"]
+
+
+def _headline(known: Known) -> Text:
+    opened, all_ = _open(known), known.cascades.get("cascades", [])
+    if opened:
+        worst = max(opened, key=lambda one: one["stage"])
+        who = _who(worst.get("blamed"), known.names)
+        return Text(f"✗ Eviction cascade on {worst['engine']}, stage {worst['stage']} of 5{who}.", style="bold red")
+    states = {one["state"] for one in known.cascades.get("engines", [])}
+    lost = sum(engine["refaulted_tokens"] for engine in known.cache["engines"])
+    if all_:
+        last = all_[0]
+        who = _who(last.get("blamed"), known.names)
+        return Text(
+            f"! No cascade now; the last one ended {_clock(last['ended'])} at stage {last['stage']} of 5{who}.",
+            style="bold yellow",
+        )
+    if "unknown" in states:
+        return Text("? Too little of the cache is known yet to say what is lost.", style="bold yellow")
+    if lost:
+        return Text(f"✓ No cascade; {short(lost)} tokens were evicted and wanted again.", style="bold green")
+    return Text("✓ Nothing that was evicted was wanted again.", style="bold green")
+
+
+def _who(blamed: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
+    return f", {blamed['share']:.0%} of it by {_name(blamed['tenant'], names)}" if blamed else ""
+
+
+def _engine(engine: Mapping[str, Any], console: Console) -> None:
+    confidence, observed = engine["confidence"], engine["observed"]
+    looks = sum(engine["accesses"].values())
+    untold = sum(engine["unobserved"].values())
+    console.print(
+        Text(f"{plain(engine['engine'])}  ", style="bold")
+        + Text(
+            f"observed {_percent(observed)} of look-ups · confidence {_percent(confidence)} · {looks:,} look-ups"
+            + (f", {untold:,} requests not told" if untold else ""),
+            style="dim" if observed is not None and observed > 0.9 and confidence == 1 else "yellow",
+        )
+    )
+    held, size = engine["resident_tokens"], engine["block_tokens"]
+    pool = (engine["pool_blocks"] or 0) * size
+    total = pool or sum(held.values()) or 1
+    bar = Text("  held      ")
+    for purpose, (mark, style) in PURPOSES.items():
+        if purpose != "offloaded":
+            bar.append(mark * round(WIDTH * held.get(purpose, 0) / total), style=style)
+    fill = f"{engine['live_blocks'] / engine['pool_blocks']:.0%} of {engine['pool_blocks']:,} blocks" if pool else ""
+    console.print(bar.append(f"  {fill or 'size unknown'}, {short(pool or total)} tokens"))
+    parts = [f"{PURPOSES[p][0]} {p} {short(held[p])}" for p in PURPOSES if p in held]
+    console.print(Text(f"            {' · '.join(parts)}", style="dim"), soft_wrap=True)
+    looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
+    missed = looked - hit
+    line = Text(f"  found     {_share(hit, looked)} of {short(looked)} prompt tokens; lost and wanted again: ")
+    line.append(f"{short(lost)}", style="red" if missed and lost > 0.1 * missed else "")
+    console.print(line.append(f", {_share(lost, missed)} of what was computed" if missed > 0 else ""), soft_wrap=True)
+
+
+def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console) -> None:
+    began = one["began"]
+    now = max([onset["said"] for onset in one["stages"]] + [one["ended"] or 0.0])
+    span = max(now - began, 1.0)
+    state = {"open": "goes on", "cut": "cut off: the cache was emptied or nothing was heard"}.get(one["state"], "")
+    head = Text(f"  CASCADE  stage {one['stage']} of 5  ", style="bold")
+    head.append(f"{moment(began)}, {seconds(span)}{f'; {state}' if state else ''}", style="" if not state else "yellow")
+    console.print(head, soft_wrap=True)
+    reached = {onset["stage"]: onset for onset in one["stages"]}
+    for stage, (name, what) in STAGE_WORDS.items():
+        onset = reached.get(stage)
+        line = Text(f"    {stage} {name:<11}")
+        if onset is None:
+            known = stage > 1 or one["pressure_known"]
+            line.append(
+                f"{'·' * WIDTH}  {'not reached' if stage > one['stage'] else '—' if known else 'unknown'}", "dim"
+            )
+            console.print(line, soft_wrap=True)
+            continue
+        start = min(round(WIDTH * (onset["began"] - began) / span), WIDTH - 1)
+        line.append("·" * start, style="dim").append("█" * (WIDTH - start), style="red" if stage > 2 else "yellow")
+        line.append(f"  +{onset['began'] - began:.0f} s  {what}" + (" (was so)" if onset["before"] else ""))
+        console.print(line, soft_wrap=True)
+    for sentence in _sentences(one, names):
+        console.print(Text(f"    {sentence}"), soft_wrap=True)
+
+
+def _sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Iterable[str]:
+    cost = f"cost      {short(one['refaulted_tokens'])} tokens computed again"
+    if one["prefill_seconds"] is not None:
+        cost += f", {seconds(one['prefill_seconds'])} of prefill"
+    if one["gpu_seconds"] is not None:
+        cost += f", {seconds(one['gpu_seconds'])} of GPU time"
+    yield cost
+    yield f"set off   {_trigger(one['trigger'], names)}"
+    if one["caused"]:
+        yield f"by        {_shares(one['caused'], names)}"
+        yield f"paid by   {_shares(one['suffered'], names)}"
+    lead = one["lead_seconds"].get("first")
+    if lead is not None:
+        yield f"warning   {seconds(abs(lead))} {'before' if lead >= 0 else 'after'} first tokens missed their objective"
+    elif one["alarmed_before"]:
+        yield "warning   first tokens had missed their objective before"
+    else:
+        yield "warning   first tokens kept their objective"
+
+
+def _trigger(trigger: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    kind = trigger["kind"]
+    if kind == "tenant":
+        old, new = short(trigger["from_tokens_per_second"]), short(trigger["to_tokens_per_second"])
+        who = _name(trigger["tenant"], names)
+        return f"{who} went from {old} to {new} tokens stored a second, {trigger['share_of_rise']:.0%} of the rise"
+    if kind == "capacity":
+        return f"the pool shrank from {trigger['from_blocks']:,} to {trigger['to_blocks']:,} blocks"
+    return {
+        "load": "more was stored than usual, by no tenant in particular",
+        "working_set": "nothing rose: what is in use does not fit",
+    }.get(kind, "unknown: there was no usual rate to compare with")
+
+
+def _shares(parts: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{_name(part['tenant'], names)} {part['share']:.0%}" for part in parts[:4] if part["share"] >= 0.01
+    )
+
+
+def _curve(engine: Mapping[str, Any], console: Console) -> None:
+    curve, pool = engine["curve"], engine["pool_blocks"]
+    console.print()
+    if curve is None:
+        console.print(Text("  REUSE     too few look-ups yet for a curve", style="dim"), soft_wrap=True)
+        return
+    console.print(Text("  REUSE     tokens found by size of the cache", style="bold"), soft_wrap=True)
+    sizes, rates, errors = curve["capacity_blocks"], curve["token_hit_rate"], curve["error"]
+    top = max(max(rates), 1e-9)
+    wanted = sorted({round(times * pool) for times in (0.5, 1, 2, 4, 8)}) if pool else sizes[:: max(1, len(sizes) // 6)]
+    for size in wanted:
+        at = max((i for i, capacity in enumerate(sizes) if capacity <= size), default=None)
+        if at is None:
+            continue
+        line = Text(f"    {size:>12,}  ")
+        line.append("█" * round(32 * rates[at] / top), style="bold" if size == pool else "cyan")
+        line.append(f" {rates[at]:.1%} ± {errors[at]:.1%}")
+        console.print(line.append("  today", style="bold") if size == pool else line)
+
+
+def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console) -> None:
+    cells = {(cell["tenant"], cell["by"]): cell["tokens"] for cell in engine["blame"]["tokens"]}
+    if not cells:
+        return
+    rows = _largest(cells, 0)
+    columns = _largest(cells, 1)
+    known = engine["blame"]["known"]
+    console.print()
+    console.print(
+        Text("  WHO PAID FOR WHOM", style="bold")
+        + Text(f"  tokens that a row lost to a column's blocks; both known for {_percent(known)}", style="dim")
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("    lost by", no_wrap=True)
+    for by in columns:
+        table.add_column(_name(by, names), justify="right", no_wrap=True)
+    most = max(cells.values())
+    for victim in rows:
+        figures = [cells.get((victim, by), 0.0) for by in columns]
+        table.add_row(
+            f"    {_name(victim, names)}",
+            *(Text(short(f) if f else "·", style="bold red" if f > most / 4 else "" if f else "dim") for f in figures),
+        )
+    _print(table, console)
+
+
+def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
+    sums: dict[str, float] = {}
+    for pair, tokens in cells.items():
+        sums[pair[side]] = sums.get(pair[side], 0.0) + tokens
+    return sorted(sums, key=lambda name: -sums[name])[:MATRIX]
+
+
+def _tenants(known: Known, console: Console) -> None:
+    cells = [cell for engine in known.cache["engines"] for cell in engine["blame"]["tokens"]]
+    cost: dict[str, float] = {}
+    for cell in cells:
+        if cell["by"] != cell["tenant"]:
+            cost[cell["by"]] = cost.get(cell["by"], 0.0) + cell["tokens"]
+    tenants = {name: sums for name, sums in known.cache["tenants"].items() if sums["lookup_tokens"]}
+    if not tenants:
+        return
+    console.print()
+    console.print(Text("TENANTS", style="bold") + Text("  prompt tokens", style="dim"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("tenant", "looked up", "found", "could find", "of that", "lost", "cost others", "holds"):
+        table.add_column(title, justify="left" if title == "tenant" else "right", no_wrap=True)
+    ordered = sorted(tenants, key=lambda name: -tenants[name]["lookup_tokens"])
+    for name in ordered[:MOST_TENANTS]:
+        sums = tenants[name]
+        looked, could = sums["lookup_tokens"], sums["attainable_tokens"]
+        efficiency = sums["hit_tokens"] / could if could else None
+        others = cost.get(name, 0.0)
+        table.add_row(
+            _name(name, known.names),
+            short(looked),
+            _share(sums["hit_tokens"], looked),
+            _share(could, looked) if could is not None else "unknown",
+            Text(
+                "unknown" if efficiency is None else "all" if efficiency >= 0.995 else f"{efficiency:.0%}",
+                style="red" if efficiency is not None and efficiency < 0.5 else "",
+            ),
+            Text(short(sums["refaulted_tokens"]), style="red" if sums["refaulted_tokens"] > 0.1 * looked else ""),
+            Text(short(others), style="red" if others > 0.1 * looked else ""),
+            short(sums["resident_tokens"]),
+        )
+    _print(table, console)
+    if len(ordered) > MOST_TENANTS:
+        console.print(Text(f"{len(ordered) - MOST_TENANTS} more tenants: --json", style="dim"), soft_wrap=True)
+
+
+def _print(table: Table, console: Console) -> None:
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(highlight=False, width=max(console.width, needed)).print(table)
+
+
+def _switch_on(known: Knowledge, console: Console) -> None:
+    console.print("No engine has told of its blocks, so nothing is known of what they hold.")
+    console.print("KV events tell; they need a flag and a restart of the engine (docs/kv-events.md):")
+    for setting in known.levers["kv-events-replay"].settings:
+        console.print(Text(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}"), soft_wrap=True)
+
+
+def _name(tenant: str, names: Mapping[str, str]) -> str:
+    shown = plain(names.get(tenant, tenant) or "(unknown)")
+    return shown if len(shown) <= NAME_WIDTH else shown[: NAME_WIDTH - 1] + "…"
+
+
+def _clock(t: float) -> str:
+    return f"{datetime.fromtimestamp(t, UTC):%H:%M:%S} UTC"
+
+
+def _percent(share: float | None) -> str:
+    return "an unknown share" if share is None else f"{share:.0%}"
+
+
+def _share(part: float | None, whole: float) -> str:
+    return "—" if part is None or whole <= 0 else f"{part / whole:.0%}"
