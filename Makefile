@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fuzz chaos-requests lock clean
+.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m dashboards.generate
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus chromium chromium-driver)
-	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/browser
+	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/fleet tests/browser
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
@@ -79,6 +79,9 @@ bench-ledger: $(VENV)/.dev ## KV events from the wire through the ledger
 
 bench-history: $(VENV)/.dev ## what history takes: bytes a day, CPU, queries, kills; beside Prometheus' storage
 	@$(BIN)/python -m benchmarks.history
+
+fleet: $(VENV)/.dev ## triage of 1,000 simulated engines in a real Prometheus (Debian: prometheus), FLEET="--engines 50 --raw"
+	@$(BIN)/python -m benchmarks.fleet $(FLEET)
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml

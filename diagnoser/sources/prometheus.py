@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,10 +74,10 @@ class Access:
         if self.bearer_file is not None:
             headers["Authorization"] = f"Bearer {_secret(self.bearer_file)}"
         if self.basic_file is not None:
-            user, colon, password = _secret(self.basic_file).partition(":")
-            if not colon:
+            both = _secret(self.basic_file)
+            if ":" not in both:
                 raise ServerError(f"{self.basic_file} must hold user:password in one line")
-            headers["Authorization"] = aiohttp.BasicAuth(user, password).encode()
+            headers["Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
         if self.tenant:
             headers["X-Scope-OrgID"] = self.tenant
         return headers

@@ -1,0 +1,117 @@
+"""A simulated fleet in a real Prometheus: `kvitals triage --prometheus` finds what was planted, and nothing else.
+
+    pytest tests/fleet          50 engines, as agents export them and as a Prometheus scrapes them
+    make fleet                  1,000 engines, with what it takes
+
+Without the commands `prometheus` and `promtool` the tests fail; they are never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config, Slo
+from diagnoser.sources.prometheus import Access, ServerError
+from rules.loader import load
+from tests.fleet.backfill import Fleet, backfill
+from tests.fleet.right import first_causes, noticed
+from tests.fleet.situations import of_families, of_pages
+from tests.oracle.oracle_server import Prometheus, prometheus
+from ui.fleet import Judged, judge_server
+from ui.pipeline import Setup
+
+SIZE, PLANTED = 50, 12
+KNOWLEDGE = load()
+
+
+def _served(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Prometheus]]:
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "data").mkdir()
+    try:
+        backfill(fleet, folder / "data")
+        with prometheus(folder) as server:
+            yield fleet, server
+    except RuntimeError as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture(scope="session")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Prometheus]]:
+    yield from _served(of_families(SIZE, PLANTED), tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Prometheus]]:
+    yield from _served(of_pages(SIZE, PLANTED), tmp_path_factory)
+
+
+def judged(served: tuple[Fleet, Prometheus], slo: Slo | None = None, at: float = 0.0) -> Judged:
+    fleet, server = served
+    setup = Setup(KNOWLEDGE, Config(slo=slo or Slo()))
+    return judge_server(Access(f"http://127.0.0.1:{server.port}"), setup, at or fleet.end)
+
+
+def test_what_was_planted_is_found_and_nothing_else(agents: tuple[Fleet, Prometheus]) -> None:
+    result = judged(agents)
+    assert result.survey.agents
+    assert result.survey.interval == agents[0].interval
+    document = result.document
+    assert not document.coverage.crashed
+    assert len(document.coverage.engines) == SIZE
+    found = first_causes(document)
+    planted = agents[0].planted
+    assert found.keys() == planted.keys()
+    assert {address: code for address, code in found.items() if code not in planted[address]} == {}
+    assert noticed(document) == planted.keys()
+    assert document.healthy is False
+
+
+def test_before_the_faults_began_the_fleet_is_healthy(agents: tuple[Fleet, Prometheus]) -> None:
+    fleet = agents[0]
+    document = judged(agents, at=fleet.end - fleet.fault_seconds - fleet.interval).document
+    assert (document.healthy, document.verdict[:17]) == (True, "No trouble found:")
+
+
+def test_a_fault_that_just_began_tells_since_when(agents: tuple[Fleet, Prometheus]) -> None:
+    fleet = agents[0]
+    began = fleet.end - fleet.fault_seconds
+    document = judged(agents, at=began + 480.0).document
+    off = [cause for cause in document.causes if cause.code == "PFX02"]
+    assert off
+    assert all(cause.since is not None and began <= cause.since <= began + 480.0 for cause in off)
+    assert not any(cause.since_at_least for cause in off)
+
+
+def test_without_agents_the_same_is_found_but_for_what_needs_one(engines: tuple[Fleet, Prometheus]) -> None:
+    result = judged(engines, Slo(ttft_p99_seconds=0.5, itl_p99_seconds=0.5))
+    assert not result.survey.agents
+    document, planted = result.document, engines[0].planted
+    assert not document.coverage.crashed
+    assert len(document.coverage.engines) == SIZE
+    found = first_causes(document)
+    assert {address: code for address, code in found.items() if code not in planted.get(address, ())} == {}
+    # Which share of evictions vLLM shows (--kv-cache-metrics-sample) is on its command line alone.
+    hidden = {e.address for e in engines[0].engines if e.fault is not None and e.fault.name == "working_set"}
+    assert planted.keys() - found.keys() == hidden
+    why = {f.entity.title.partition("/")[0]: f.reason for f in document.unknown if f.code == "KVC06"}
+    assert hidden <= why.keys()
+
+
+def test_the_number_of_queries_does_not_depend_on_the_fleet(agents: tuple[Fleet, Prometheus], tmp_path: Path) -> None:
+    few = replace(agents[0], engines=[e for e in agents[0].engines if e.fault or e.number < 4])
+    folder = tmp_path
+    (folder / "data").mkdir()
+    backfill(few, folder / "data")
+    with prometheus(folder) as server:
+        small = judged((few, server))
+    assert len(few.engines) < SIZE / 2
+    assert small.judging == judged(agents).judging
+
+
+def test_a_server_without_engines_says_so(tmp_path: Path) -> None:
+    with prometheus(tmp_path) as server, pytest.raises(ServerError, match="nothing was scraped"):
+        judged((Fleet([]), server), at=1_767_225_600.0)
