@@ -145,45 +145,52 @@ class Stitcher:
 
     def _take(self, part: RequestPart) -> None:
         trace, keys = _keys(part)
-        by = self._by
         own = parent = ""
         if part.span:
             own = trace + part.span
-            if own in by:
-                self.dropped["duplicate"] += 1
-                return
-        found = [] if by.keys().isdisjoint(keys) else [by[key] for key in keys if key in by]
+            keys.append(own)
         if part.parent:
             parent = trace + part.parent
-            if parent in by:
-                found.append(by[parent])
-        if own:
-            keys.append(own)
-            if own in self._waiting:
-                found += _all(self._waiting.pop(own))
-        if found:
-            one = self._union([_root(other) for other in found])
-            if not own and any(_same(part, other) for other in one.parts):
-                self.dropped["duplicate"] += 1
-                return
-            self._touch(one)
-            one.parts += (part,)
-            one.keys += tuple(keys)
-            if trace and trace not in one.traces:
-                one.traces = (*one.traces, trace)
-        else:
-            reason = self._why_gone(part, trace, keys, own, parent)
-            if reason:
-                self.dropped[reason] += 1
-                return
-            one = _Open((part,), tuple(keys), (trace,) if trace else (), self._now, self._now)
-            self._active[one] = None
+        by, waiting = self._by, self._waiting
+        if not by.keys().isdisjoint(keys) or (parent and parent in by) or (own and own in waiting):
+            self._join(part, trace, keys, own, parent)
+            return
+        if self._is_gone(part, trace, keys, own, parent):
+            return
+        one = _Open((part,), tuple(keys), (trace,) if trace else (), self._now, self._now)
+        self._active[one] = None
+        for key in keys:
+            by[key] = one
+        if parent:
+            self._list(waiting, parent, one)
+        if trace and not self._list(self._traces, trace, one):
+            one.alone = True
+
+    def _join(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> None:
+        """Add a part to the request, or the requests, that it shares something with."""
+        by = self._by
+        if own in by:
+            self.dropped["duplicate"] += 1
+            return
+        found = [by[key] for key in (*keys, parent) if key in by]
+        if own in self._waiting:
+            found += _all(self._waiting.pop(own))
+        one = self._union([_root(other) for other in found])
+        if not own and any(_same(part, other) for other in one.parts):
+            self.dropped["duplicate"] += 1
+            return
+        self._touch(one)
+        one.parts += (part,)
+        one.keys += tuple(keys)
         for key in keys:
             by[key] = one
         if parent and parent not in by:
             self._list(self._waiting, parent, one)
-        if trace and not self._list(self._traces, trace, one):
-            one.alone = True
+        if trace:
+            if trace not in one.traces:
+                one.traces = (*one.traces, trace)
+            if not self._list(self._traces, trace, one):
+                one.alone = True
         if len(one.parts) >= MAX_PARTS or self._now - one.first > self._limits.age:
             self._close(one, whole=False)
 
@@ -230,8 +237,9 @@ class Stitcher:
             if part.observer == "engine":
                 engines += 1
                 half = half and (part.role or self._role_of(part.engine)) == "prefill"
-                outer = self._has_outer.get((part.system, part.engine)) if part.parent else None
-                patient |= outer is not None and self._now - outer < MAX_AGE
+                if part.parent and self._has_outer:
+                    outer = self._has_outer.get((part.system, part.engine))
+                    patient |= outer is not None and self._now - outer < MAX_AGE
             elif part.observer in OUTER and not part.role:
                 return 0.0
         if half and (engines or _is_stages(one.parts)):
@@ -243,7 +251,7 @@ class Stitcher:
         stages during it."""
         for trace in one.traces:
             here = self._traces.get(trace)
-            if not isinstance(here, list):
+            if here is one or not isinstance(here, list):
                 continue
             groups = list(dict.fromkeys(_root(mate) for mate in here))
             self._traces[trace] = groups
@@ -284,7 +292,7 @@ class Stitcher:
             if part.end is not None and part.end > end:
                 end = part.end
             outer |= part.observer in OUTER
-            if part.parent and self._waiting:
+            if part.parent:
                 self._leave(self._waiting, _trace(part) + part.parent, one)
         gone = end, outer, one.traces
         for key in one.keys:
@@ -309,13 +317,11 @@ class Stitcher:
 
     @staticmethod
     def _leave(listed: _Listed, key: str, one: _Open) -> None:
-        here = listed.get(key)
-        if here is one:
-            del listed[key]
-        elif here is not None:
-            listed[key] = left = [other for other in _all(here) if _root(other) is not one]
-            if not left:
-                del listed[key]
+        here = listed.pop(key, None)
+        if here is not one and here is not None:
+            left = [other for other in _all(here) if _root(other) is not one]
+            if left:
+                listed[key] = left
 
     def _learn(self, parts: Sequence[RequestPart]) -> None:
         """Remember which engines' requests have an observer around them."""
@@ -326,26 +332,18 @@ class Stitcher:
                         self._has_outer.clear()
                     self._has_outer[part.system, part.engine] = self._now
 
-    def _why_gone(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> str:
-        """Why a part is of no request any more; empty for one of a new request."""
+    def _is_gone(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> bool:
+        """Whether a part is of no request any more, which is counted."""
         late, before = self._gone, self._gone_before
-        keys = (*keys, parent)
-        if late.keys().isdisjoint(keys) and before.keys().isdisjoint(keys):
-            return ""
-        for key in (own, *keys):
+        if late.keys().isdisjoint(keys) and before.keys().isdisjoint(keys) and not (parent in late or parent in before):
+            return False
+        for key in (own, *keys, parent):
             gone = late.get(key) or before.get(key)
-            if gone is None:
-                continue
-            if key == own:
-                return "duplicate"
-            if part.observer == "stage":
-                return "late"
-            end, outer, traces = gone
-            is_other = trace and traces and trace not in traces  # an id that is used again
-            begins_later = part.start is not None and part.start > end
-            if not is_other and not begins_later and (outer or part.observer not in OUTER):
-                return "late"
-        return ""
+            reason = _why_gone(part, trace, gone, key == own) if gone is not None else ""
+            if reason:
+                self.dropped[reason] += 1
+                return True
+        return False
 
     def _forget(self) -> None:
         if len(self._gone) >= self._limits.gone or self._now - self._gone_since > self._limits.age / 2:
@@ -355,8 +353,26 @@ class Stitcher:
 
 def _keys(part: RequestPart) -> tuple[str, list[str]]:
     """The trace, and the ids that make two parts one request."""
-    trace = _trace(part)
-    return trace, [one for one in part.ids if not one.startswith("trace:")] if trace else list(part.ids)
+    trace = ""
+    keys = []
+    for one in part.ids:
+        if not one.startswith("trace:"):
+            keys.append(one)
+        elif not trace:
+            trace = one
+    return trace, keys
+
+
+def _why_gone(part: RequestPart, trace: str, gone: _Gone, is_own: bool) -> str:
+    """Why a part is of a request that was given out, where it is; `is_own`: that one had its span."""
+    if is_own:
+        return "duplicate"
+    if part.observer == "stage":
+        return "late"
+    end, outer, traces = gone
+    is_other = trace and traces and trace not in traces  # an id that is used again
+    begins_later = part.start is not None and part.start > end
+    return "late" if not is_other and not begins_later and (outer or part.observer not in OUTER) else ""
 
 
 def _trace(part: RequestPart) -> str:
@@ -367,7 +383,7 @@ def _trace(part: RequestPart) -> str:
 
 
 def _is_stages(parts: Sequence[RequestPart]) -> bool:
-    return all(part.observer == "stage" for part in parts)
+    return parts[0].observer == "stage" and all(part.observer == "stage" for part in parts)
 
 
 def _all(listed: _Open | list[_Open]) -> list[_Open]:
