@@ -65,7 +65,8 @@ def _measure(fleet: Fleet, port: int, times: int) -> bool:
         ours.append(max(wall - judged.waited, cpu))
         print(
             f"{judged.questions} queries ({judged.judging} to judge), {judged.received / 1e6:.1f} MB; {wall:.1f} s:"
-            f" {judged.waited:.1f} s waited, {wall - judged.waited:.2f} s not, {cpu:.2f} s CPU here, {theirs:.1f} s there"
+            f" {judged.waited:.1f} s waited, {wall - judged.waited:.2f} s not, {cpu:.2f} s CPU here,"
+            f" {theirs:.1f} s there"
         )
     median = sorted(ours)[len(ours) // 2]
     right = _right(fleet, judged)
