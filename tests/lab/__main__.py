@@ -16,6 +16,7 @@ from typing import Any
 from . import tables
 from .engines import Engines
 from .install import DEFAULT, RECIPES, install
+from .ledger.__main__ import main as ledger
 from .paths import WRONG, LabError
 from .product import Verdict, kvitals_command, record, triage
 from .requests.plays import PLAYS, put_on, table
@@ -172,11 +173,13 @@ def _parser() -> argparse.ArgumentParser:
     proven.add_argument(
         "--out", type=Path, metavar="DIR", help="record them there, and demand that the replay is the same"
     )
+    commands.add_parser("ledger", add_help=False, help="is the block ledger right? see `ledger --help`")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parser().parse_args(words[:1] if words[:1] == ["ledger"] else words)
     try:
         match args.command:
             case "install":
@@ -195,6 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "live":
                 chosen = args.scenarios or names(args.system or DEFAULT)
                 return 0 if _serve(live(chosen, kvitals_command(args.kvitals))) else 1
+            case "ledger":
+                return ledger(words[1:])
             case "requests":
                 if unknown := [name for name in args.plays if name not in PLAYS]:
                     raise LabError(f"no play called {', '.join(unknown)}; there are {', '.join(PLAYS)}")

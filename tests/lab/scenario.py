@@ -55,6 +55,8 @@ class Scenario:
     incident: tuple[Tenant, ...]
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """The engines' (Dynamo: the workers') own flags, with underscores."""
+    apart: Mapping[str, Mapping[str, FlagValue]] = field(default_factory=dict)
+    """Further flags of one of several vLLM engines, by its name."""
     system: SystemName = "vllm"
     engines: tuple[str, ...] = ("engine",)
     """The names of the engines (Dynamo: of the workers behind the frontend; a pair: prefill and decode)."""

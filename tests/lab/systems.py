@@ -119,7 +119,8 @@ async def _vllm(scenario: Scenario, lab: Engines) -> AsyncIterator[Site]:
     async with contextlib.AsyncExitStack() as undo:
         servers = []
         for name in scenario.engines:
-            engine = await lab.start(name, None, **scenario.flags)
+            flags = {**scenario.flags, **scenario.apart.get(name, {})}
+            engine = await lab.start(name, None, **flags)
             undo.push_async_callback(lab.stop, name)
             servers.append(Server(name, engine.url, VLLM, log=engine.log))
         yield Site(tuple(servers), tuple(server.url for server in servers), lab.check, lab.kill)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import aiohttp
 
@@ -42,6 +43,7 @@ class Call:
     session: str
     prompt: list[int]
     salt: str = ""
+    url: str = ""
     sent: float = 0.0
     first: float | None = None  # token
     ended: float = 0.0
@@ -65,6 +67,8 @@ class Driver:
         self.calls: list[Call] = []
         self.extras = True
         """Whether the answer's tokens are asked for, which only vLLM knows. Without them a session has no answers."""
+        self.sticky = False
+        """Whether all of a session goes to one URL, and not each request to the next one."""
         self._urls = tuple(urls)
         self._tell = tell
         self._seed = seed
@@ -113,7 +117,8 @@ class Driver:
             headers[TENANT_HEADER] = tenant
         if self._tell.session:
             headers[SESSION_HEADER] = name
-        url = self._urls[len(self.calls) % len(self._urls)]
+        url = self._urls[(crc32(name.encode()) if self.sticky else len(self.calls)) % len(self._urls)]
+        call.url = url
         self.calls.append(call)
         call.sent = time.time()
         try:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent.config import Config, Slo
 from agent.ledger.engine import Look
-from agent.ledger.event import Batch, KvEventsRecord
+from agent.ledger.event import Batch, KvEventsRecord, Stored
 from agent.ledger.side import LedgerSide
 from agent.requests.part import PartsRecord
-from agent.service import Node, decode
+from agent.service import Node, decode, encode
 from series.capture import CaptureReader
 
 from ..paths import LabError
@@ -78,16 +80,22 @@ def batches(capture: Path) -> dict[str, list[Batch]]:
     return found
 
 
-def replayed(capture: Path, *, with_requests: bool = True, slo: Slo | None = None) -> Replayed:
-    """Give a recording to the product; without requests, as if nobody had told it of any."""
+def replayed(
+    capture: Path, *, with_requests: bool = True, with_sessions: bool = True, slo: Slo | None = None
+) -> Replayed:
+    """Give a recording to the product. Without requests: as if nobody had told it of any; without sessions: as if
+    events did not tell theirs."""
     node, last = Node(Config(slo=slo or Slo())), 0.0
     looks: list[Look] = []
     with CaptureReader.open(capture) as reader:
         node.expect(reader.header.meta)
         for kept in reader:
             last = max(last, kept.t)
-            if not with_requests and isinstance(decode(kept), PartsRecord):
+            record = decode(kept)
+            if not with_requests and isinstance(record, PartsRecord):
                 continue
+            if not with_sessions and isinstance(record, KvEventsRecord):
+                kept = encode(replace(record, batches=tuple(map(_without_sessions, record.batches))))
             had = node.ledger
             node.feed(kept)
             if had is None and node.ledger is not None:
@@ -97,6 +105,11 @@ def replayed(capture: Path, *, with_requests: bool = True, slo: Slo | None = Non
         raise LabError(f"{capture} has no KV events")
     node.ledger.flush(last)
     return Replayed(node.ledger, looks)
+
+
+def _without_sessions(batch: Batch) -> Batch:
+    events = [replace(event, tenant="", session="") if isinstance(event, Stored) else event for event in batch.events]
+    return replace(batch, events=tuple(events))
 
 
 def _overhear(ledger: LedgerSide, looks: list[Look]) -> None:

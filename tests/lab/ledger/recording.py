@@ -16,10 +16,11 @@ from agent.config import TenantsTable
 from agent.requests.tenants import Tenants
 from agent.senses.siphash import KEY_BYTES, siphash
 
-from ..engines import DEFAULT_FLAGS
+from ..engines import DEFAULT_FLAGS, FlagValue
 from ..metrics import scrape, total
 from ..ports import HOST, Port
 from ..requests.rig import Stand, rig
+from ..scenario import SystemName
 from ..traffic import Tenant
 from .chains import Chains
 from .driver import Call, Driver, Tell
@@ -29,7 +30,7 @@ BLOCK = 32
 SETTLE_S = 9.0
 """Until spans are out and the agent has looked at the last of them."""
 
-COUNTERS = {
+COUNTERS: Mapping[str, str] = {
     "queried_tokens": "vllm:prefix_cache_queries_total",
     "hit_tokens": "vllm:prefix_cache_hits_total",
     "prompt_tokens": "vllm:prompt_tokens_total",
@@ -37,6 +38,14 @@ COUNTERS = {
     "preemptions": "vllm:num_preemptions_total",
     "requests": "vllm:request_success_total",
 }
+SGLANG_COUNTERS: Mapping[str, str] = {
+    "hit_tokens": "sglang:cached_tokens_total",
+    "prompt_tokens": "sglang:prompt_tokens_total",
+    "generation_tokens": "sglang:generation_tokens_total",
+    "preemptions": "sglang:num_retracted_requests_total",
+    "evicted_tokens": "sglang:evicted_tokens_total",
+}
+SGLANG_PAGE = 16
 
 CHAT = Tenant("acme-chat", clients=2, think_s=0.4, prefix=320, question=40, answer=24, turns=4)
 SEARCH = Tenant("globex-search", clients=2, think_s=0.3, prefix=480, prefixes=3, question=32, answer=16)
@@ -63,6 +72,31 @@ class Situation:
     phases: tuple[Phase, ...]
     tell: Tell = EVERYTHING
     through_tap: bool = True  # else straight to the engine: its spans are all that tells of requests
+    system: SystemName = "vllm"
+
+    @property
+    def block_tokens(self) -> int:
+        return SGLANG_PAGE if self.system == "sglang" else BLOCK
+
+    @property
+    def counters(self) -> Mapping[str, str]:
+        """The engine's own, by what is kept of them."""
+        return SGLANG_COUNTERS if self.system == "sglang" else COUNTERS
+
+    def flags(self, publish: Port, replay: Port) -> dict[str, FlagValue]:
+        """The engine's, so that it has these blocks and tells of them."""
+        config: dict[str, Any] = {
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{publish.number}",
+            "replay_endpoint": f"tcp://*:{replay.number}",
+            "topic": TOPIC,
+        }
+        if self.system == "sglang":
+            size = {"page_size": SGLANG_PAGE, "max_total_tokens": self.blocks * SGLANG_PAGE}
+            return {"kv_events_config": json.dumps(config, separators=(",", ":")), **size}
+        config["enable_kv_cache_events"] = True
+        told = json.dumps(config, separators=(",", ":"))
+        return {"kv_events_config": told, "num_gpu_blocks_override": self.blocks, "block_size": BLOCK}
 
 
 LIGHT = (CHAT, SEARCH, NOTES)
@@ -89,6 +123,9 @@ SITUATIONS: Mapping[str, Situation] = {
             Phase("after", LIGHT, 15),
         ),
     ),
+    "sglang": Situation(
+        256, (Phase("calm", LIGHT, 20), Phase("burst", (*LIGHT, replace(HEAVY, clients=2)), 20)), system="sglang"
+    ),
 }
 
 
@@ -112,23 +149,13 @@ async def _play(
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """The truth, and the publisher's messages."""
     publish, replay = Port.take(), Port.take()
-    config = {
-        "enable_kv_cache_events": True,
-        "publisher": "zmq",
-        "endpoint": f"tcp://*:{publish.number}",
-        "replay_endpoint": f"tcp://*:{replay.number}",
-        "topic": TOPIC,
-    }
-    flags = {
-        "kv_events_config": json.dumps(config, separators=(",", ":")),
-        "num_gpu_blocks_override": situation.blocks,
-        "block_size": BLOCK,
-    }
-    stand = Stand("vllm", flags=flags, more="\n[tap]\nsession_id = true\n" if situation.tell.session else "")
+    flags = situation.flags(publish, replay)
+    stand = Stand(situation.system, flags=flags, more="\n[tap]\nsession_id = true\n" if situation.tell.session else "")
     try:
         async with rig(stand, kvitals, capture) as built:
-            with Chains(f"tcp://{HOST}:{publish.number}", TOPIC, BLOCK) as chains:
+            with Chains(f"tcp://{HOST}:{publish.number}", TOPIC, situation.block_tokens) as chains:
                 driver = Driver([built.door if situation.through_tap else built.straight], situation.tell, seed)
+                driver.extras = situation.system == "vllm"
                 before = await scrape(built.session, built.engines[0].url)
                 phases = []
                 for phase in situation.phases:
@@ -144,9 +171,13 @@ async def _play(
         publish.release()
         replay.release()
     truth = {
-        "engine": {"block_tokens": BLOCK, "blocks": situation.blocks, "max_num_seqs": DEFAULT_FLAGS["max_num_seqs"]},
+        "engine": {
+            "block_tokens": situation.block_tokens,
+            "blocks": situation.blocks,
+            "max_num_seqs": DEFAULT_FLAGS["max_num_seqs"] if situation.system == "vllm" else None,
+        },
         "phases": phases,
-        "counters": {name: [total(before, raw), total(after, raw)] for name, raw in COUNTERS.items()},
+        "counters": {name: [total(before, raw), total(after, raw)] for name, raw in situation.counters.items()},
         "last_sequence": chains.messages[-1][0] if chains.messages else None,
         "requests": requests(driver.calls, chains, Tenants(TenantsTable(), key)),
     }
@@ -160,7 +191,8 @@ def requests(calls: Sequence[Call], chains: Chains, tenants: Tenants) -> list[di
     for call in calls:
         own = chains.of(call.prompt, call.salt)
         decoded = chains.of([*call.prompt, *call.answer], call.salt)[len(own) :]
-        numbers = siphash(np.array([*own, *decoded], dtype=np.uint64), key).tolist()
+        unsigned = [block % 2**64 for block in (*own, *decoded)]  # SGLang's have a sign
+        numbers = siphash(np.array(unsigned, dtype=np.uint64), key).tolist()
         told.append(
             {
                 "id": call.id,

@@ -46,6 +46,8 @@ class Stand:
 
     system: SystemName
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    apart: Mapping[str, Mapping[str, FlagValue]] = field(default_factory=dict)
+    """Several vLLM engines instead of one: their names, each with further flags."""
     door: Literal["site", "router"] = "site"
     """What is behind the tap: the system's own door, or vLLM's published router for pairs."""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -133,7 +135,9 @@ def _scenario(stand: Stand, otlp: int) -> Scenario:
         require("sglang-traces")
         tracing = {"enable_trace": True, "otlp_traces_endpoint": where, "otlp_service_name": ENGINES["sglang"][0]}
     nothing = Scenario(wrong="", expect=(), slo=Slo(2.0, 0.5), baseline=(), incident=())
-    return replace(nothing, system=stand.system, engines=ENGINES[stand.system], flags={**stand.flags, **tracing})
+    engines = tuple(stand.apart) or ENGINES[stand.system]
+    flags = {**stand.flags, **tracing}
+    return replace(nothing, system=stand.system, engines=engines, flags=flags, apart=stand.apart)
 
 
 def _configuration(servers: Sequence[Server], otlp: int, classes: Mapping[str, Sequence[str]]) -> str:
