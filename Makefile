@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
+.PHONY: help run test check format system lab live live-others live-requests live-ledger record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ live-others: $(VENV)/.dev ## the same on SGLang, Dynamo and a vLLM pair over NIX
 live-requests: $(VENV)/.dev ## each request's record beside its client's clock and ledger, live
 	@$(BIN)/python -m tests.lab install vllm nixl sglang sglang-traces router
 	@$(BIN)/python -m tests.lab requests $(PLAYS)
+
+live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what real engines did, live
+	@$(BIN)/python -m tests.lab install vllm sglang sglang-traces
+	@$(BIN)/python -m tests.lab ledger prove $(PROOFS)
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \
