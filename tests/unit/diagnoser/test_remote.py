@@ -1,0 +1,177 @@
+"""Signals evaluated by a server, beside the same signals evaluated here: over the same families they judge alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from diagnoser.sources.prometheus import Found, Question, ServerError
+from diagnoser.sources.remote import RemoteSignals, judge_with_past
+from diagnoser.sources.served import Families, Served, focused
+from diagnoser.sources.survey import survey
+from diagnoser.triage import MAX_OF_A_RULE, triage
+from rules.finding import Source
+from rules.loader import SIGNAL_PREFIX, load
+from series.capture import CaptureReader
+from series.promql import Series, evaluate, evaluate_range, parse
+from series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
+from series.window import Window
+from ui.demo import incidents
+from ui.pipeline import Pipeline, Setup
+
+KNOWLEDGE = load()
+INTERVAL = 5.0
+
+
+class Server:
+    """Answers as a Prometheus does, from series in memory. `refuses`: what a query must not have in it."""
+
+    def __init__(self, source: SeriesSource, refuses: str = "\0") -> None:
+        self.source, self.refuses, self.asked = source, refuses, 0
+
+    def ask(self, questions: Sequence[Question]) -> list[list[Found] | ServerError]:
+        return [self._answer(question) for question in questions]
+
+    def one(self, question: Question) -> list[Found]:
+        answer = self._answer(question)
+        assert not isinstance(answer, ServerError)
+        return answer
+
+    def names(self, start: float, end: float) -> list[str]:
+        frames = self.source.select([Matcher(METRIC_NAME, MatchOp.RE, ".+")], start, end)
+        return sorted({labels.name for frame in frames for labels in frame.labels})
+
+    def _answer(self, question: Question) -> list[Found] | ServerError:
+        self.asked += 1
+        if self.refuses in question.text:
+            return ServerError("too many samples", question=True)
+        if question.start is not None:
+            found = evaluate_range(question.text, self.source, question.start, question.end, question.step)
+            return [Found(dict(s.labels), values=_points(s)) for s in found]
+        result = evaluate(question.text, self.source, question.end)
+        assert not isinstance(result, float)
+        return [Found(dict(labels), value=(question.end, repr(value))) for labels, value in result]
+
+
+def _points(series: Series) -> list[tuple[float, str]]:
+    return [(t, repr(v)) for t, v in zip(series.times.tolist(), series.values.tolist(), strict=True)]
+
+
+@cache
+def recorded(path: Path) -> tuple[Window, float]:
+    pipeline, last = Pipeline(Setup(KNOWLEDGE, Config()), Source("capture", path.name)), 0.0
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        for record in reader:
+            pipeline.feed([record])
+            last = record.t
+    return pipeline.node.window, last
+
+
+def remote(source: SeriesSource, at: float, server: Server | None = None) -> RemoteSignals:
+    asked = server or Server(source)
+    return RemoteSignals(KNOWLEDGE, Served(asked, Families(asked.names(at - 900, at))), INTERVAL)  # type: ignore[arg-type]
+
+
+def outcomes(judgements: Sequence[Judgement]) -> dict[tuple[str, str], str]:
+    return {(j.rule.code, str(j.entity)): j.outcome for j in judgements}
+
+
+@pytest.mark.parametrize("path", incidents(), ids=lambda path: path.stem)
+def test_the_same_is_judged_of_the_same_families(path: Path) -> None:
+    window, last = recorded(path)
+    span = Span(last, 60.0, 90.0, cold=True)
+    here = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    ours = outcomes(here.judge(span))
+    signals = remote(window, last)
+    theirs = outcomes(judge_with_past(Judge(KNOWLEDGE, signals), signals, span))
+    history = {name for name, signal in KNOWLEDGE.signals.items() if SIGNAL_PREFIX in signal.expr}
+    timeless = {code for code, rule in KNOWLEDGE.rules.items() if history.isdisjoint(here.asks(rule))}
+    assert len(timeless) > 30
+    assert {k: v for k, v in theirs.items() if k[0] in timeless} == {k: v for k, v in ours.items() if k[0] in timeless}
+
+
+def test_what_is_true_counts_once_it_has_been_so_for_long_enough() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "caching_off"))
+    signals = remote(window, last)
+    found = judge_with_past(Judge(KNOWLEDGE, signals), signals, Span(last, 60.0, 90.0))
+    (off,) = [j for j in found if j.rule.code == "PFX02"]
+    assert off.outcome == "fired"
+    assert off.since is not None
+    assert off.since < last - 30.0
+
+
+def test_a_refused_query_is_unknown_with_the_servers_reason() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "few_slots"))
+    signals = remote(window, last, Server(window, refuses="kvitals_kv_usage_ratio"))
+    span = Span(last, 60.0, 90.0, cold=True)
+    found = judge_with_past(Judge(KNOWLEDGE, signals), signals, span)
+    (bound,) = [j for j in found if j.rule.code == "SCH01"]
+    assert bound.outcome == "unknown"
+    assert "the server could not tell: too many samples" in bound.reason
+
+
+def test_the_distance_of_samples_is_measured_and_the_window_follows() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "working_set"))
+    found = survey(Server(window), last)  # type: ignore[arg-type]
+    assert found.agents
+    assert found.interval <= 5.0
+    assert found.span.fast == 60.0
+    with pytest.raises(ServerError, match="too few samples"):
+        survey(Server(window), last, 2.0)  # type: ignore[arg-type]
+    with pytest.raises(ServerError, match="nothing was scraped"):
+        survey(Server(window), last + 86400.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "narrow"),
+    [
+        ("sum by (engine) (rate(a[5m]))", True),
+        ("sum by (engine) (a) / on (engine) sum by (engine, le) (b)", True),
+        ("sum by (pool) (a)", False),
+        ("sum without (engine) (a)", False),
+        ("a * on (node) group_left () b", False),
+        ("scalar(a) * b", False),
+    ],
+)
+def test_a_query_is_narrowed_only_where_engines_stay_apart(text: str, narrow: bool) -> None:
+    matcher = 'engine=~"10\\\\.0\\\\.0\\\\.1\\\\:8000\\\\/0"'
+    assert (matcher in str(focused(parse(text), ["10.0.0.1:8000/0"]))) is narrow
+
+
+class _Many:
+    """One engine's series as those of many."""
+
+    def __init__(self, window: Window, times: int) -> None:
+        self._window, self._times = window, times
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        own = [m for m in matchers if m.name != "engine"]
+        asked = [m for m in matchers if m.name == "engine"]
+        found = []
+        for frame in self._window.select(own, start, end):
+            for n in range(self._times):
+                labels = [x.with_(engine=f"e{n}:1/0") if "engine" in x else x.with_(node=f"n{n}") for x in frame.labels]
+                if all(m.matches(labels[0]) for m in asked):
+                    found.append(Frame(frame.times, frame.values, labels))
+        return found
+
+
+def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
+    window, last = recorded(next(path for path in incidents() if path.stem == "caching_off"))
+    signals = remote(_Many(window, MAX_OF_A_RULE + 5), last)
+    judge = Judge(KNOWLEDGE, signals)
+    span = Span(last, 60.0, 90.0, cold=True)
+    document = triage(judge, judge_with_past(judge, signals, span), span, Source("prometheus", "test"))
+    off = [cause for cause in document.causes if cause.code == "PFX02"]
+    assert len(off) == MAX_OF_A_RULE + 5
+    assert sum(bool(cause.evidence) for cause in off) == MAX_OF_A_RULE
+    assert all(cause.conclusion for cause in off)
+    assert document.coverage.unknown == len(document.unknown) + document.coverage.unknown_not_listed
+    assert document.coverage.unknown_not_listed > 0
