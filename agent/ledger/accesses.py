@@ -28,10 +28,10 @@ REPORTED_SECONDS = 5.0
 FIRST_PACE = 30.0
 """Seconds between two blocks of one request that decodes, at most, before any were seen."""
 
-EARLY, LATE = 0.3, 2.0
+EARLY, LATE = 0.5, 2.5
 """A block that a request fills by decoding comes so many times the usual pace after the one before."""
 
-PACES = 64
+PACES = 16
 """Times between two blocks behind each other that the usual pace is the median of."""
 
 FULL = 0.75

@@ -38,8 +38,8 @@ class Room:
         self.left = limit
 
 
-MAX_ORIGINS = 16
-"""Of a step: those with most blocks. A step of an engine has few requests that store anything."""
+MAX_ORIGINS = 8
+"""Of what a step pushed out: those with most blocks, for whom the others count."""
 
 
 class Step:
@@ -49,10 +49,11 @@ class Step:
     origin, and all others the one that stored them.
     """
 
-    __slots__ = ("at", "stores")
+    __slots__ = ("_shares", "at", "stores")
 
     def __init__(self, at: float) -> None:
         self.at = at
+        self._shares: list[tuple[Party, float]] | None = None
         self.stores: dict[tuple[Party, Party], float] = {}  # who stored them, their origin -> blocks
 
     def store(self, party: Party, blocks: float) -> None:
@@ -61,15 +62,24 @@ class Step:
 
     def store_again(self, party: Party, removed: Step, blocks: int) -> None:
         """A party stored blocks again that an earlier step had removed."""
-        origins = list(removed.stores.items())
-        if not origins:
+        shares = removed._shares
+        if shares is None:
+            shares = removed._origins()
+            if removed is not self:  # else it is not over
+                removed._shares = shares
+        for origin, share in shares:
+            self._add(party, origin, blocks * share)
+        if not shares:
             self.store(party, blocks)
-            return
-        if len(origins) > MAX_ORIGINS:
-            origins = sorted(origins, key=lambda entry: -entry[1])[:MAX_ORIGINS]
-        of_all = sum(stored for _, stored in origins)
-        for (_, origin), stored in origins:
-            self._add(party, origin, blocks * stored / of_all)
+
+    def _origins(self) -> list[tuple[Party, float]]:
+        """The origins of what was stored and their shares of it."""
+        origins: dict[Party, float] = {}
+        for (_, origin), stored in self.stores.items():
+            origins[origin] = origins.get(origin, 0.0) + stored
+        most = sorted(origins.items(), key=lambda entry: -entry[1])[:MAX_ORIGINS]
+        of_all = sum(stored for _, stored in most)
+        return [(origin, stored / of_all) for origin, stored in most]
 
     def _add(self, party: Party, origin: Party, blocks: float) -> None:
         self.stores[party, origin] = self.stores.get((party, origin), 0.0) + blocks

@@ -26,6 +26,7 @@ from ui.ledger import of_recording
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ["healthy", "thrash"]
+SPANS = "healthy_otlp"  # neither sessions nor tenants, and no cached tokens: only the engine's spans
 
 Asked = dict[str, Any]
 
@@ -113,6 +114,13 @@ def test_without_records_and_sessions_the_look_ups_are_the_same(name: str) -> No
         for one in asked(name).values()
     )
     assert (there & were).total() / were.total() >= 0.99
+
+
+def test_spans_alone_tell_which_look_up_is_whose() -> None:
+    _, looks = replayed(SPANS, records=True, sessions=True)
+    requests, by = asked(SPANS), {look.request: look for look in looks}
+    right = sum(by[key].chain == request["blocks"] for key, request in requests.items() if key in by)
+    assert right / len(requests) >= 0.99
 
 
 def test_a_cache_with_room_wants_nothing_again() -> None:
