@@ -111,12 +111,16 @@ def _resident(one: Recorded, *, exact: bool) -> list[Check]:
     done = [row for row in one.requests if row["ok"]]
     hits = {row["id"]: row["cached_tokens"] / block for row in done}
     same = sum(truth[name].low == truth[name].high == count for name, count in hits.items())
-    within = sum(truth[name].low <= count <= truth[name].high for name, count in hits.items())
-    right = same if exact else within
+    right, said = same, f"{same} of {len(done)} as at their first store"
+    if not exact:
+        (events,) = batches(one.capture).values()
+        spans = scheduled(events, one.requests, block, by_store=False)
+        right = sum(spans[name].low <= count <= spans[name].high for name, count in hits.items())
+        fixed = sum(span.low == span.high for span in spans.values())
+        said += f", {right} as before their first token ({fixed} had but one number of blocks there all that time)"
     usage = sum(row["cached_tokens"] for row in done)
     counter, preempted = one.gained("hit_tokens"), one.gained("preemptions")
     resident = sum(truth[name].low for name in hits) * block
-    said = f"{same} of {len(done)} the same" + ("" if exact else f", {within} within what was there in that time")
     return [
         Check(f"{one.name}: resident", right >= ENOUGH * len(done) > 0, said),
         Check(

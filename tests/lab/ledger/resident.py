@@ -79,33 +79,35 @@ class Residency:
             copies.append(max((copies[-1] if copies else 0) + by, 0) if by else 0)
 
 
-def scheduled(batches: Sequence[Batch], requests: Sequence[Row], block: int) -> dict[str, Scheduled]:
+def scheduled(
+    batches: Sequence[Batch], requests: Sequence[Row], block: int, *, by_store: bool = True
+) -> dict[str, Scheduled]:
     """The look-up of each request that ended well, by its id. block: tokens of one. The last token of a prompt is
-    always computed, so the block that ends with it is never found."""
+    always computed, so the block that ends with it is never found. by_store: the engine stores at the look-up; without,
+    a request was looked up at some time between when it was sent and its first token."""
     residency = Residency(batches)
     own = own_blocks(requests)
-    owners = {block: name for name, block in own.items()}
+    owned = set(own.values())
     stores: dict[int, list[_Store]] = {}  # own block -> its stores
     behind: dict[int, list[_Store]] = {}  # block -> the stores that end with it
     for store in residency.stores:
         behind.setdefault(store.event.hashes[-1], []).append(store)
-        for one in store.event.hashes:
-            if one in owners:
-                stores.setdefault(one, []).append(store)
+        for one in owned.intersection(store.event.hashes):
+            stores.setdefault(one, []).append(store)
+    done = [row for row in requests if row["ok"]]
+    its = {row["id"]: _its_own(stores.get(own.get(row["id"], 0), ()), row) for row in done if by_store}
+    taken = {store.number for store in its.values() if store is not None}
     found = {}
-    for row in requests:
-        if not row["ok"]:
-            continue
+    for row in done:
         chain = row["blocks"][: max(row["prompt_tokens"] - 1, 0) // block]
-        name = row["id"]
-        its = [one for one in stores.get(own.get(name, 0), ()) if one.at >= row["sent"] - CLOCKS_S]
-        if its:
-            first = _first(its[0], row, behind, {one for one in owners if owners[one] != name})
+        mine = its.get(row["id"])
+        if mine is not None:
+            first = _first(mine, row, behind, taken)
             held = residency.leading(chain, first.number)
-            found[name] = Scheduled(first.at, held, held, seen=True)
+            found[row["id"]] = Scheduled(first.at, held, held, seen=True)
         else:
             held_then = [residency.leading(chain, number) for number in _moments(residency, row)]
-            found[name] = Scheduled(row["sent"], min(held_then), max(held_then), seen=False)
+            found[row["id"]] = Scheduled(row["sent"], min(held_then), max(held_then), seen=False)
     return found
 
 
@@ -122,8 +124,13 @@ def own_blocks(requests: Sequence[Row]) -> dict[str, int]:
     return own
 
 
-def _first(store: _Store, row: Row, behind: dict[int, list[_Store]], others: set[int]) -> _Store:
-    """The first store of the request that made this one."""
+def _its_own(stores: Sequence[_Store], row: Row) -> _Store | None:
+    """The store of a request that holds its own block."""
+    return next((one for one in stores if one.at >= row["sent"] - CLOCKS_S), None)
+
+
+def _first(store: _Store, row: Row, behind: dict[int, list[_Store]], taken: set[int]) -> _Store:
+    """The first store of the request that made this one. taken: those that are other requests'."""
     chain = set(row["blocks"])
     while store.event.parent is not None:
         before = [
@@ -132,7 +139,7 @@ def _first(store: _Store, row: Row, behind: dict[int, list[_Store]], others: set
             if 0 < store.batch - one.batch <= CHUNK_STEPS
             and one.at >= row["sent"] - CLOCKS_S
             and chain.issuperset(one.event.hashes)
-            and others.isdisjoint(one.event.hashes)
+            and one.number not in taken
         ]
         if not before:
             break
