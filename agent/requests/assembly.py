@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.phases import Waited, account, of_one_engine
@@ -18,7 +18,8 @@ SIDES = ("prefill", "decode")
 MAX_SPANS = 8
 """Of a record."""
 
-COUNTS = ("prompt_tokens", "cached_tokens", "external_tokens", "output_tokens")
+SOURCED = ("e2e", "ttft", "tenant", "itl", "prompt_tokens", "cached_tokens", "external_tokens", "output_tokens")
+"""Fields of which a record tells who said them."""
 
 KINDS = ("request", "response", "room", "remote")
 
@@ -44,6 +45,7 @@ class Assembly:
         self._waited = waited
         # Records share what is the same in many of them.
         self._sources: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        self._plain_sources: dict[tuple[str, ...], dict[str, str]] = {}
         self._unified: dict[str, dict[str, str]] = {}
         self._systems: dict[tuple[str, str], tuple[str, ...]] = {}
 
@@ -80,56 +82,65 @@ class Assembly:
         self, head: RequestPart, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]
     ) -> RequestRecord | None:
         """Of an engine's part and the one nearest to the client, which may be the same."""
-        said = head.observer
-        sources: list[tuple[str, str]] = [("e2e", said)]
-        told: dict[str, Any] = {}  # what is not told is not passed either, which is most of the fields
-        ttft = known(head.ttft)
-        if ttft is None:
-            ttft = known(engine.ttft)
-            sources.append(("ttft", "engine"))
-        else:
-            sources.append(("ttft", said))
+        said: str = head.observer
+        itl_said = said
+        ttft, itl = known(head.ttft), known(head.itl)
+        if itl is None:
+            tokens = engine.output_tokens
+            if known(engine.itl) is not None or not tokens:
+                return None
+            itl_said = BY_TOKENS if tokens > 1 else ""
+            itl = engine.phases["decode"] / (tokens - 1) if tokens > 1 else None
+        prompt, prompt_said = _count(said, head.prompt_tokens, engine.prompt_tokens)
+        cached, cached_said = _count(said, head.cached_tokens, engine.cached_tokens)
+        external, external_said = _count(said, head.external_tokens, engine.external_tokens)
+        output, output_said = _count(said, head.output_tokens, engine.output_tokens)
         tenant = head.tenant or engine.tenant
-        if tenant:
-            sources.append(("tenant", said if head.tenant else "engine"))
-            told["tenant"] = tenant
-        if head.itl is not None and (itl := known(head.itl)) is not None:
-            sources.append(("itl", said))
-            told["itl"] = itl
-        elif known(engine.itl) is not None or not engine.output_tokens:
-            return None
-        elif engine.output_tokens > 1:
-            sources.append(("itl", BY_TOKENS))
-            told["itl"] = engine.phases["decode"] / (engine.output_tokens - 1)
-        for name in COUNTS:
-            outer, inner = getattr(head, name), getattr(engine, name)
-            if outer is not None:
-                told[name] = outer
-                sources.append((name, said if inner is None or inner == outer else f"{said}; engine says {inner}"))
-            elif inner is not None:
-                told[name] = inner
-                sources.append((name, "engine"))
-        _tell_rest(head, engine, told)
-        label = self._engines.label(engine.engine) or self._engines.label(head.engine) or engine.engine or head.engine
+        who = (
+            said,
+            said if ttft is not None else "engine",
+            (said if head.tenant else "engine") if tenant else "",
+            itl_said,
+            prompt_said,
+            cached_said,
+            external_said,
+            output_said,
+        )
+        status, name = head.status, head.engine
+        label = self._engines.label(engine.engine) or self._engines.label(name) or engine.engine or name
         trace = head.ids[0][6:]
         if head is not engine:
             spans = _spans(trace, (head, engine))
         else:
             spans = (SpanRef("engine", head.span, "", head.parent),) if head.span else ()
-        return RequestRecord(
-            id=head.ids[1][8:],
-            trace=trace,
-            start=head.start or 0.0,
-            end=head.end or 0.0,
-            complete=True,
-            engines=self._one_engine(label),
-            phases=phases,
-            ttft=ttft,
-            e2e=e2e,
-            observers=self._observers(head.system, engine.system),
-            spans=spans,
-            sources=self._shared(sources),
-            **told,
+        return RequestRecord(  # by place, since more than 15 names make Python slow
+            head.ids[1][8:],
+            head.start or 0.0,
+            head.end or 0.0,
+            True,
+            trace,
+            self._one_engine(label),
+            tenant,
+            head.session or engine.session,
+            engine.model or head.model,
+            head.lora or engine.lora,
+            phases,
+            ttft if ttft is not None else known(engine.ttft),
+            e2e,
+            itl,
+            _seconds(head.itl_max, engine.itl_max),
+            _seconds(head.itl_p99, engine.itl_p99),
+            prompt,
+            cached,
+            external,
+            output,
+            status if status is not None else engine.status,
+            head.finish or engine.finish,
+            head.error or engine.error,
+            head.aborted or engine.aborted,
+            self._observers(head.system, engine.system),
+            spans,
+            self._shared_plain(who),
         )
 
     def _one_engine(self, label: str) -> dict[str, str]:
@@ -209,6 +220,16 @@ class Assembly:
                 found["unified"] = self._engines.label(named[-1]) or named[-1]
         return {role: label for role, label in found.items() if label}
 
+    def _shared_plain(self, who: tuple[str, ...]) -> dict[str, str]:
+        """Of a plain request, by who told each of SOURCED."""
+        found = self._plain_sources.get(who)
+        if found is None:
+            if len(self._plain_sources) >= MAX_SOURCES:
+                self._plain_sources.clear()
+            told = [(name, said) for name, said in zip(SOURCED, who, strict=True) if said]
+            found = self._plain_sources[who] = self._shared(told)
+        return found
+
     def _shared(self, sources: list[tuple[str, str]]) -> dict[str, str]:
         key = tuple(sources)
         found = self._sources.get(key)
@@ -247,27 +268,11 @@ class _First:
         return None
 
 
-def _tell_rest(head: RequestPart, engine: RequestPart, told: dict[str, Any]) -> None:
-    """What is told, of a plain request, by the one nearest to the client or else by the engine; the model the other way
-    round."""
-    if model := engine.model or head.model:
-        told["model"] = model
-    if session := head.session or engine.session:
-        told["session"] = session
-    if lora := head.lora or engine.lora:
-        told["lora"] = lora
-    if finish := head.finish or engine.finish:
-        told["finish"] = finish
-    if error := head.error or engine.error:
-        told["error"] = error
-    if head.aborted or engine.aborted:
-        told["aborted"] = True
-    if (status := head.status if head.status is not None else engine.status) is not None:
-        told["status"] = status
-    if (longest := _seconds(head.itl_max, engine.itl_max)) is not None:
-        told["itl_max"] = longest
-    if (long := _seconds(head.itl_p99, engine.itl_p99)) is not None:
-        told["itl_p99"] = long
+def _count(said: str, outer: int | None, engine: int | None) -> tuple[int | None, str]:
+    """A count that an observer `said`, else the engine; and who that was, and who says otherwise."""
+    if outer is None:
+        return engine, "engine" if engine is not None else ""
+    return outer, said if engine is None or engine == outer else f"{said}; engine says {engine}"
 
 
 def _seconds(outer: float | None, engine: float | None) -> float | None:

@@ -25,7 +25,7 @@ MAX_IDS = 16
 MAX_TIME = 1e11  # seconds since the epoch
 
 
-class RequestPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RequestPart(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One observation of one request by one observer. Without cycles, so the collector need not look at it."""
 
     observer: Observer

@@ -44,14 +44,14 @@ class SpanRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     parent: str = ""  # the span around it
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A request as a whole. Times are seconds since the epoch; None is unknown, never 0."""
 
     id: str  # its request id, else what else it is called; a client may use one twice
-    trace: str = ""  # W3C trace id
     start: float  # by the clock of the outermost observer, as far as any was told
     end: float
     complete: bool  # nothing that belongs to it is missing, as far as can be told
+    trace: str = ""  # W3C trace id
     engines: dict[str, str] = {}  # role (prefill, decode, unified) -> engine label
     tenant: str = ""  # its pseudonym; empty: unknown
     session: str = ""
