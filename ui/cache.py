@@ -43,8 +43,13 @@ class Known:
 
 def of_recording(path: Path) -> Known:
     """Replay a recording. Raises CaptureError, ConfigError."""
-    node = Node(Config())
-    last = 0.0
+    return _known(*replayed(path))
+
+
+def replayed(path: Path) -> tuple[LedgerSide | None, Sequence[str]]:
+    """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Raises
+    CaptureError, ConfigError."""
+    node, last = Node(Config()), 0.0
     with CaptureReader.open(path) as reader:
         node.expect(reader.header.meta)
         for record in reader:
@@ -54,7 +59,7 @@ def of_recording(path: Path) -> Known:
     node.requests.flush()
     if node.ledger is not None:
         node.ledger.flush(last)
-    return _known(node.ledger, notes)
+    return node.ledger, notes
 
 
 async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known:

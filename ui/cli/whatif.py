@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from kvcache.routing import ROUTINGS
 from kvcache.sampling import SampleError
 from kvcache.whatif import Plan, Row, what_if
 from ui.cli.common import UsageError, parse_duration, status_console
-from ui.ledger import LedgerError, of_recording
+from ui.ledger import LedgerError, of_agent, of_recording
 
 MAX_ROWS = 1000
 MAX_BLOCKS = 10**12
@@ -81,6 +82,7 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that replays accesses."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--capture", type=Path, metavar="FILE", help="a recording (.kvcap) of engines with KV events")
+    source.add_argument("--agent", metavar="URL", help="a running agent that hears KV events (http://127.0.0.1:9477)")
     source.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
     parser.add_argument(
         "--block-size", type=int, default=BLOCK_SIZE, metavar="TOKENS", help=f"of the trace's ids ({BLOCK_SIZE})"
@@ -96,8 +98,8 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
 
 def subject(args: argparse.Namespace) -> Subject:
     """What the options name. Raises UsageError, CaptureError."""
-    if args.capture is not None:
-        of = _of_capture(args.capture)
+    if args.trace is None:
+        of = _of_ledger(args)
     else:
         try:
             of = Subject(read(args.trace, args.block_size), str(args.trace), None)
@@ -108,17 +110,13 @@ def subject(args: argparse.Namespace) -> Subject:
     return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
 
 
-def _of_capture(path: Path) -> Subject:
-    """The look-ups of a recording, and the blocks of its largest engine."""
+def _of_ledger(args: argparse.Namespace) -> Subject:
+    """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
     try:
-        ledger = of_recording(path)
+        known = of_recording(args.capture) if args.capture is not None else asyncio.run(of_agent(args.agent))
     except (LedgerError, ConfigError) as error:
         raise UsageError(str(error)) from error
-    accesses = ledger.accesses()
-    if accesses is None or not len(accesses):
-        raise UsageError(f"{path}: its KV events tell of no look-up; record for longer, or while requests come")
-    pools = [watched.ledger.pool for watched in ledger.engines.values() if watched.ledger.pool]
-    return Subject(accesses, str(path), max(pools, default=None))
+    return Subject(known.accesses, str(args.capture or args.agent), known.pool)
 
 
 def do(args: argparse.Namespace) -> int:
