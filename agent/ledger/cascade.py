@@ -14,6 +14,7 @@ from typing import Any
 from agent.counter_rows import Key
 from agent.ledger.blame import UNATTRIBUTED, Blame
 from agent.ledger.cascade_facts import EnginePace, Pace
+from agent.ledger.cascade_turns import Turns
 from agent.ledger.engine import Look
 from agent.ledger.event import GPU
 from agent.ledger.watched import Watched
@@ -123,6 +124,7 @@ class EngineCascades:
         self.detector = Detector()
         self.told: deque[Told] = deque(maxlen=MAX_CASCADES)
         self.count = 0
+        self.turns = Turns()
         self.knows = True  # whether the ledger knows enough to say that there is none
         self._engine = engine
         self._pace = EnginePace(window, engine)
@@ -143,6 +145,7 @@ class EngineCascades:
 
     def look(self, look: Look) -> None:
         """A look-up that is settled."""
+        self.turns.look(look)
         missed = (look.blocks - look.hits) * look.tokens
         if missed > 0:
             stores = self._stores.setdefault(int(look.at), {})
@@ -168,6 +171,8 @@ class EngineCascades:
             if ended is None or t - ended < FILL_SECONDS:
                 told.blame.settle(t)
         last = self._last
+        if last is not None and now.cleared > last.cleared:
+            self.turns.forget()
         if last is None:
             self._last = now
             return
@@ -367,6 +372,8 @@ class Cascades:
         """Add the series of this moment."""
         for name, engine in self._engines.items():
             counts["kvitals_cascades_total", (("engine", name),)] = float(engine.count)
+            for family, labels, value in engine.turns.counts():
+                counts[family, (("engine", name), *labels)] = value
             for family, labels, value in engine.gauges(t):
                 gauges[family, (("engine", name), *labels)] = value
 
