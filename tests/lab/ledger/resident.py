@@ -84,7 +84,7 @@ def scheduled(
 ) -> dict[str, Scheduled]:
     """The look-up of each request that ended well, by its id. block: tokens of one. The last token of a prompt is
     always computed, so the block that ends with it is never found. by_store: the engine stores at the look-up; without,
-    a request was looked up at some time between when it was sent and its first token."""
+    a request was looked up at some time between when it was sent and its own store."""
     residency = Residency(batches)
     own = own_blocks(requests)
     owned = set(own.values())
@@ -95,18 +95,18 @@ def scheduled(
         for one in owned.intersection(store.event.hashes):
             stores.setdefault(one, []).append(store)
     done = [row for row in requests if row["ok"]]
-    its = {row["id"]: _its_own(stores.get(own.get(row["id"], 0), ()), row) for row in done if by_store}
+    its = {row["id"]: _its_own(stores.get(own.get(row["id"], 0), ()), row) for row in done}
     taken = {store.number for store in its.values() if store is not None}
     found = {}
     for row in done:
         chain = row["blocks"][: max(row["prompt_tokens"] - 1, 0) // block]
         mine = its.get(row["id"])
-        if mine is not None:
+        if mine is not None and by_store:
             first = _first(mine, row, behind, taken)
             held = residency.leading(chain, first.number)
             found[row["id"]] = Scheduled(first.at, held, held, seen=True)
         else:
-            held_then = [residency.leading(chain, number) for number in _moments(residency, row)]
+            held_then = [residency.leading(chain, number) for number in _moments(residency, row, mine)]
             found[row["id"]] = Scheduled(row["sent"], min(held_then), max(held_then), seen=False)
     return found
 
@@ -147,10 +147,12 @@ def _first(store: _Store, row: Row, behind: dict[int, list[_Store]], taken: set[
     return store
 
 
-def _moments(residency: Residency, row: Row) -> list[int]:
-    """The numbers of events before which a request may have been looked up: when it was sent, to its first token."""
+def _moments(residency: Residency, row: Row, own: _Store | None) -> list[int]:
+    """The numbers of events before which a request may have been looked up: when it was sent, to its own store, or else
+    to its first token."""
     first = bisect_left(residency.begins, (row["sent"] - CLOCKS_S, 0))
     last = bisect_left(residency.begins, ((row["first"] or row["ended"]) + CLOCKS_S, 0))
     begins = [number for _, number in residency.begins]
     end = begins[-1] + 1_000_000 if begins else 0  # behind everything
-    return [*begins[first:last], begins[last] if last < len(begins) else end]
+    found = [*begins[first:last], begins[last] if last < len(begins) else end]
+    return found if own is None else [*(number for number in found if number < own.number), own.number]

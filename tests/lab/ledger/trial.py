@@ -155,8 +155,8 @@ def judged(change: str, seed: int, out: Path, before: Measured, after: Measured)
 
 
 def hit_rate(accesses: Accesses, setup: Setup) -> float:
-    """What-if's, of all prompt tokens. To which engine a session sticks is a matter of a hash: with the few sessions that
-    there are here one hash differs from another by a point, so several are tried and the mean is taken."""
+    """What-if's, of all prompt tokens. To which engine a session sticks is a matter of a hash: with the few sessions
+    that there are here one hash differs from another by a point, so several are tried and the mean is taken."""
     seeds = HASHES if setup.routing == "sticky" else 1
     plans = [Plan((setup.blocks,), setup.nodes, (setup.routing,), seed=seed) for seed in range(seeds)]
     return sum(what_if(accesses, plan)[0].token_hit_rate for plan in plans) / seeds
