@@ -59,7 +59,7 @@ class Histogram:
     __slots__ = ("bounds", "counts", "last", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
+        self.bounds = tuple(map(float, bounds))  # which are compared in half the time that whole numbers take
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.last: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)
@@ -127,14 +127,17 @@ class _Tenant:
             counts = self.counts[engine] = _Counts()
         counts.add(record, outcome)
         trace, end = record.trace, record.end
-        if record.ttft is not None:
-            self.ttft.observe(record.ttft, trace, end)
-        if record.itl is not None:
-            self.itl.observe(record.itl, trace, end)
-        if record.e2e is not None:
-            self.e2e.observe(record.e2e, trace, end)
+        if (ttft := record.ttft) is not None:
+            self.ttft.observe(ttft, trace, end)
+        if (itl := record.itl) is not None:
+            self.itl.observe(itl, trace, end)
+        if (e2e := record.e2e) is not None:
+            self.e2e.observe(e2e, trace, end)
         if queue is not None:
             self.queue.observe(queue, trace, end)
+        self.recent += 1.0
+        if end > self.last:
+            self.last = end
 
     def histograms(self) -> Iterable[tuple[str, Histogram]]:
         yield "kvitals_tenant_ttft_seconds", self.ttft
@@ -185,14 +188,12 @@ class Families:
 
     def add(self, record: RequestRecord) -> None:
         """Count one request."""
-        engine = self._engine_name(record.engines.get("unified") or record.engines.get("decode") or "")
+        engines = record.engines
+        engine = self._engine_name(engines.get("unified") or engines.get("decode") or "")
         outcome = record.outcome
         queue = self._add_engines(record, engine, outcome)
         tenant = self._place(record.tenant)
-        held = self._tenants[tenant]
-        held.recent += 1.0
-        held.last = max(held.last, record.end)
-        held.add(record, engine, outcome, queue)
+        self._tenants[tenant].add(record, engine, outcome, queue)
         self._dirty_tenants.add(tenant)
         state = "complete" if record.complete else "incomplete"
         self._stitched[state] = self._stitched.get(state, 0.0) + 1.0
@@ -247,30 +248,32 @@ class Families:
     def _add_engines(self, record: RequestRecord, engine: str, outcome: str) -> float | None:
         """Count it by engine. Returns its queue time."""
         for role, label in record.engines.items():
-            seen = self._seen(self._engine_name(label))
+            seen = self._seen(engine if label == engine else self._engine_name(label))
             counts = seen.counts.get(role)
             if counts is None:
                 counts = seen.counts[role] = _Counts()
             counts.add(record, outcome)
         if not engine:
             return record.seconds("queue")
-        phases, queue = self._seen(engine).phases, None
+        phases, trace, end, queue = self._seen(engine).phases, record.trace, record.end, None
         for phase in record.phases:
             name, seconds = phase.name, phase.seconds
             if seconds is None:
                 continue
             if name == "queue":
                 queue = seconds
-            if name not in phases:
-                phases[name] = Histogram(PHASE)
-            phases[name].observe(seconds, record.trace, record.end)
+            histogram = phases.get(name)
+            if histogram is None:
+                histogram = phases[name] = Histogram(PHASE)
+            histogram.observe(seconds, trace, end)
         return queue
 
     def _seen(self, name: str) -> _Engine:
-        if name not in self._engines:
-            self._engines[name] = _Engine()
+        seen = self._engines.get(name)
+        if seen is None:
+            seen = self._engines[name] = _Engine()
         self._dirty_engines.add(name)
-        return self._engines[name]
+        return seen
 
     def _place(self, tenant: str) -> str:
         """Under which name a tenant is counted."""

@@ -78,16 +78,16 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def outcome(self) -> Outcome:
         """How it ended."""
-        if self.aborted or self.finish == "abort":
+        status, finish, error = self.status or 0, self.finish, self.error
+        if self.aborted or finish == "abort":
             return "aborted"
-        if self.status in REFUSED:
+        if status < 400 and not error:
+            return "error" if finish == "error" else "success"
+        if status in REFUSED:
             return "refused"
-        if self.status == TOO_LARGE or self.error.rpartition(".")[2] in TOO_LONG:
+        if status == TOO_LARGE or error.rpartition(".")[2] in TOO_LONG:
             return "too_long"
-        if self.status is not None and 400 <= self.status < 500:
-            return "invalid"
-        failed = self.error or self.finish == "error" or (self.status is not None and self.status >= 500)
-        return "error" if failed else "success"
+        return "invalid" if 400 <= status < 500 else "error"
 
     def seconds(self, phase: str) -> float | None:
         """How long a phase took; None where it is unknown or was none."""
