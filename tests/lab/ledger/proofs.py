@@ -82,7 +82,7 @@ def cascade(out: Path, kvitals: Sequence[str]) -> list[Check]:
 def whatif(out: Path, kvitals: Sequence[str]) -> list[Check]:
     """Predicted hit rates beside those of engines that were changed so."""
     out.mkdir(parents=True, exist_ok=True)
-    return [_tried(asyncio.run(tried(change, seed, out, kvitals))) for change in CHANGES for seed in SEEDS]
+    return [_tried(tried(change, seed, out, kvitals)) for change in CHANGES for seed in SEEDS]
 
 
 PROOFS: dict[str, Callable[[Path, Sequence[str]], list[Check]]] = {

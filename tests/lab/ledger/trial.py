@@ -22,6 +22,7 @@ from kvcache.whatif import Plan, what_if
 
 from ..engines import FlagValue
 from ..metrics import scrape, total
+from ..paths import LabError
 from ..ports import Port
 from ..requests.rig import Stand, load_average, rig
 from ..traffic import Tenant
@@ -97,7 +98,7 @@ class Tried:
         return abs(self.off) <= LIMIT
 
 
-async def run(setup: Setup, seed: int, out: Path, kvitals: Sequence[str]) -> Measured:
+async def run(setup: Setup, seed: int, out: Path, kvitals: Sequence[str]) -> None:
     """Run a configuration; leaves SETUP-SEED.kvcap and SETUP-SEED.calls.json."""
     capture = out / f"{setup.name}-{seed}.kvcap"
     capture.unlink(missing_ok=True)
@@ -115,42 +116,43 @@ async def run(setup: Setup, seed: int, out: Path, kvitals: Sequence[str]) -> Mea
             counted = [await scrape(built.session, server.url) for server in built.engines]
             await asyncio.sleep(SETTLE_S)
     calls = [call for call in driver.calls if call.ok]
-    hits = sum(call.cached_tokens or 0 for call in calls)
     kept: dict[str, Any] = {
         "requests": _rows(calls),
         "engine_hit_tokens": sum(total(page, COUNTERS["hit_tokens"]) for page in counted),
-        "hit_tokens": hits,
         "load": load,
     }
-    (out / f"{setup.name}-{seed}.calls.json").write_text(json.dumps(kept, separators=(",", ":")))
-    return Measured(hits / sum(call.prompt_tokens or 0 for call in calls), len(calls), load)
+    _calls(setup, seed, out).write_text(json.dumps(kept, separators=(",", ":")))
 
 
-async def tried(change: str, seed: int, out: Path, kvitals: Sequence[str]) -> Tried:
-    """Record, predict, make the change and measure."""
+def measured(setup: Setup, seed: int, out: Path) -> Measured:
+    """What came of a run. Raises LabError where answers and the engines' counters tell different hits."""
+    kept = json.loads(_calls(setup, seed, out).read_text())
+    hits = sum(cached for _, _, _, cached, _ in kept["requests"])
+    if hits != kept["engine_hit_tokens"]:
+        raise LabError(f"{setup.name}, seed {seed}: answers tell {hits} hits, engines {kept['engine_hit_tokens']}")
+    return Measured(hits / sum(tokens for _, _, tokens, _, _ in kept["requests"]), len(kept["requests"]), kept["load"])
+
+
+def tried(change: str, seed: int, out: Path, kvitals: Sequence[str]) -> Tried:
+    """Record, predict, make the change and measure. Runs that lie in the folder are not made anew."""
     old, new = CHANGES[change]
-    before = await run(old, seed, out, kvitals)
-    after = await run(new, seed, out, kvitals)
-    return judged(change, seed, out, before, after)
-
-
-def judged(change: str, seed: int, out: Path, before: Measured, after: Measured) -> Tried:
-    """The prediction from what lies in a folder."""
-    old, new = CHANGES[change]
+    for setup in (old, new):
+        if not _calls(setup, seed, out).exists():
+            asyncio.run(run(setup, seed, out, kvitals))
     capture = out / f"{old.name}-{seed}.kvcap"
     accesses = replayed(capture).ledger.accesses()
     if accesses is None:
-        raise ValueError(f"{capture} has no look-ups")
-    sent = driven(json.loads((out / f"{old.name}-{seed}.calls.json").read_text())["requests"])
+        raise LabError(f"{capture} has no look-ups")
+    sent = driven(json.loads(_calls(old, seed, out).read_text())["requests"])
     return Tried(
         change=change,
         seed=seed,
-        before=before,
+        before=measured(old, seed, out),
         modelled=hit_rate(accesses, old),
         predicted=hit_rate(accesses, new),
         from_truth=hit_rate(sent, new),
         observed=accesses.observed,
-        after=after,
+        after=measured(new, seed, out),
     )
 
 
@@ -170,6 +172,10 @@ def driven(rows: Sequence[Sequence[Any]]) -> Accesses:
         code = sessions.setdefault(session, len(sessions))
         builder.add(sent, tokens, chain, "trace", session=code, hit=cached // BLOCK)
     return builder.accesses(1.0)
+
+
+def _calls(setup: Setup, seed: int, out: Path) -> Path:
+    return out / f"{setup.name}-{seed}.calls.json"
 
 
 def _rows(calls: Sequence[Call]) -> list[list[Any]]:
@@ -194,9 +200,3 @@ def _publish(publish: Port, replay: Port) -> dict[str, FlagValue]:
         "topic": TOPIC,
     }
     return {"kv_events_config": json.dumps(config, separators=(",", ":"))}
-
-
-def all_tried(out: Path, kvitals: Sequence[str], seeds: Sequence[int]) -> list[Tried]:
-    """Every change with every seed."""
-    out.mkdir(parents=True, exist_ok=True)
-    return [asyncio.run(tried(change, seed, out, kvitals)) for seed in seeds for change in CHANGES]
