@@ -63,10 +63,13 @@ class Findings:
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
-        self._fired: dict[str, list[Judgement]] = {}  # by code
+        self._fired: dict[tuple[str, Labels], list[Judgement]] = {}  # by scope and entity
+        self._within: dict[tuple[str, Labels], list[Judgement]] = {}  # the same of all that the entity is made of
         for judgement in judgements:
             if judgement.outcome == "fired" and not self.superseded(judgement):
-                self._fired.setdefault(judgement.rule.code, []).append(judgement)
+                self._fired.setdefault((judgement.rule.scope, judgement.entity), []).append(judgement)
+                for place in judge.around(judgement, span.at).items():
+                    self._within.setdefault(place, []).append(judgement)
 
     def of_rule(self, judgements: Sequence[Judgement], proven: int) -> list[Finding]:
         """The findings of one rule; evidence and levers for so many of them, the others are like these."""
@@ -156,19 +159,15 @@ class Findings:
         title = self.entity(judgement.rule, judgement.entity).title
         return RuledOut(judgement.rule.code, judgement.rule.title, title, because)
 
-    def _could_explain(self, cause: Judgement, other: Judgement) -> bool:
-        """Whether a rule's being so explains what another says: it speaks of that, and of what that is part of."""
-        around = self._judge.around(other, self._span.at)
-        return other.rule.code in cause.rule.explains and around.get(cause.rule.scope) == cause.entity
-
     def _explained(self, cause: Judgement) -> list[Judgement]:
-        fired = (j for code in cause.rule.explains for j in self._fired.get(code, ()))
-        return [j for j in fired if self._could_explain(cause, j)]
+        """What the rule's being so explains: it speaks of that, on its entity or on what that is made of."""
+        within = self._within.get((cause.rule.scope, cause.entity), ())
+        return [j for code in cause.rule.explains for j in within if j.rule.code == code]
 
     def _explained_by(self, judgement: Judgement) -> list[str]:
-        return sorted(
-            code for code, fired in self._fired.items() if any(self._could_explain(j, judgement) for j in fired)
-        )
+        around = self._judge.around(judgement, self._span.at).items()
+        fired = (j for place in around for j in self._fired.get(place, ()))
+        return sorted({j.rule.code for j in fired if judgement.rule.code in j.rule.explains})
 
     def _value_of(self, judgement: Judgement) -> Callable[[str], str]:
         """Renders `{signal}` and `{$param}` for this judgement's entity."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -36,6 +36,7 @@ AROUND: dict[Scope, tuple[Scope, ...]] = {
 """Of which scopes a cause can explain what is seen of an entity: its own, and what the entity is part of."""
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
+_NOTHING = Labels()
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -86,6 +87,7 @@ class _Entities:
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
     _info: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # names of labels -> by entity
     _around: dict[tuple[Scope, Labels], dict[Scope, Labels]] = field(default_factory=dict)
+    _told: dict[Labels, Labels] = field(default_factory=dict)  # entity -> what is known of it
     _texts: dict[Labels, str] = field(default_factory=dict)
     _first: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # scope -> entity -> a target
 
@@ -102,10 +104,13 @@ class _Entities:
         return found
 
     def info(self, entity: Labels) -> Labels:
-        names = tuple(entity)
-        if names not in self._info:
-            self._info[names] = {labels.keep(names): labels for labels in self.infos}
-        return self._info[names].get(entity, Labels())
+        found = self._told.get(entity)
+        if found is None:
+            names = tuple(entity)
+            if names not in self._info:
+                self._info[names] = {labels.keep(names): labels for labels in self.infos}
+            found = self._told[entity] = self._info[names].get(entity, _NOTHING)
+        return found
 
     def around(self, scope: Scope, entity: Labels) -> dict[Scope, Labels]:
         """An entity and what it is part of, by scope. `up` tells an engine's pool, which its identity does not."""
@@ -356,9 +361,12 @@ class Judge:
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
 
 
+_named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are asked about for every entity
+
+
 def missing_signals(verdict: Verdict) -> list[str]:
     """The signals of the comparisons that could not be decided."""
-    names = [n for d in verdict.unknown for e in (d.comparison.left, d.comparison.right) for n in signal_names(e)]
+    names = [n for d in verdict.unknown for e in (d.comparison.left, d.comparison.right) for n in _named(e)]
     return list(dict.fromkeys(names))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -38,7 +41,7 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
 
     Raises ServerError where the server can not be asked, or has nothing to judge.
     """
-    with Prometheus(access) as server:
+    with Prometheus(access) as server, _without_collections():
         found = survey(server, at, window)
         signals = RemoteSignals(setup.knowledge, Served(server, _dialect(server, found, setup)), found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
@@ -48,6 +51,18 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         said = [f"the server warned: {warning}" for warning in server.warnings]
         return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A fleet is hundreds of thousands of small objects in no circles, and to look for circles takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:

@@ -95,7 +95,7 @@ class Access:
         return context
 
 
-class Found(msgspec.Struct, frozen=True):
+class Found(msgspec.Struct, frozen=True, gc=False):
     """A series of an answer. `value` is of an instant query, `values` of one over a range; times in seconds."""
 
     metric: dict[str, str]

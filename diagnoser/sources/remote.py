@@ -55,6 +55,7 @@ class RemoteSignals(Signals):
         self._definitions: dict[str, Expr] = {}
         self._full: dict[Expr, Expr] = {}
         self._focus: Sequence[str] = ()
+        self._entities: dict[Sequence[str], dict[Labels, Labels]] = {}  # scope -> labels of a row -> its entity
         self._answers: dict[tuple[Expr, float], Rows] = {}
         self._courses: dict[tuple[Expr, float, float], list[Series]] = {}
         self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
@@ -169,8 +170,9 @@ class RemoteSignals(Signals):
         expr, samples = self._asked_for[name]
         signal = self.knowledge.signals[name]
         scope = SCOPES[signal.scope]
-        counts = None if samples is None else _by_entity(rows.get(samples, []), scope)
-        return with_enough_samples(signal, _by_entity(rows.get(expr, []), scope), counts)
+        known = self._entities.setdefault(scope, {})
+        counts = None if samples is None else _by_entity(rows.get(samples, []), scope, known)
+        return with_enough_samples(signal, _by_entity(rows.get(expr, []), scope, known), counts)
 
 
 class Newest:
@@ -261,8 +263,15 @@ def _series(rows: Mapping[float, Rows]) -> list[Series]:
     return [Series(labels, times, values) for labels, (times, values) in sorted(columns, key=lambda s: str(s[0]))]
 
 
-def _by_entity(rows: Rows, scope: Sequence[str]) -> dict[Labels, float]:
-    return {labels.keep(scope): value for labels, value in rows}
+def _by_entity(rows: Rows, scope: Sequence[str], known: dict[Labels, Labels]) -> dict[Labels, float]:
+    """Values by entity. `known`: labels -> their entity; the same labels come with every signal."""
+    found = {}
+    for labels, value in rows:
+        entity = known.get(labels)
+        if entity is None:
+            entity = known[labels] = labels.keep(scope)
+        found[entity] = value
+    return found
 
 
 def _reads_the_server(expr: Expr) -> bool:

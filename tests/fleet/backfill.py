@@ -127,7 +127,7 @@ def _series(fleet: Fleet, engine: Engine) -> Iterator[tuple[dict[str, str], Floa
             values[before] = _values(usual, since)[before]
         if fault is not None:
             later = _values(fault, since)
-            if usual is not None and fault.cumulative:  # it counts on from where it was
+            if usual is not None and fault.cumulative and before.any():  # it counts on from where it was
                 later = later + _values(usual, since)[before][-1] - later[before][-1]
             values[~before] = later[~before]
         labels = (usual or fault or engine.usual.courses[0]).labels

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from diagnoser.sources.prometheus import Access
+from diagnoser.sources.prometheus import Access, ServerError
 from rules.finding import Triage
 from ui.cli.common import UsageError, parse_duration, parse_moment, setup, status_console
 from ui.fleet import judge_server
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def access(args: argparse.Namespace) -> Access:
     """How the server is reached, as the options have it. Raises UsageError."""
-    return Access(
+    found = Access(
         url=args.prometheus,
         bearer_file=args.prometheus_bearer,
         basic_file=args.prometheus_basic,
@@ -39,6 +39,11 @@ def access(args: argparse.Namespace) -> Access:
         key_file=args.prometheus_key,
         timeout=parse_duration(args.prometheus_timeout, "--prometheus-timeout"),
     )
+    try:
+        found.endpoint("query"), found.credentials(), found.tls()
+    except ServerError as error:
+        raise UsageError(str(error)) from error
+    return found
 
 
 def judge(args: argparse.Namespace) -> Triage:
