@@ -65,6 +65,7 @@ class _Open(Struct, eq=False, gc=False):
 
     parts: tuple[RequestPart, ...]
     keys: tuple[str, ...]  # ids and spans by which it is found
+    parents: tuple[str, ...]  # spans around its parts
     traces: tuple[str, ...]
     first: float
     last: float
@@ -157,7 +158,8 @@ class Stitcher:
             return
         if self._is_gone(part, trace, keys, own, parent):
             return
-        one = _Open((part,), tuple(keys), (trace,) if trace else (), self._now, self._now)
+        parents, traces = (parent,) if parent else (), (trace,) if trace else ()
+        one = _Open((part,), tuple(keys), parents, traces, self._now, self._now)
         self._active[one] = None
         for key in keys:
             by[key] = one
@@ -184,8 +186,10 @@ class Stitcher:
         one.keys += tuple(keys)
         for key in keys:
             by[key] = one
-        if parent and parent not in by:
-            self._list(self._waiting, parent, one)
+        if parent:
+            one.parents += (parent,)
+            if parent not in by:
+                self._list(self._waiting, parent, one)
         if trace:
             if trace not in one.traces:
                 one.traces = (*one.traces, trace)
@@ -203,6 +207,7 @@ class Stitcher:
             if other is not one:
                 one.parts += other.parts
                 one.keys += other.keys
+                one.parents += other.parents
                 one.traces = tuple(dict.fromkeys(one.traces + other.traces))
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
@@ -292,12 +297,12 @@ class Stitcher:
             if part.end is not None and part.end > end:
                 end = part.end
             outer |= part.observer in OUTER
-            if part.parent:
-                self._leave(self._waiting, _trace(part) + part.parent, one)
         gone = end, outer, one.traces
         for key in one.keys:
             by.pop(key, None)
             late[key] = gone
+        for parent in one.parents:
+            self._leave(self._waiting, parent, one)
         for trace in one.traces:
             self._leave(self._traces, trace, one)
 
@@ -373,13 +378,6 @@ def _why_gone(part: RequestPart, trace: str, gone: _Gone, is_own: bool) -> str:
     is_other = trace and traces and trace not in traces  # an id that is used again
     begins_later = part.start is not None and part.start > end
     return "late" if not is_other and not begins_later and (outer or part.observer not in OUTER) else ""
-
-
-def _trace(part: RequestPart) -> str:
-    for one in part.ids:
-        if one.startswith("trace:"):
-            return one
-    return ""
 
 
 def _is_stages(parts: Sequence[RequestPart]) -> bool:
