@@ -102,7 +102,7 @@ class Cascade:
     ended: float | None = None
     cut: bool = False  # it ended since all blocks were gone
     alarm: float | None = None  # since when the latency objective was missed
-    alarmed_before: bool = False  # it was missed before the first warning
+    alarmed_before: bool = False  # it was missed before the first stage began
     peak: float = 0.0  # the highest share of blocks wanted again
 
     @property
@@ -269,9 +269,8 @@ class Detector:
             stages[PRESSURE] = self.pressure
             began = max(began, self.pressure.began)
         stages[EVICTION] = Onset(began, t)
-        warned = min(onset.said for onset in stages.values())
         cascade = self.open = Cascade(stages, self._baseline)
-        cascade.alarmed_before = self._alarm is not None and self._alarm < warned
+        cascade.alarmed_before = self._alarm is not None and self._alarm < cascade.began
         cascade.refaulted = sum(row.refaulted for row in self._rows if row.t > run.since - SHORT * ROW_SECONDS)
         self._quiet = _Run()
         return cascade

@@ -41,15 +41,15 @@ class Known:
         return names if isinstance(names, dict) else {}
 
 
-def of_recording(path: Path) -> Known:
-    """Replay a recording. Raises CaptureError, ConfigError."""
-    return _known(*replayed(path))
+def of_recording(path: Path, setup: Setup) -> Known:
+    """Replay a recording, by the objectives of a setup. Raises CaptureError, ConfigError."""
+    return _known(*replayed(path, setup))
 
 
-def replayed(path: Path) -> tuple[LedgerSide | None, Sequence[str]]:
-    """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Raises
-    CaptureError, ConfigError."""
-    node, last = Node(Config()), 0.0
+def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None, Sequence[str]]:
+    """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Without a setup
+    by the defaults. Raises CaptureError, ConfigError."""
+    node, last = Node(setup.config, setup.slo_sources) if setup is not None else Node(Config()), 0.0
     with CaptureReader.open(path) as reader:
         node.expect(reader.header.meta)
         for record in reader:

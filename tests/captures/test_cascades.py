@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.config import Config
+from agent.config import Config, Slo
 from rules.loader import load
 from ui.cache import Known, of_recording
 from ui.pipeline import Setup
@@ -25,7 +25,7 @@ KNOWLEDGE = load()
 
 @cache
 def known(name: str) -> Known:
-    return of_recording(FOLDER / f"{name}.kvcap")
+    return of_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
 
 
 @cache
@@ -102,3 +102,10 @@ def test_nothing_is_said_before_the_burst() -> None:
     for t, document in verdicts(FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, Config())):
         if t < began:
             assert not EVICTING & {cause.code for cause in document.causes}
+
+
+def test_a_warning_comes_before_a_tight_objective_is_missed() -> None:
+    config = Config(slo=Slo(ttft_p99_seconds=0.25))
+    (cascade,) = of_recording(FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, config)).cascades["cascades"]
+    assert cascade["alarm"] is not None
+    assert cascade["lead_seconds"]["first"] == pytest.approx(cascade["alarm"] - cascade["stages"][0]["said"])

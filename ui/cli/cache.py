@@ -21,8 +21,7 @@ from ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     UsageError,
-    add_config_option,
-    add_rules_option,
+    add_judging_options,
     agent_of,
     configuration,
     knowledge,
@@ -59,8 +58,7 @@ def add(commands: Any) -> None:
     parser.add_argument("source", nargs="?", default="", metavar="URL|FILE", help="an agent, an engine or a recording")
     parser.add_argument("--window", default="15s", metavar="TIME", help="how long a live engine is listened to (15s)")
     parser.add_argument("--json", action="store_true", help="the report and the cascades as JSON")
-    add_config_option(parser)
-    add_rules_option(parser)
+    add_judging_options(parser)
     parser.set_defaults(do=do)
 
 
@@ -77,10 +75,22 @@ def do(args: argparse.Namespace) -> int:
         console.print(Text(source, style="bold"), soft_wrap=True)
         for note in known.notes:
             console.print(Text(f"  {plain(note)}", style="dim"), soft_wrap=True)
-        show(known, console) if known.cache.get("engines") else _switch_on(knowledge(args.rules), console)
+        if known.cache.get("engines"):
+            _show(known, source, console)
+        else:
+            _switch_on(knowledge(args.rules), console)
     if not known.cache.get("engines"):
         return EXIT_UNKNOWN
     return EXIT_FINDINGS if _open(known) else EXIT_HEALTHY
+
+
+def _show(known: Known, source: str, console: Console) -> None:
+    try:
+        show(known, console)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{source} reports what this version can not read: use the agent's version of kvitals"
+        ) from error
 
 
 def show(known: Known, console: Console) -> None:
@@ -104,7 +114,7 @@ def _known(source: str, args: argparse.Namespace) -> Known:
     if "://" not in source:
         if not Path(source).exists():
             raise UsageError(f"{source}: no such file; give a recording, or the URL of an agent or an engine")
-        return of_recording(Path(source))
+        return of_recording(Path(source), setup(args))
     found = asyncio.run(of_agent(source))
     if found is not None:
         return found

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestServer
 
+from agent.config import Config
+from agent.exports.api import build_app
+from agent.exports.ledger import Ledger
+from agent.service import Node
+from series.capture import CaptureReader
+from ui.cache import Known
+from ui.cli import cache
 from ui.cli.main import main
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -58,3 +67,48 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     config.write_text('[agent]\nlisten = "127.0.0.1:1"\n')
     assert run("--config", str(config)) == 2
     assert "no agent answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def watched(path: str) -> Node:
+    node = Node(Config())
+    with CaptureReader.open(Path(path)) as reader:
+        node.expect(reader.header.meta)
+        for record in reader:
+            node.feed(record)
+    return node
+
+
+def asked(node: Node, *words: str) -> int:
+    """What the command comes to when an agent that watches `node` is asked."""
+
+    async def served() -> int:
+        ledger = Ledger(lambda: node.ledger, lambda tenant: f"name of {tenant[-4:]}")
+        app = build_app(node.window, {}, findings=lambda: None, ready=lambda: True, ledger=ledger)
+        async with TestServer(app) as server:
+            return await asyncio.to_thread(run, str(server.make_url("/")), *words)
+
+    return asyncio.run(served())
+
+
+def test_an_agent_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(watched(THRASH)) == 0
+    out = capsys.readouterr().out
+    assert "CASCADE  stage 4 of 5" in out
+    assert "name of" in out  # names are told on loopback
+
+
+def test_an_agent_that_hears_of_no_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(Node(Config())) == 3
+    assert "--kv-events-config" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": 3}, {"engine": "e", "accesses": [], "confidence": "x"}, "e", None])
+def test_an_agent_of_another_kind_is_no_crash(
+    engine: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answers(_: str) -> Known:
+        return Known({"engines": [engine], "tenants": {}}, {"cascades": []})
+
+    monkeypatch.setattr(cache, "of_agent", answers)
+    assert run("http://127.0.0.1:1") == 2
+    assert "use the agent's version of kvitals" in capsys.readouterr().err
