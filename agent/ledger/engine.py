@@ -273,11 +273,11 @@ class EngineLedger:
             self._miss("no_prompt")
             return
         match = self._waiting.match(wanted, record.session, lambda access: self._affinity(access, record))
-        if match is not None:
+        found = self._waiting.within(wanted) if match is None or (wanted.is_exact and not wanted.hits) else None
+        if match is not None and (found is None or not wanted.nearer(found, match.access)):
             self._over(match.access, wanted)
             self._settle(match.access, record, wanted, match.confidence)
             return
-        found = self._waiting.within(wanted)
         if found is not None:
             later = self._reader.split(*found)
             self._wait(later)

@@ -57,6 +57,12 @@ class Asked:
             told = access.marks[i]
         return max(self.expected - told, 10.0 * (told - self.expected))
 
+    def nearer(self, found: tuple[Access, int], other: Access) -> bool:
+        """Whether the store at a mark of one access is nearer to the first token than another access is."""
+        access, mark = found
+        away = self.expected - access.marks[2 * mark]
+        return max(away, -10.0 * away) + SAME_STEP < self.away(other)
+
     def ends(self, access: Access) -> bool:
         """Whether one of its stores ends where the prompt's whole blocks do."""
         if access.prompt == self.blocks or access.end == self.blocks:
@@ -165,15 +171,15 @@ class Waiting:
 
     def within(self, wanted: Asked) -> tuple[Access, int] | None:
         """An access that had another request's stores added to it as if it went on, and the number of the mark where
-        that one's begin."""
+        that one's begin. Where nobody tells what was found, one of them ends where the prompt's whole blocks do."""
         best: tuple[float, Access, int] | None = None
         for access in (*self._all, *self._past):
             marks = access.marks
             for i in range(0, len(marks), 2):
-                if marks[i + 1] not in wanted.hits or not wanted.low <= marks[i] <= wanted.high:
+                if (wanted.hits and marks[i + 1] not in wanted.hits) or not wanted.low <= marks[i] <= wanted.high:
                     continue
                 end = marks[i + 3] if i + 3 < len(marks) else access.end
-                if marks[i + 1] < end <= wanted.blocks:
+                if marks[i + 1] < end <= wanted.blocks and (wanted.hits or end == wanted.blocks):
                     away = abs(marks[i] - wanted.expected)
                     if best is None or away < best[0]:
                         best = away, access, i // 2

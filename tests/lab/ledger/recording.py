@@ -100,18 +100,24 @@ class Situation:
 
 
 LIGHT = (CHAT, SEARCH, NOTES)
+AGENT = Tenant("hooli-agent", clients=4, think_s=0.1, prefix=256, question=24, answer=60, turns=8)
+WRITER = Tenant("stark-writer", clients=2, think_s=0.6, prefix=128, question=80, answer=150, turns=4)
+AGENTS = (Phase("agents", (AGENT, WRITER), 30),)
+SPANS = Tell(tenant=False, session=False)
 SITUATIONS: Mapping[str, Situation] = {
     "healthy": Situation(1024, (Phase("calm", LIGHT, 40),)),
-    "healthy_otlp": Situation(1024, (Phase("calm", LIGHT, 30),), Tell(tenant=False, session=False), through_tap=False),
+    "healthy_otlp": Situation(1024, (Phase("calm", LIGHT, 30),), SPANS, through_tap=False),
     "thrash": Situation(
         192, (Phase("calm", LIGHT, 25), Phase("burst", (*LIGHT, HEAVY), 25), Phase("after", LIGHT, 20))
     ),
     "thrash_otlp": Situation(
         192,
         (Phase("calm", LIGHT, 15), Phase("burst", (*LIGHT, HEAVY), 20)),
-        Tell(tenant=False, session=False),
+        SPANS,
         through_tap=False,
     ),
+    "agents": Situation(512, AGENTS),
+    "agents_otlp": Situation(512, AGENTS, SPANS, through_tap=False),
     "full": Situation(256, (Phase("calm", LIGHT, 70),)),
     "burst": Situation(
         192,
