@@ -147,9 +147,7 @@ def test_what_the_burst_cost_is_charged_to_who_burst() -> None:
 
 
 def test_a_replay_gives_look_ups_to_play_through_and_says_how_many_of_all() -> None:
-    side = of_recording(FOLDER / "thrash.kvcap")
-    accesses = side.accesses()
-    assert accesses is not None
+    accesses = of_recording(FOLDER / "thrash.kvcap").accesses
     assert len(accesses) == len(asked("thrash"))
     assert accesses.observed == pytest.approx(1.0, abs=0.01)
     assert set(accesses.tenants) == {request["tenant"] for request in asked("thrash").values()}
