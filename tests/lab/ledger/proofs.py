@@ -33,7 +33,7 @@ INFERRED_ENOUGH = 0.9
 """Where nobody tells of requests: a turn that begins just where the one before it ended looks like decoding."""
 
 HARD = ("agents", "agents_otlp")
-"""Turns of less than a block right behind long answers: what is inferred of these without records is told alone."""
+"""Turns of less than a block right behind long answers: only what the tap tells of them is demanded to be enough."""
 
 BURSTS = 5
 SEEDS = (1, 2, 3)
@@ -146,7 +146,9 @@ def _inferred(one: Recorded) -> list[Check]:
     found = []
     for way, looks, named in ways:
         told = accuracy(looks, one.requests, truth, one.block_tokens, named=named)
-        enough = ENOUGH if named else 0.0 if one.name in HARD else INFERRED_ENOUGH
+        enough = ENOUGH if named else INFERRED_ENOUGH
+        if one.name in HARD and not (named and through_tap):
+            enough = 0.0
         found.append(Check(f"{one.name}: {way}", told.share >= enough and told.wrong == 0, _words(told)))
     return found
 
