@@ -160,7 +160,8 @@ class Recent:
         """What explains the tail of those at some engines, or of all.
 
         Of time to first token the tail is who missed the objective, where those are at least MIN_TAIL and less than
-        half; else, and of the time from end to end, it is who is above p95. `over` says what the requests have in common.
+        half; else, and of the time from end to end, it is who is above p95. `over` says what the requests have in
+        common.
         """
         timed = self._timed[of].at(self._around, engines)
         count, everybody = len(timed.totals), len(self._at(engines))
