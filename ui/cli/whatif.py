@@ -25,6 +25,7 @@ from kvcache.whatif import Plan, Row, what_if
 from ui.cli.common import UsageError, parse_duration, status_console
 from ui.ledger import LedgerError, of_agent, of_recording
 
+BY_SESSION = ("sticky", "prefix")
 MAX_ROWS = 1000
 MAX_BLOCKS = 10**12
 _WIDEST = 200  # columns; a table wider than the terminal runs over rather than lose its figures
@@ -132,7 +133,7 @@ def do(args: argparse.Namespace) -> int:
     table = _table(rows, worths, base)
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     Console(highlight=False, width=max(console.width, needed)).print(table)
-    _foot(rows, base, args, console)
+    _foot(of, rows, base, args, console)
     return 0
 
 
@@ -281,7 +282,7 @@ def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
     return table
 
 
-def _foot(rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
+def _foot(of: Subject, rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
     notes = ["hit: of prompt tokens; blocks: of one node"]
     if base.nodes > 1:
         notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")
@@ -294,6 +295,11 @@ def _foot(rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Con
     if args.sample < 1 and any(row.policy != "lru" or row.routing == "prefix" for row in rows):
         notes.append(
             "a sampled lfu, fifo, priority or prefix routing is a small model and may be off by more than chance"
+        )
+    by_session = any((row.routing in BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
+    if by_session and not (of.accesses.session >= 0).any():
+        notes.append(
+            "sessions are guessed from how prompts begin: sticky, prefix and priority may be several points too good"
         )
     if any(row.routing == "pooled" for row in rows) and base.nodes > 1:
         notes.append(f"pooled: the memory of all {base.nodes} nodes in one cache")

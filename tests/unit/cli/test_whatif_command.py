@@ -164,6 +164,15 @@ def test_nothing_to_save_is_not_a_share() -> None:
     assert worth(nothing, nothing, 3, None).prefill_saved is None
 
 
+def test_guessed_sessions_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--capacity", "500", "--nodes", "2", "--routing")
+    guessed = "sessions are guessed"
+    assert guessed in run(capsys, "whatif", "--trace", TRACE, *options, "sticky,pooled")[1]
+    assert guessed not in run(capsys, "whatif", "--trace", TRACE, *options, "round-robin,pooled")[1]
+    told = str(LEDGER / "thrash.kvcap")  # the tap told them
+    assert guessed not in run(capsys, "whatif", "--capture", told, *options, "sticky")[1]
+
+
 LEDGER = Path(__file__).parents[2] / "captures" / "ledger"
 
 
