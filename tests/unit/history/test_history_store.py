@@ -187,8 +187,9 @@ def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
 
 
 def test_one_writer_a_directory(tmp_path: Path) -> None:
-    first, second = history(tmp_path), history(tmp_path)
+    first = history(tmp_path)
     written(first, one(START, 1.0))
+    second = history(tmp_path)  # once the first has the lock: who asks first has it
     until(lambda: second.status.reason == "in_use", "two write")
     assert "another directory" in second.status.message
     first.close()
