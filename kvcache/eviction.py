@@ -30,8 +30,8 @@ class Cache(Protocol):
         """Touch or insert all of them; session: -1 if unknown."""
 
 
-class Lru:
-    """Evicts the block touched longest ago."""
+class _InOrder:
+    """Blocks in the order in which they leave."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -46,6 +46,10 @@ class Lru:
             if block not in held:
                 return hits
         return len(chain)
+
+
+class Lru(_InOrder):
+    """Evicts the block touched longest ago."""
 
     def touch(self, chain: Sequence[int], time: float, session: int) -> None:
         held, capacity = self._held, self._capacity
@@ -59,22 +63,8 @@ class Lru:
                 held[block] = None
 
 
-class Fifo:
+class Fifo(_InOrder):
     """Evicts the block inserted longest ago."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._held: OrderedDict[int, None] = OrderedDict()
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._held
-
-    def leading(self, chain: Sequence[int]) -> int:
-        held = self._held
-        for hits, block in enumerate(chain):
-            if block not in held:
-                return hits
-        return len(chain)
 
     def touch(self, chain: Sequence[int], time: float, session: int) -> None:
         held, capacity = self._held, self._capacity
