@@ -12,7 +12,6 @@ names are kept, so secrets on a command line stay where they are. Reading proces
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import stat
@@ -27,6 +26,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+from agent.hosts import is_loopback
 from agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
 from agent.senses import procfs
 from rules.engine_map import EngineMap
@@ -145,7 +145,7 @@ class Finder:
         """
         parts = urlsplit(url)
         port = _port(url)
-        if port is None or not _is_loopback(parts.hostname or ""):
+        if port is None or not is_loopback(parts.hostname or ""):
             raise DiscoveryError(f"{url} is not on this node: its flags can be read only where it runs")
         owners = self._processes.listeners(port)
         if not owners:
@@ -192,7 +192,7 @@ class Finder:
         if port is None:
             return None
         host = urlsplit(url).hostname or ""
-        if _is_loopback(host) or host in self._processes.addresses():
+        if is_loopback(host) or host in self._processes.addresses():
             owners = [pid for pid in self._processes.listeners(port) if pid is not None and pid in table]
         else:
             owners = [pid for pid in servers if port in servers[pid].ports() and host in self._processes.home(pid)]
@@ -229,7 +229,7 @@ class Finder:
         if self._processes.elsewhere(server.pid):
             return "has a network of its own (a container): name its address with [[target]] url"
         host = server.host()
-        if not _is_loopback(host) and host not in self._processes.addresses():
+        if not is_loopback(host) and host not in self._processes.addresses():
             return f"serves on {host[:100]!r}, which is no address of this node: name it with [[target]] url"
         return ""
 
@@ -382,12 +382,3 @@ def _port(url: str) -> int | None:
         return parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
         return None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parent
 MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 20
 SIGNAL_PREFIX = "kvitals:"
-FAMILY_PREFIX = "kvitals_"
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
 

@@ -7,13 +7,14 @@ bind on loopback, and take anything else only from the configuration. No I/O.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+
+from agent.hosts import is_loopback
 
 MAX_RANKS = 64
 """Publishers of one target."""
@@ -211,7 +212,7 @@ def _where_it_connects(source: Source, told: Told, host: str, port: int, place: 
     """An engine with a concrete address connects to it, so that we bind there."""
     host = "127.0.0.1" if host in (*WILDCARDS, "localhost") else host  # a name can not be bound
     replay = _replay(told, place)
-    if _is_loopback(host):
+    if is_loopback(host):
         if port < FIRST_PORT:
             raise _RefusedError("bad_endpoint", f"port {port} is one of the system's: use one from {FIRST_PORT} on")
         if not place.is_here:
@@ -252,7 +253,7 @@ def _reached(host: str, place: Place) -> str:
     """The host to connect to for an engine that bound `host`. Raises _RefusedError."""
     if host in WILDCARDS:
         return _bracketed(place.host)
-    if host == place.host or host in place.allowed or (place.is_here and _is_loopback(host)):
+    if host == place.host or host in place.allowed or (place.is_here and is_loopback(host)):
         return _bracketed(host)
     raise _RefusedError(
         "not_allowed",
@@ -278,15 +279,6 @@ def _binds(told: Told) -> bool:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _shown(text: str) -> str:

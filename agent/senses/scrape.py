@@ -12,7 +12,6 @@ the target's timeout however slowly the bytes trickle in.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import ssl
 import time
 import zlib
@@ -26,6 +25,7 @@ import structlog
 from yarl import URL
 
 from agent.families import MODELS, SERVER_INFO, VERSION, Translator
+from agent.hosts import is_loopback
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
 from agent.senses.status import Identity, Outcome
@@ -281,7 +281,7 @@ class _State:
 
     def __post_init__(self) -> None:
         # On this machine compression only costs: the engine's time first of all.
-        self.headers = {"Accept-Encoding": "identity" if _is_loopback(self.url.host) else "gzip"}
+        self.headers = {"Accept-Encoding": "identity" if is_loopback(self.url.host or "localhost") else "gzip"}
         if self.target.token:
             self.headers["Authorization"] = f"Bearer {self.target.token}"
         self.timeout = aiohttp.ClientTimeout(total=self.target.timeout)
@@ -418,12 +418,3 @@ def _tls(target: Target) -> ssl.SSLContext | bool:
     if target.insecure:
         return False
     return ssl.create_default_context(cafile=target.ca_file) if target.ca_file else True
-
-
-def _is_loopback(host: str | None) -> bool:
-    if host in (None, "localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False

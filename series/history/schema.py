@@ -22,7 +22,6 @@ one of a newer is left alone.
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,15 +175,6 @@ def size_of(path: Path) -> int:
         with contextlib.suppress(OSError):
             total += path.with_name(name).stat().st_size
     return total
-
-
-def sync_directory(path: Path) -> None:
-    """A new name in a directory outlives a loss of power after this."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _connected(uri: str) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from series.history import export as module
 from series.history.export import export
@@ -73,7 +74,6 @@ def test_openmetrics(reader: HistoryReader) -> None:
 
 
 def test_parquet(reader: HistoryReader) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     matcher = Matcher(METRIC_NAME, MatchOp.EQ, "requests_total")
     table = parquet.read_table(io.BytesIO(written(reader, "parquet", matcher)))
     assert table.column_names == ["time", "name", "value", "engine", "outcome"]
