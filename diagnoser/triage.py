@@ -135,8 +135,11 @@ def _muted(finding: Finding, mutes: Sequence[Mute], at: float) -> Finding:
 
 
 def _ruled_out(symptoms: Sequence[Finding]) -> list[RuledOut]:
-    """Each ruled-out cause once, over all symptoms."""
-    return list({(r.code, r.entity): r for s in symptoms for r in s.ruled_out}.values())
+    """Each ruled-out cause once; first those that could have explained most of what was seen."""
+    found = [r for s in symptoms for r in s.ruled_out]
+    could = Counter((r.code, r.entity) for r in found)
+    each = {(r.code, r.entity): r for r in found}.values()
+    return sorted(each, key=lambda r: -could[r.code, r.entity])
 
 
 def _by_rule(judgements: Iterable[Judgement], most: int | None = None) -> list[list[Judgement]]:

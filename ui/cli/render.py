@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rules.finding import Evidence, Finding, LeverAdvice, RuledOut, Triage
+from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, Triage
 
 _STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -22,6 +22,12 @@ FEW = 2
 """Findings of one rule that are told in full; of more only the first is, and where the others are."""
 
 NAMED = 10
+
+FULL_LEVERS = 3
+"""Levers of a finding that are told in full without `--verbose`; of the others what they are and set."""
+
+ALTERNATIVES = 6
+"""Causes ruled out that are told without `--verbose`; they stand in the order of what they could have explained."""
 
 
 def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
@@ -37,7 +43,7 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     for finding, others in _each_rule([*document.telemetry, *[s for s in document.symptoms if s.id not in folded]]):
         _finding(finding, console, verbose)
         _likewise(others, console)
-    _ruled_out(document.ruled_out, console)
+    _ruled_out(document.ruled_out, console, verbose)
     _notes(document.notes, console)
     _unknown(document, console, verbose)
     _muted(document.muted, console)
@@ -155,20 +161,31 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
     if not levers:
         return
     console.print(_indent(Text("DO, in this order", style="bold")))
-    for number, lever in enumerate(levers, 1):
+    full = len(levers) if verbose else FULL_LEVERS
+    for number, lever in enumerate(levers[:full], 1):
         console.print(_indent(Text(f"{number}. {lever.title}", style="bold"), 4))
         if lever.setting is not None:
-            s = lever.setting
-            change = f" {s.now} → {s.to}" if s.now and s.to else f" {s.to}"
-            restart = "restart needed" if s.restart else "no restart"
-            console.print(_indent(Text(f"{s.flag}{change}", style="green").append(f"   {restart}", "dim"), 7))
-            if s.note:
-                console.print(_indent(_brief(s.note, verbose), 7))
+            console.print(_indent(_setting(lever.setting), 7))
+            if lever.setting.note:
+                console.print(_indent(_brief(lever.setting.note, verbose), 7))
         else:
             console.print(_indent(Text(lever.setting_note, style="dim"), 7))
         console.print(_indent(f"why: {lever.why}", 7))
         console.print(_indent(Text(f"will not fix: {_brief(lever.does_not_fix, verbose)}", style="dim"), 7))
         console.print(_indent(Text(f"risk: {_brief(lever.risk, verbose)}", style="dim"), 7))
+    for number, lever in enumerate(levers[full:], full + 1):
+        line = Text(f"{number}. {lever.title}", style="bold")
+        if lever.setting is not None:
+            line.append("  ", "not bold").append_text(_setting(lever.setting))
+        console.print(_indent(line, 4))
+    if len(levers) > full:
+        console.print(_indent(Text("why, what it will not fix and its risk: --verbose", style="dim"), 7))
+
+
+def _setting(setting: LeverSetting) -> Text:
+    change = f" {setting.now} → {setting.to}" if setting.now and setting.to else f" {setting.to}"
+    restart = "restart needed" if setting.restart else "no restart"
+    return Text(f"{setting.flag}{change}", style="not bold green").append(f"   {restart}", "dim")
 
 
 def _brief(text: str, verbose: bool) -> str:
@@ -178,12 +195,17 @@ def _brief(text: str, verbose: bool) -> str:
     return words if verbose or not stop else f"{first}."
 
 
-def _ruled_out(ruled_out: Sequence[RuledOut], console: Console) -> None:
-    if ruled_out:
-        console.print()
-        console.print(Text("RULED OUT", style="bold"))
-        for r in ruled_out:
-            console.print(_indent(f"{r.code}  {r.title}: {r.because}"))
+def _ruled_out(ruled_out: Sequence[RuledOut], console: Console, verbose: bool) -> None:
+    if not ruled_out:
+        return
+    console.print()
+    console.print(Text("RULED OUT", style="bold"))
+    told = ruled_out if verbose else ruled_out[:ALTERNATIVES]
+    for r in told:
+        console.print(_indent(f"{r.code}  {r.title}: {r.because}"))
+    if rest := ruled_out[len(told) :]:
+        codes = ", ".join(sorted({r.code for r in rest}))
+        console.print(_indent(Text(f"and {codes} (by which number: --verbose)", style="dim")))
 
 
 def _notes(notes: Sequence[Finding], console: Console) -> None:
