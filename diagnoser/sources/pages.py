@@ -26,6 +26,7 @@ LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE})
 
 PLACE = ("cluster", "pool", "node")
 IDENTITY = ("cluster", "node", "engine")
+TARGET = ("instance", "job")
 RANK = "kvitals_rank"
 PARTS = ("_bucket", "_sum", "_count")
 SEEN_SECONDS = 3600
@@ -57,7 +58,7 @@ class Pages:
 
     names: frozenset[str]
     maps: Sequence[EngineMap]
-    jobs: Mapping[str, Sequence[str]]  # system -> the jobs that scrape it
+    jobs: Mapping[str, Sequence[str]] | None  # system -> the jobs that scrape it; None: not known yet
     rows: Mapping[str, Rows]
     _sources: dict[str, list[list[Source]]] = field(default_factory=dict)
 
@@ -76,7 +77,7 @@ class Pages:
     def translate(self, expr: Expr) -> Expr | None:
         if any(isinstance(node, Selector) and node.name in LOCAL for node in expr.walk()):
             return None
-        return self._translate(expr)
+        return self.rewrite(expr)
 
     def sources(self, metric: str) -> list[list[Source]]:
         """The raw metrics of a metric of a family: lists of which the first that an engine has counts."""
@@ -109,7 +110,8 @@ class Pages:
         found = [name for name in possible if name in self.names]
         return tuple(found or [f"{name}_total" for name in possible if not part and f"{name}_total" in self.names])
 
-    def _translate(self, expr: Expr) -> Expr:
+    def rewrite(self, expr: Expr) -> Expr:
+        """The expression in raw names. Families that are only known here, and names of none, stay as they are."""
         if isinstance(expr, Selector):
             return self.leaf(expr)
         if isinstance(expr, Call):
@@ -126,7 +128,7 @@ class Pages:
                     return Call(expr.func, (*expr.args[:place], inner, *expr.args[place + 1 :]))
 
                 return self.leaf(selector, applied, expr.func)
-        return map_children(expr, self._translate)
+        return map_children(expr, self.rewrite)
 
     def leaf(self, selector: Selector, applied: Callable[[Selector], Expr] = lambda raw: raw, func: str = "") -> Expr:
         """A selector of a family, or a function of its ranges, in raw names."""
@@ -148,10 +150,13 @@ class Pages:
         matchers = _raw_matchers(source, selector)
         if matchers is None:
             return None
-        if entry.bare or any(not map_.owns(name) for name in source.names):
+        foreign = entry.bare or any(not map_.owns(name) for name in source.names)
+        if foreign and self.jobs is not None:
             matchers = [*matchers, _one_of("job", self.jobs.get(map_.system, ()))]
         name, more = (source.names[0], []) if len(source.names) == 1 else ("", [_one_of(METRIC_NAME, source.names)])
         expr = applied(Selector(name, (*more, *matchers), selector.offset))
+        if foreign and self.jobs is None:
+            expr = Binary("and", expr, _present(map_, self.names), matching=Matching(on=True, labels=TARGET))
         if map_.replica_labels and entry.replicas == "one":
             expr = Aggregate("max", expr, tuple(sorted((*map_.replica_labels, METRIC_NAME))), without=True)
         if source.zero:
@@ -278,6 +283,13 @@ def _presence(map_: EngineMap, names: frozenset[str]) -> str:
     """A metric that every engine of the kind has always."""
     raws = [metric.raw for metric in map_.metrics if metric.family in ("kvitals_requests_running",)]
     return next((p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names), "")
+
+
+def _present(map_: EngineMap, names: frozenset[str]) -> Selector:
+    """The same under whichever of its names a page has it."""
+    raws = [metric.raw for metric in map_.metrics if metric.family == "kvitals_requests_running"]
+    found = [p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names]
+    return Selector(found[0]) if len(found) == 1 else Selector("", (_one_of(METRIC_NAME, found),))
 
 
 def _feeds(map_: EngineMap, metric: str) -> bool:
