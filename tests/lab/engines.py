@@ -7,8 +7,8 @@
         a = await lab.start("a", num_gpu_blocks_override=129)
         b = await lab.start("b", enable_prefix_caching=False)
 
-Flags are vLLM's own, with underscores: a value sets one, True and False set and negate a switch, None takes
-away one of the defaults.
+Flags are vLLM's own, with underscores: a value sets one, a tuple sets one that takes several, True and False set and
+negate a switch, None takes away one of the defaults.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +31,7 @@ from .install import require
 from .paths import ENGINE_SIDE, MODEL, PYTHON, RUN, LabError
 from .ports import HOST, Port
 
-FlagValue = str | int | float | bool | None
+FlagValue = str | int | float | bool | tuple[str, ...] | None
 
 IMPORT_TIMEOUT_S = 240.0
 START_TIMEOUT_S = 120.0
@@ -79,6 +80,8 @@ def command_line(flags: Mapping[str, FlagValue]) -> list[str]:
             continue
         if isinstance(value, bool):
             arguments.append(f"--{dashed}" if value else f"--no-{dashed}")
+        elif isinstance(value, tuple):
+            arguments += [f"--{dashed}", *value]
         else:
             arguments += [f"--{dashed}", str(value)]
     return arguments
@@ -94,6 +97,7 @@ class Engine:
     flags: Mapping[str, FlagValue]
     log: Path
     start_s: float
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def block_size(self) -> int:
@@ -148,6 +152,11 @@ class Engines:
         if name in self._ports:
             raise LabError(f"there is an engine called {name!r} already")
         port = self._ports[name] = Port.take()
+        return await self._start_at(port, name, dict(env or {}), flags)
+
+    async def _start_at(
+        self, port: Port, name: str, env: Mapping[str, str], flags: Mapping[str, FlagValue]
+    ) -> Engine:
         started = time.monotonic()
         arguments = command_line({"seed": port.number, **flags, "port": port.number})
         log = self._folder / f"{name}.log"
@@ -156,17 +165,17 @@ class Engines:
             name=name,
             argv=arguments,
             title=" ".join(["python", "-m", "vllm.entrypoints.openai.api_server", *arguments]),
-            env=self._env | dict(env or {}),
+            env=self._env | dict(env),
             log=str(log),
         )
         url = port.url
-        pending = Engine(name, url, answer["pid"], flags, log, start_s=0.0)
+        pending = Engine(name, url, answer["pid"], flags, log, start_s=0.0, env=env)
         try:
             await self._until_healthy(pending)
         except BaseException:
             await self._forget(name)
             raise
-        ready = Engine(name, url, answer["pid"], flags, log, start_s=time.monotonic() - started)
+        ready = replace(pending, start_s=time.monotonic() - started)
         self._running[name] = ready
         return ready
 
@@ -181,6 +190,21 @@ class Engines:
         if self._running.pop(name, None) is None:
             raise LabError(f"no engine called {name!r} is running")
         await self._ask(do="kill", names=[name])
+
+    async def restart(self, name: str) -> Engine:
+        """End one engine as a crash would and start it anew, on the same port with the same flags."""
+        old = self._running[name]
+        await self.kill(name)
+        return await self._start_at(self._ports[name], name, old.env, old.flags)
+
+    def stop_core(self, name: str) -> None:
+        """Stop the process that computes, as a deadlock would, and leave the one that answers HTTP."""
+        threads = Path(f"/proc/{self._running[name].pid}/task").glob("*/children")
+        cores = [core for thread in threads for core in thread.read_text().split()]
+        if not cores:
+            raise LabError(f"engine {name} has no core process of its own to stop")
+        for core in cores:
+            os.kill(int(core), signal.SIGSTOP)
 
     async def check(self) -> None:
         """Raise LabError, with its last log lines, when an engine has died."""

@@ -14,6 +14,7 @@ import itertools
 import json
 import random
 import time
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ CUT = "cut"
 
 FAILED = "failed"
 """Status of a request whose stream ended with an error."""
+LEFT = "left"
+"""Status of a request whose client hung up in the middle of its answer."""
+IMPATIENT = "impatient"
+"""Status of a request whose client did not want to wait for the first token any longer."""
+STOP_WORDS = list("abdefgiklmnoprstuvz .")
+"""Strings of which any of the model's words has one: an answer with these as stops ends where it may."""
+ROOM_TO_STOP = 64
+"""Tokens that an answer may run beyond where it is to stop."""
 
 _serial = itertools.count()
 
@@ -69,12 +78,15 @@ class Load:
         cache: InfiniteCache | None = None,
         seed: str | None = None,
         drain_s: float = DRAIN_S,
+        sticky: bool = False,
     ) -> None:
+        """`sticky`: requests with one system prompt go to one of the URLs; else to each in turn."""
         self.tenants = tuple(tenants)
         self.samples: list[Sample] = []
         self.started: float | None = None
         self.ended: float | None = None
         self._urls = itertools.cycle(urls)
+        self._sticky = list(urls) if sticky else []
         self._cache = cache if cache is not None else InfiniteCache()
         self._seed = seed if seed is not None else f"load-{next(_serial)}"
         self._drain_s = drain_s
@@ -171,6 +183,12 @@ class Load:
         return request
 
     async def _send(self, ask: Ask) -> None:
+        for _ in range(1 + ask.tenant.retries):
+            if await self._try(ask) != IMPATIENT:
+                break
+
+    async def _try(self, ask: Ask) -> str:
+        """One attempt; how it ended."""
         sample = Sample(
             tenant=ask.tenant.name,
             sent=time.time(),
@@ -181,21 +199,29 @@ class Load:
         self.samples.append(sample)
         answer: list[int] = []
         try:
-            await self._stream(ask, sample, answer)
+            async with asyncio.timeout(ask.tenant.patience_s or None) as patience:
+                await self._stream(ask, sample, answer, patience)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            sample.status = type(error).__name__
-        if sample.status != "ok":
+            sample.status = IMPATIENT if patience.expired() else type(error).__name__
+        if sample.status not in ("ok", LEFT, IMPATIENT):
             await asyncio.sleep(AFTER_ERROR_S)
         if ask.tenant.turns > 1:
             question = ask.prompt[-ask.tenant.question :]
             ask.session.remember(question, answer)
             self._cache.add([*ask.prompt, *answer[:-1]])  # the last token sampled is never computed
+        return sample.status
 
-    async def _stream(self, ask: Ask, sample: Sample, answer: list[int]) -> None:
+    def _url(self, ask: Ask) -> str:
+        if self._sticky:
+            return self._sticky[zlib.crc32(repr(ask.session.system).encode()) % len(self._sticky)]
+        return next(self._urls)
+
+    async def _stream(self, ask: Ask, sample: Sample, answer: list[int], patience: asyncio.Timeout) -> None:
         assert self._session is not None
         begun = last = time.perf_counter()
         headers = {TENANT_HEADER: ask.tenant.name}
-        url = f"{next(self._urls)}/v1/completions"
+        url = f"{self._url(ask)}/v1/completions"
+        pieces = 0
         async with self._session.post(url, json=_body(ask), headers=headers) as response:
             if response.status != 200:
                 sample.status = str(response.status)
@@ -209,12 +235,18 @@ class Load:
                     _note_usage(sample, event["usage"])
                 if not event.get("choices"):
                     continue
+                pieces += 1
                 if sample.ttft is None:
                     sample.ttft = now - begun
+                    patience.reschedule(None)
                 else:
                     sample.itl.append(now - last)
                 last = now
                 answer += event["choices"][0].get("token_ids") or []
+                if pieces == ask.leaves_after:
+                    sample.status = LEFT
+                    response.close()
+                    return
         sample.e2e = time.perf_counter() - begun
         sample.status = "ok"
 
@@ -249,14 +281,16 @@ def _ratio(part: int, whole: int) -> float | None:
 
 def _body(ask: Ask) -> dict[str, Any]:
     # Only conversations need the answer's tokens, and Dynamo refuses requests with parameters it does not know.
-    wanted = {"return_token_ids": True} if ask.tenant.turns > 1 else {}
+    wanted: dict[str, Any] = {"return_token_ids": True} if ask.tenant.turns > 1 else {}
+    if ask.tenant.stops:
+        wanted |= {"stop": STOP_WORDS, "max_tokens": ask.tenant.answer + ROOM_TO_STOP}
     return {
-        "model": "tiny",
+        "model": ask.model,
         "prompt": ask.prompt,
         "max_tokens": ask.tenant.answer,
         "min_tokens": ask.tenant.answer,
         "ignore_eos": True,
-        "temperature": 0,
+        "temperature": ask.tenant.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
         **wanted,

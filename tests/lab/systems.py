@@ -134,7 +134,8 @@ async def _pair(scenario: Scenario, lab: Engines) -> AsyncIterator[Site]:
         for role in ("prefill", "decode"):
             env = UCX | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(programs.port().number)}
             transfer = transfer_config(scenario.pair.lease_s)
-            engine = await lab.start(role, env, **scenario.flags, kv_transfer_config=transfer)
+            own = {**scenario.flags, **scenario.apart.get(role, {})}
+            engine = await lab.start(role, env, **own, kv_transfer_config=transfer)
             undo.push_async_callback(lab.stop, role)
             servers[role] = Server(role, engine.url, VLLM_NIXL, role, engine.log)
         door = programs.port()

@@ -47,6 +47,19 @@ class Tenant:
     """Random tokens in front of everything, as a timestamp at the head of a prompt would be."""
     turns: int = 1
     """Requests in a session; each carries the whole conversation before it."""
+    adapters: int = 0
+    """Each request is for one of so many adapters, drawn at random: models called a0, a1, ..."""
+    temperature: float = 0.0
+    stops: bool = False
+    """Answers end by themselves, as with a stop word, and not at the limit on their length."""
+    leaves: float = 0.0
+    """Share of the requests whose client hangs up ..."""
+    leaves_after: int = 1
+    """... after so many pieces of output."""
+    patience_s: float = 0.0
+    """A client that has no first token by then hangs up; 0: it waits."""
+    retries: int = 0
+    """How often it then sends the same once more, at once."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,9 @@ class Ask:
     tenant: Tenant
     prompt: list[int]
     session: Session
+    model: str = "tiny"
+    leaves_after: int = 0
+    """The client hangs up after so many pieces of output; 0: it stays."""
 
 
 @dataclass
@@ -90,7 +106,15 @@ class Prompts:
         session.turns_had += 1
         salt = tokens(self._draw, self.tenant.salt)
         question = tokens(self._draw, self.tenant.question)
-        return Ask(self.tenant, [*salt, *session.system, *session.history, *question], session)
+        prompt = [*salt, *session.system, *session.history, *question]
+        return Ask(self.tenant, prompt, session, self._model(), self._leaves_after())
+
+    def _model(self) -> str:
+        """Nothing is drawn where nothing is to be drawn: a seed asks what it always asked."""
+        return f"a{self._draw.randrange(self.tenant.adapters)}" if self.tenant.adapters else "tiny"
+
+    def _leaves_after(self) -> int:
+        return self.tenant.leaves_after if self.tenant.leaves and self._draw.random() < self.tenant.leaves else 0
 
     def next_session(self, session: Session) -> Session:
         """The session to go on with: the same one until it has had all its turns."""

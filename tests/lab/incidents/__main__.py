@@ -1,0 +1,57 @@
+"""The incident benchmark's command line: `python -m tests.lab.incidents --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..paths import LabError
+from ..product import kvitals_command
+from .incident import held_out, load, names
+from .recording import CAPTURES, record_all
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.incidents", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the incidents and their labels")
+    recording = commands.add_parser("record", help="induce and record")
+    recording.add_argument("incidents", nargs="*", metavar="NAME", help="default: all")
+    recording.add_argument("--seed", type=int, default=1, help="which run of each (1)")
+    recording.add_argument("--out", type=Path, default=CAPTURES, metavar="DIR")
+    recording.add_argument("--kvitals", help="the product's command")
+    return parser
+
+
+def list_all() -> None:
+    for name in names():
+        one = load(name, 1)
+        label = " or ".join(one.label.first) or "nothing"
+        kept = " (held out)" if held_out().get(name) == "" else ""
+        print(f"{name:26}{one.scenario.system:8}{one.family:12}{label:22}{one.scenario.wrong}{kept}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    try:
+        match args.command:
+            case "list":
+                list_all()
+            case "record":
+                chosen = [load(name, args.seed) for name in args.incidents or names()]
+                args.out.mkdir(parents=True, exist_ok=True)
+                failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), args.out.resolve()))
+                return 1 if failed else 0
+    except (LabError, TimeoutError) as error:
+        print(f"incidents: {error or 'took too long'}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

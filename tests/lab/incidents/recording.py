@@ -1,0 +1,88 @@
+"""Records incidents, one after another on one fork server, and has them diagnosed live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from ..engines import Engines
+from ..paths import REPO, LabError
+from ..product import Verdict, triage
+from ..systems import ON_FORK_SERVER
+from .incident import Incident
+from .stand import ENVIRONMENT, stand
+
+CAPTURES = REPO / "tests" / "captures" / "incidents"
+MOST_BYTES = 300_000
+LIMIT_S = 300.0
+LIVE_BASELINE_S, LIVE_INCIDENT_S = 8.0, 10.0
+
+
+@contextlib.asynccontextmanager
+async def fork_server(incidents: Sequence[Incident]) -> AsyncIterator[Engines | None]:
+    """One for all that need one."""
+    if any(one.scenario.system in ON_FORK_SERVER for one in incidents):
+        async with Engines(ENVIRONMENT) as lab:
+            yield lab
+    else:
+        yield None
+
+
+async def record_all(incidents: Sequence[Incident], kvitals: Sequence[str], out: Path) -> list[str]:
+    """Leaves RUN.kvcap and RUN.truth.json of each; what went wrong with some does not keep the others from it."""
+    failed = []
+    async with fork_server(incidents) as lab:
+        for one in incidents:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    capture = await _record(one, lab, kvitals, out)
+            except (LabError, TimeoutError) as error:
+                failed.append(one.run)
+                _say(f"{one.run}: FAILED {error or 'took too long'}")
+                await _end_engines(lab)
+                continue
+            _say(f"{one.run}: {capture.stat().st_size // 1000} kB, {time.monotonic() - began:.0f} s")
+    return failed
+
+
+async def _record(incident: Incident, lab: Engines | None, kvitals: Sequence[str], out: Path) -> Path:
+    capture = out / f"{incident.run}.kvcap"
+    capture.unlink(missing_ok=True)
+    async with stand(incident, lab, kvitals, capture) as it:
+        await it.play(end=it.end_recording)
+        await it.settle()
+        truth = it.truth()
+    if capture.stat().st_size > MOST_BYTES:
+        raise LabError(f"{capture.name} has {capture.stat().st_size} bytes, and {MOST_BYTES} are allowed")
+    capture.with_suffix(".truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+    return capture
+
+
+async def diagnose(incident: Incident, lab: Engines | None, kvitals: Sequence[str]) -> Verdict:
+    """Induce it and ask `kvitals triage` while it lasts: of the engines, or with a tap of the agent that it tells."""
+    found: list[Verdict] = []
+    async with asyncio.timeout(LIMIT_S), stand(incident, lab, kvitals) as it:
+
+        async def ask() -> None:
+            found.append(await triage(kvitals, it.site.watched, incident.scenario.slo, it.api))
+
+        await it.play(LIVE_BASELINE_S, LIVE_INCIDENT_S, end=ask)
+        await it.settle()
+    return found[0]
+
+
+async def _end_engines(lab: Engines | None) -> None:
+    if lab is not None:
+        for engine in lab.running:
+            with contextlib.suppress(LabError):
+                await lab.stop(engine.name)
+
+
+def _say(message: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
