@@ -23,15 +23,16 @@ def _parser() -> argparse.ArgumentParser:
     recording.add_argument("--seed", type=int, default=1, help="which run of each (1)")
     recording.add_argument("--out", type=Path, default=CAPTURES, metavar="DIR")
     recording.add_argument("--kvitals", help="the product's command")
+    recording.add_argument("--lock", type=Path, metavar="FILE", help="held during each, where others measure here too")
     return parser
 
 
 def list_all() -> None:
     for name in names():
         one = load(name, 1)
-        label = " or ".join(one.label.first) or "nothing"
+        label = " ".join(one.label.first) or "nothing"
         kept = " (held out)" if held_out().get(name) == "" else ""
-        print(f"{name:26}{one.scenario.system:8}{one.family:12}{label:22}{one.scenario.wrong}{kept}")
+        print(f"{name:26}{one.scenario.system:8}{one.family:12}{label:28}{one.scenario.wrong}{kept}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "record":
                 chosen = [load(name, args.seed) for name in args.incidents or names()]
                 args.out.mkdir(parents=True, exist_ok=True)
-                failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), args.out.resolve()))
+                out = args.out.resolve()
+                failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), out, args.lock))
                 return 1 if failed else 0
     except (LabError, TimeoutError) as error:
         print(f"incidents: {error or 'took too long'}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import sys
 import time
@@ -33,14 +34,27 @@ async def fork_server(incidents: Sequence[Incident]) -> AsyncIterator[Engines | 
         yield None
 
 
-async def record_all(incidents: Sequence[Incident], kvitals: Sequence[str], out: Path) -> list[str]:
+@contextlib.asynccontextmanager
+async def turn(lock: Path | None) -> AsyncIterator[None]:
+    """With a lock file: one after another with whoever else measures something on this machine."""
+    if lock is None:
+        yield
+        return
+    with lock.open("w") as file:
+        await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
+        yield
+
+
+async def record_all(
+    incidents: Sequence[Incident], kvitals: Sequence[str], out: Path, lock: Path | None = None
+) -> list[str]:
     """Leaves RUN.kvcap and RUN.truth.json of each; what went wrong with some does not keep the others from it."""
     failed = []
     async with fork_server(incidents) as lab:
         for one in incidents:
-            began = time.monotonic()
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with turn(lock), asyncio.timeout(LIMIT_S):
+                    began = time.monotonic()
                     capture = await _record(one, lab, kvitals, out)
             except (LabError, TimeoutError) as error:
                 failed.append(one.run)
