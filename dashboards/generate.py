@@ -1,7 +1,8 @@
-"""Write the boards, or check that the written ones are those that the knowledge gives now.
+"""Write boards, rules and runbooks, or check that the written ones are those that the knowledge gives now.
 
 python -m dashboards.generate            writes dashboards/generated/
 python -m dashboards.generate --check    fails where a file differs, is missing, or should not be there
+python -m dashboards.generate --out DIR --scrape-interval 15 --runbooks URL --boards URL    yours, with your addresses
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dashboards import alerts_files
+from dashboards.alerts_options import Options
 from dashboards.boards import overview
 from dashboards.grafana import encode
 from dashboards.queries import Queries
@@ -23,43 +26,84 @@ BOARDS: dict[str, Callable[[Queries], dict[str, Any]]] = {"overview.json": overv
 SHOWN_LINES = 40
 
 
-def generate(knowledge: Knowledge) -> dict[str, str]:
-    """Every generated file by name. Raises where a board asks for what the knowledge does not have."""
+def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
+    """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
     queries = Queries(knowledge)
-    return {name: encode(build(queries)) for name, build in BOARDS.items()}
+    boards = {name: encode(build(queries)) for name, build in BOARDS.items()}
+    return boards | alerts_files.files(knowledge, options or Options())
 
 
 def differences(files: dict[str, str], directory: Path) -> list[str]:
     """What is not as it should be in `directory`, each with the first lines that differ."""
-    strays = sorted({path.name for path in directory.glob("*")} - files.keys())
-    found = [f"{name}: no board makes this file; delete it" for name in strays]
+    written = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    found = [f"{name}: nothing makes this file; delete it" for name in sorted(written - files.keys())]
     for name, text in files.items():
         path = directory / name
-        written = path.read_text(encoding="utf-8") if path.exists() else ""
-        if written != text:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if before != text:
             lines = difflib.unified_diff(
-                written.splitlines(), text.splitlines(), "written", "generated", lineterm="", n=1
+                before.splitlines(), text.splitlines(), "written", "generated", lineterm="", n=1
             )
             found.append(f"{name}: differs\n" + "\n".join(list(lines)[:SHOWN_LINES]))
     return found
 
 
+def write(files: dict[str, str], directory: Path) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m dashboards.generate", description="Write the Grafana boards.")
-    parser.add_argument("--check", action="store_true", help="compare with the written files, and write nothing")
-    args = parser.parse_args(arguments)
-    files = generate(load())
+    args = _parser().parse_args(arguments)
+    out = args.out or GENERATED
+    files = generate(load(), _options(args))
     if args.check:
-        wrong = differences(files, GENERATED)
+        wrong = differences(files, out)
         for line in wrong:
             print(line, file=sys.stderr)
         if wrong:
             print("run: python -m dashboards.generate", file=sys.stderr)
         return 1 if wrong else 0
-    GENERATED.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (GENERATED / name).write_text(text, encoding="utf-8")
+    write(files, out)
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    usual = Options()
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.generate", description="Write boards, rules for Prometheus, and runbooks."
+    )
+    parser.add_argument("--check", action="store_true", help="compare with the written files, and write nothing")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (dashboards/generated)")
+    parser.add_argument(
+        "--scrape-interval", type=float, default=usual.scrape_seconds, metavar="SECONDS",
+        help=f"of your Prometheus; windows are at least eight of it ({usual.scrape_seconds:g})",
+    )  # fmt: skip
+    parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="where the runbooks are served")
+    parser.add_argument("--boards", default=usual.boards, metavar="URL", help="of your Grafana")
+    parser.add_argument("--receiver", default=usual.receiver, metavar="URL", help="takes Alertmanager's messages")
+    parser.add_argument(
+        "--slo-ttft", type=float, default=usual.slo_ttft_seconds, metavar="SECONDS",
+        help=f"objective for p99 of first tokens where no agent tells it ({usual.slo_ttft_seconds:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--slo-itl", type=float, default=usual.slo_itl_seconds, metavar="SECONDS",
+        help=f"the same for gaps between tokens ({usual.slo_itl_seconds:g})",
+    )  # fmt: skip
+    return parser
+
+
+def _options(args: argparse.Namespace) -> Options:
+    return Options(
+        scrape_seconds=args.scrape_interval,
+        runbooks=args.runbooks.rstrip("/"),
+        boards=args.boards.rstrip("/"),
+        receiver=args.receiver,
+        slo_ttft_seconds=args.slo_ttft,
+        slo_itl_seconds=args.slo_itl,
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""Burn rates of the latency objectives: how fast the budget of late requests is being spent.
+
+An objective allows 1 % of requests to be late. A burn of 14.4 means that 14.4 % are, which spends 2 % of a month's
+budget in an hour. That so many are late is asked as "the quantile at 85.6 % is above the objective", so that the
+objective need not be a bucket bound. Each burn is asked over a long window, so that it matters, and over a short one,
+so that it still goes on. The windows and factors are those of the SRE workbook, chapter 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.alerts_conditions import applies
+from dashboards.alerts_options import Options
+from dashboards.alerts_text import entity, links, signal_value
+from dashboards.recording import indented
+from diagnoser.judge import seconds
+from rules.loader import SIGNAL_PREFIX, Knowledge
+from rules.model import SCOPES, Rule
+
+BUDGET = 0.01
+"""Of the 99th percentile."""
+
+LEAST_REQUESTS = 20
+"""In the short window; below that a percentile says nothing, as in the signals."""
+
+RATES = "kvitals-burn-rates"
+
+
+@dataclass(frozen=True)
+class Objective:
+    family: str
+    signal: str  # the recorded objective
+    of: str  # what is late, in words
+    observed: int  # the least number of observations in the short window
+
+
+@dataclass(frozen=True)
+class Burn:
+    factor: float
+    long: str
+    short: str
+    severity: str
+    for_: str
+
+
+OBJECTIVES = {
+    "LAT01": Objective("ttft_seconds", "slo_ttft_seconds", "first tokens", LEAST_REQUESTS),
+    "LAT02": Objective("itl_seconds", "slo_itl_seconds", "gaps between tokens", 5 * LEAST_REQUESTS),
+}
+BURNS = (
+    Burn(14.4, "1h", "5m", "page", "2m"),
+    Burn(6, "6h", "30m", "page", "15m"),
+    Burn(3, "1d", "2h", "ticket", "1h"),
+    Burn(1, "3d", "6h", "ticket", "3h"),
+)
+_LADDER = (
+    ("30m", "5m[30m:5m]"), ("1h", "5m[1h:5m]"), ("2h", "5m[2h:5m]"),
+    ("6h", "1h[6h:1h]"), ("1d", "1h[1d:1h]"), ("3d", "1h[3d:1h]"),
+)  # fmt: skip
+"""Long windows are means of shorter ones, so that none reads days of buckets."""
+
+
+def rates() -> list[dict[str, Any]]:
+    """Rates of the buckets over each window, to be recorded once a minute."""
+    found = []
+    scope = ", ".join((*SCOPES["engine"], "le"))
+    for objective in OBJECTIVES.values():
+        bucket = f"kvitals_{objective.family}_bucket"
+        found.append({"record": recorded(objective, "5m"), "expr": f"sum by ({scope}) (rate({bucket}[5m]))"})
+        for window, of in _LADDER:
+            shorter, _, step = of.partition("[")
+            expr = f"avg_over_time({recorded(objective, shorter)}[{step})"
+            found.append({"record": recorded(objective, window), "expr": expr})
+    return found
+
+
+def recorded(objective: Objective, window: str) -> str:
+    return f"{SIGNAL_PREFIX}{objective.family}_bucket:rate{window}"
+
+
+def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, Any]]:
+    """Two alerts that page and two that do not, of each objective."""
+    for code, objective in OBJECTIVES.items():
+        rule = knowledge.rules[code]
+        where = [guard for guard in applies(rule, options) if guard.startswith("unless") and "traffic" not in guard]
+        for burn in BURNS:
+            yield {
+                "alert": name(rule),
+                "expr": "\n".join([f"(\n{indented(_expression(objective, burn))}\n)", *where]),
+                "for": burn.for_,
+                "labels": {
+                    "code": code,
+                    "severity": burn.severity,
+                    "kind": rule.kind,
+                    "stage": rule.stage,
+                    "scope": rule.scope,
+                    "burn": f"{burn.factor:g}",
+                    "window": burn.long,
+                },
+                "annotations": {
+                    "summary": f"Late {objective.of} spend their budget {burn.factor:g} times too fast: "
+                    + entity(rule.scope),
+                    "description": _description(rule, objective, burn, knowledge),
+                    **links(code, rule.scope, options),
+                },
+            }
+
+
+def name(rule: Rule) -> str:
+    return f"{rule.slug}-burn"
+
+
+def _expression(objective: Objective, burn: Burn) -> str:
+    slo, scope = SIGNAL_PREFIX + objective.signal, ", ".join(SCOPES["engine"])
+    quantile = f"{1 - burn.factor * BUDGET:.4g}"
+    parts = [f"histogram_quantile({quantile}, {recorded(objective, w)}) > {slo}" for w in (burn.long, burn.short)]
+    counted = f'sum by ({scope}) ({recorded(objective, burn.short)}{{le="+Inf"}})'
+    parts.append(f"{counted} * {seconds(burn.short):g} >= {objective.observed}")
+    return "\nand ".join(parts)
+
+
+def _description(rule: Rule, objective: Objective, burn: Burn, knowledge: Knowledge) -> str:
+    slo = signal_value(objective.signal, rule.scope, knowledge)
+    return (
+        f"More than {burn.factor * BUDGET:.3g} of the {objective.of} of the last {burn.long}, and of the last"
+        f" {burn.short}, came later than the objective of {slo}; the objective allows {BUDGET:g}."
+    )

@@ -1,0 +1,92 @@
+"""When an alert is active: a rule's condition as PromQL of which nothing is true that is not known.
+
+In Prometheus missing data is silently false. A condition is therefore written without any negation: `a unless b`
+becomes `a and not b`, with the comparisons of b turned round, so that what is unknown never fires
+(docs/decisions/0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dashboards.alerts_options import Options, duration
+from dashboards.recording import indented
+from diagnoser.judge import TRAFFIC
+from rules.condition import Comparison, Condition, parse_condition
+from rules.loader import SIGNAL_PREFIX, parameters, signal_names
+from rules.model import SCOPES, Rule
+from series.promql import Binary, Expr, expand, parse
+
+_INVERSE = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
+
+
+def expression(rule: Rule, options: Options) -> str:
+    """When the alert is active: the condition, or the leave level while it fires, where the rule applies."""
+    scope = ", ".join(SCOPES[rule.scope])
+    text = _condition(rule, rule.when)
+    if rule.clear:
+        firing = f'ALERTS{{alertname="{rule.slug}", alertstate="firing"}}'
+        leaving = f"(\n{indented(_condition(rule, rule.clear))}\n)\nand on ({scope}) {firing}"
+        text = f"(\n{indented(text)}\n)\nor\n(\n{indented(leaving)}\n)"
+    guards = list(applies(rule, options))
+    return text if not guards else "\n".join([f"(\n{indented(text)}\n)", *guards])
+
+
+def applies(rule: Rule, options: Options) -> Iterator[str]:
+    """What keeps the alert to where the rule has something to judge."""
+    scope, about = ", ".join(SCOPES[rule.scope]), rule.applies
+    if about.having:
+        yield f"and on ({scope}) present_over_time({about.having}[{duration(options.fast_seconds)}])"
+    if rule.scope != "engine":
+        return
+    others = [
+        f'{name}!~"{"|".join(only)}|"' for name, only in (("kind", about.kinds), ("system", about.systems)) if only
+    ]
+    others += [f'role=~"{"|".join(about.not_roles)}"'] if about.not_roles else []
+    for matcher in others:
+        yield f"unless on ({scope}) kvitals_engine_info{{{matcher}}}"
+    if about.traffic:
+        yield f"unless on ({scope}) {SIGNAL_PREFIX}{TRAFFIC} == 0"
+
+
+def _condition(rule: Rule, text: str) -> str:
+    """A condition of the rule in PromQL of which nothing is true that is not known."""
+    written = expand(text, parameters(rule)).strip()
+    condition = parse_condition(written)
+    known = positive(condition)
+    return written if known == parse(written) else str(known)
+
+
+def positive(condition: Condition) -> Expr:
+    """The condition as an expression that has a value where it is true."""
+    if isinstance(condition, Comparison):
+        if condition.op == "!=":  # NaN differs from everything and is not known to
+            return Binary("or", _compared(condition, "<"), _compared(condition, ">"))
+        return _compared(condition, condition.op)
+    if condition.op == "unless":
+        return Binary("and", positive(condition.left), negative(condition.right))
+    return Binary(condition.op, positive(condition.left), positive(condition.right))
+
+
+def negative(condition: Condition) -> Expr:
+    """The same where the condition is false, which is not where it is unknown."""
+    if isinstance(condition, Comparison):
+        return positive(Comparison(condition.left, _INVERSE[condition.op], condition.right))
+    if condition.op == "unless":
+        return Binary("or", negative(condition.left), positive(condition.right))
+    op = "or" if condition.op == "and" else "and"
+    return Binary(op, negative(condition.left), negative(condition.right))
+
+
+def _compared(condition: Comparison, op: str) -> Expr:
+    return Binary(op, condition.left, condition.right)
+
+
+def undecidable(expr: Expr, recorded: frozenset[str]) -> str:
+    """A signal without which an expression can not be true and that is not recorded; empty where there is none."""
+    if isinstance(expr, Binary) and expr.op == "or":
+        left, right = (undecidable(side, recorded) for side in (expr.left, expr.right))
+        return left if left and right else ""
+    if isinstance(expr, Binary):
+        return undecidable(expr.left, recorded) or undecidable(expr.right, recorded)
+    return next((name for name in signal_names(expr) if name not in recorded), "")

@@ -1,0 +1,64 @@
+"""The files for Prometheus, in two flavours: over what agents export, and over engines' own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboards.alerts import Alerts, alert_rules
+from dashboards.alerts_burn import RATES, rates
+from dashboards.alerts_options import Options, duration
+from dashboards.alerts_yaml import dump
+from dashboards.recording import DERIVED, Recorded, record
+from dashboards.recording_raw import Raw
+from rules.loader import Knowledge
+from series.promql import parse
+
+FOLDER = "prometheus"
+RATES_INTERVAL = "1m"
+
+Groups = dict[str, Any]
+
+
+def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]:
+    """Recording and alerting rules over the families of agents."""
+    recorded = record(knowledge, options)
+    return recording_groups(recorded, rates()), alert_groups(alert_rules(knowledge, recorded, options))
+
+
+def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
+    """The same over the engines' own metrics, and the rules that have no alert there."""
+    raw = Raw(knowledge)
+    recorded = raw.record(options)
+    alerts = alert_rules(knowledge, recorded, options, raw.rewrite)
+    burn = [{**rule, "expr": str(raw.rewrite(parse(rule["expr"])))} for rule in rates()]
+    return recording_groups(recorded, burn), alert_groups(alerts), alerts.left_out
+
+
+def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
+    """Every file by its path."""
+    recording, alerts = with_agents(knowledge, options)
+    raw_recording, raw_alerts, left_out = without_agents(knowledge, options)
+    every = f"Scrape every {options.scrape_seconds:g} s: the shortest window is {duration(options.fast_seconds)}."
+    missing = "\n".join(f"  {code}: {why}" for code, why in left_out.items())
+    return {
+        f"{FOLDER}/agents/recording.yaml": dump(recording, note=f"Over what agents export. {every}"),
+        f"{FOLDER}/agents/alerts.yaml": dump(alerts, note="Over recording.yaml beside it."),
+        f"{FOLDER}/engines/recording.yaml": dump(
+            raw_recording, note=f"Over engines' own metrics, without agents. {every}"
+        ),
+        f"{FOLDER}/engines/alerts.yaml": dump(
+            raw_alerts, note=f"Over recording.yaml beside it. Without an agent there is no alert of:\n{missing}"
+        ),
+    }
+
+
+def recording_groups(recorded: Recorded, burn: list[dict[str, Any]]) -> Groups:
+    """Signals made of others come last, in the file as in the order of evaluation."""
+    names = sorted(recorded.groups, key=lambda name: name == DERIVED)
+    groups = [{"name": name, "rules": recorded.groups[name]} for name in names]
+    return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": burn}]}
+
+
+def alert_groups(alerts: Alerts) -> Groups:
+    return {"groups": [{"name": name, "rules": alerts.groups[name]} for name in sorted(alerts.groups)]}

@@ -1,0 +1,40 @@
+"""What differs between installations: how often one scrapes, and where pages, boards and receivers are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
+
+BASELINE = "1h"
+PLACEHOLDER_HOST = "example.com"
+
+
+@dataclass(frozen=True)
+class Options:
+    """URLs without a slash at their end. The defaults are placeholders: generate with your own."""
+
+    scrape_seconds: float = 5.0
+    runbooks: str = f"https://kvitals.{PLACEHOLDER_HOST}/runbooks"
+    boards: str = f"https://grafana.{PLACEHOLDER_HOST}"
+    receiver: str = "http://127.0.0.1:9477/api/v1/notify"  # takes Alertmanager's messages
+    slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
+    slo_itl_seconds: float = 0.2
+
+    @property
+    def fast_seconds(self) -> float:
+        """`$window`: the agent's, or longer where too few samples would be in it."""
+        return max(FAST_SECONDS, SAMPLES_IN_WINDOW * self.scrape_seconds)
+
+    @property
+    def slow_seconds(self) -> float:
+        return max(SLOW_SECONDS, self.fast_seconds)
+
+
+def duration(seconds: float) -> str:
+    """Whole seconds as Prometheus writes them: `90s`, `15m`, `1h`."""
+    whole = round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole and whole % size == 0:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"

@@ -1,0 +1,78 @@
+"""What an alert says, as Prometheus' templates: the rule's own sentence with the numbers of the moment."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from dashboards.alerts_options import Options
+from diagnoser.text import fill
+from rules.loader import SIGNAL_PREFIX, Knowledge, parameters
+from rules.model import SCOPES, Rule, Scope
+from series.promql import expand
+
+BOARD = "kvitals-overview"
+_AS = {
+    "seconds": "{{ . | first | value | humanizeDuration }}",
+    "ratio": "{{ . | first | value | humanizePercentage }}",
+    "bool": "{{ if eq (. | first | value) 0.0 }}no{{ else }}yes{{ end }}",
+    "per_second": "{{ . | first | value | humanize }}/s",
+    "count": "{{ . | first | value | humanize }}",
+    "bytes": "{{ . | first | value | humanize1024 }}B",
+}
+_WHOSE = {"engine": "engine", "node": "node", "pool": "pool", "fleet": "cluster"}
+
+
+def summary(rule: Rule) -> str:
+    """The title and whose it is."""
+    return f"{rule.title}: {entity(rule.scope)}"
+
+
+def entity(scope: Scope) -> str:
+    """The alert's entity in words."""
+    label = _WHOSE[scope]
+    return f"{label} {{{{ with $labels.{label} }}}}{{{{ . }}}}{{{{ else }}}}without a name{{{{ end }}}}"
+
+
+def description(rule: Rule, knowledge: Knowledge) -> str:
+    """The conclusion; a number that is not there is `unknown`."""
+    values = parameters(rule)
+
+    def number(name: str) -> str:
+        if name.startswith("$"):
+            return values[name[1:]]
+        if name in rule.who:
+            return _who(name, rule)
+        return signal_value(name, rule.scope, knowledge)
+
+    return " ".join(fill(rule.conclusion, number).split())
+
+
+def signal_value(name: str, scope: Scope, knowledge: Knowledge) -> str:
+    """The recorded value of a signal for the alert's entity, with its unit."""
+    signal = knowledge.signals[name]
+    shared = [label for label in SCOPES[scope] if label in SCOPES[signal.scope]]
+    matchers = ",".join(f"{label}=%q" for label in shared)
+    asked = f'printf "{SIGNAL_PREFIX}{name}{{{matchers}}}" ' + " ".join(f"$labels.{label}" for label in shared)
+    shown = _AS.get(signal.unit, f"{_AS['count']} {signal.unit}")
+    return f"{{{{ with {asked} | query }}}}{shown}{{{{ else }}}}unknown{{{{ end }}}}"
+
+
+def _who(label: str, rule: Rule) -> str:
+    """A label of the largest series, of those of the alert's entity, that the rule's query for it finds."""
+    scope = SCOPES[rule.scope]
+    of = f"kvitals_target_up{{{','.join(f'{name}=%q' for name in scope)}}}"
+    query = " ".join(expand(rule.who[label], {**parameters(rule), "window": "1m"}).split()).replace("%", "%%")
+    asked = f"topk(1, ({query}) and on ({', '.join(scope)}) {of})"
+    names = " ".join(f"$labels.{name}" for name in scope)
+    found = f"{{{{ (first .).Labels.{label} }}}}"
+    return f"{{{{ with printf `{asked}` {names} | query }}}}{found}{{{{ else }}}}unknown{{{{ end }}}}"
+
+
+def links(code: str, scope: Scope, options: Options) -> dict[str, str]:
+    """Where to read on: the rule's page, and the board of the entity."""
+    variables = [label for label in SCOPES[scope] if label in ("cluster", "engine")]
+    chosen = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in variables)
+    return {
+        "runbook_url": f"{options.runbooks}/{quote(code)}.html",
+        "dashboard_url": f"{options.boards}/d/{BOARD}?{chosen}",
+    }

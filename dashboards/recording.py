@@ -1,0 +1,122 @@
+"""Recording rules: every signal under its name, `kvitals:<signal>`, as an agent would compute it.
+
+Signals over families come first, in a group per subject; those made of other signals (changes, baselines) follow in one
+group, in an order in which each finds what it reads. A signal has no value below its minimum of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from graphlib import TopologicalSorter
+from typing import Any
+
+import msgspec
+
+from dashboards.alerts_options import BASELINE, Options, duration
+from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as, signal_names
+from rules.model import SCOPES, Signal
+from series.promql import Expr, expand, parse
+
+DERIVED = "kvitals-derived"
+HALF = 0.5
+"""Extrapolation makes fractions of whole counts, so that "at least 20" is from 19.5 on."""
+
+Translate = Callable[[Expr], Expr]
+"""An expression over families in a server's own names."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rules by group, in the order of evaluation, and the signals that can not be told, each with why."""
+
+    groups: Mapping[str, list[dict[str, Any]]]
+    left_out: Mapping[str, str]
+
+    @property
+    def signals(self) -> frozenset[str]:
+        named = {rule["record"] for rules in self.groups.values() for rule in rules}
+        return frozenset(name.removeprefix(SIGNAL_PREFIX) for name in named if name.startswith(SIGNAL_PREFIX))
+
+
+def record(knowledge: Knowledge, options: Options) -> Recorded:
+    """The recording rules of every signal, over the families of agents."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name in in_order(knowledge):
+        signal = knowledge.signals[name]
+        text = definition(signal, options)
+        groups.setdefault(group_of(name, knowledge, options), []).append(rule_of(name, text))
+    return Recorded(groups, {})
+
+
+def rule_of(name: str, text: str) -> dict[str, Any]:
+    return {"record": SIGNAL_PREFIX + name, "expr": text}
+
+
+def definition(signal: Signal, options: Options) -> str:
+    """The signal as PromQL, absent below its minimum of samples."""
+    values = expansion(signal.window, signal.scope, options)
+    text = expand(signal.expr, values).strip()
+    if signal.samples is None:
+        return text
+    counted = expand(signal.samples.expr, values).strip()
+    least = f"{signal.samples.min - HALF:.12g}"
+    return f"(\n{indented(text)}\n)\nand on ({values['scope']})\n(\n{indented(counted)}\n) >= {least}"
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def expansion(window: str, scope: str, options: Options) -> dict[str, str]:
+    """What `$window`, `$baseline` and `$scope` stand for."""
+    seconds = options.fast_seconds if window == "fast" else options.slow_seconds
+    return {"window": duration(seconds), "baseline": BASELINE, "scope": ", ".join(SCOPES[scope])}
+
+
+def in_order(knowledge: Knowledge) -> list[str]:
+    """All signals, each after those that it reads. Raises graphlib.CycleError."""
+    return list(TopologicalSorter({name: sorted(reads(name, knowledge)) for name in knowledge.signals}).static_order())
+
+
+def reads(name: str, knowledge: Knowledge) -> frozenset[str]:
+    """The signals that a signal is made of."""
+    signal = knowledge.signals[name]
+    texts = [signal.expr, *([signal.samples.expr] if signal.samples else [])]
+    values = expansion(signal.window, signal.scope, Options())
+    return frozenset(found for text in texts for found in signal_names(parse(expand(text, values))))
+
+
+def closure(names: frozenset[str], knowledge: Knowledge) -> frozenset[str]:
+    """The signals and all that these are made of."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += reads(name, knowledge)
+    return frozenset(found)
+
+
+def group_of(name: str, knowledge: Knowledge, options: Options) -> str:
+    """The group that a signal is evaluated in."""
+    if reads(name, knowledge):
+        return DERIVED
+    return f"kvitals-{_subjects().get(name, 'own').replace('_', '-')}"
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    signals: dict[str, Any] = {}
+
+
+@lru_cache(maxsize=1)
+def _subjects() -> dict[str, str]:
+    """The file that each signal of the knowledge that ships is written in."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "signals").glob("*.yaml")):
+        subject = read_as(path, _Subject)
+        assert isinstance(subject, _Subject)
+        found |= dict.fromkeys(subject.signals, path.stem)
+    return found

@@ -1,0 +1,182 @@
+"""The rules' cases as promtool's unit tests, run on the rules that ship.
+
+`python -m tests.alerts.promtool DIR` writes them, for `promtool test rules DIR/*.test.yaml` by hand.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from dashboards.alerts import alertable, reads
+from dashboards.alerts_files import Groups, with_agents
+from dashboards.alerts_options import Options
+from dashboards.alerts_yaml import dump
+from dashboards.recording import closure
+from diagnoser.judge import TRAFFIC, seconds
+from rules.loader import SIGNAL_PREFIX, Knowledge, load
+from rules.model import SCOPES, Rule
+
+CASES = Path(__file__).parents[1] / "cases"
+START = 1_700_000_000.0
+"""Of the cases; promtool's time begins at 0, so that times among the values have to be moved."""
+
+_TIMES = ("_timestamp_seconds", "start_time_seconds")
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """What promtool is told of a case."""
+
+    title: str
+    expect: str
+    series: dict[str, str]
+    interval: str = "5s"
+    at: str = ""
+    cold: bool = False
+
+    @property
+    def fires(self) -> bool:
+        return self.expect == "fired"
+
+
+class CaseFile(Struct, frozen=True):
+    code: str
+    cases: list[Case]
+
+
+@lru_cache(maxsize=1)
+def knowledge() -> Knowledge:
+    return load()
+
+
+@lru_cache(maxsize=1)
+def shipped() -> tuple[Groups, Groups]:
+    """Recording and alerting rules as they are generated with the defaults."""
+    return with_agents(knowledge(), Options())
+
+
+def cases(code: str) -> list[Case]:
+    """The cases of a rule that have a history. One look at a new engine is nothing that a Prometheus does."""
+    file = msgspec.convert(yaml.safe_load((CASES / f"{code}.yaml").read_text()), CaseFile)
+    return [case for case in file.cases if not case.cold]
+
+
+def codes() -> list[str]:
+    """The rules that have an alert."""
+    return sorted(code for code, rule in knowledge().rules.items() if alertable(rule))
+
+
+def write(code: str, folder: Path) -> list[Path]:
+    """A rule's tests, with the rules that they need. Returns the test files, one for each interval of samples."""
+    rules = folder / f"{code}.rules.yaml"
+    needed = _needed(code)
+    rules.write_text(dump({"groups": needed}))
+    by_interval: dict[str, list[Case]] = {}
+    for case in cases(code):
+        by_interval.setdefault(case.interval, []).append(case)
+    written = []
+    for interval, several in by_interval.items():
+        test = {
+            "rule_files": [rules.name],
+            "evaluation_interval": interval,
+            "group_eval_order": [group["name"] for group in needed],
+            "tests": [_test(knowledge().rules[code], case) for case in several],
+        }
+        path = folder / f"{code}.{interval}.test.yaml"
+        path.write_text(dump(test))
+        written.append(path)
+    return written
+
+
+def run(files: Sequence[Path]) -> tuple[bool, str]:
+    """Whether promtool passes them, and what it says. Raises RuntimeError where there is no promtool."""
+    command = shutil.which("promtool")
+    if command is None:
+        raise RuntimeError("the command `promtool` is not on PATH: install Debian's package prometheus")
+    done = subprocess.run([command, "test", "rules", *map(str, files)], capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def _needed(code: str) -> list[dict[str, Any]]:
+    """The generated groups, less what a rule's alert does not read."""
+    recording, alerting = shipped()
+    name = knowledge().rules[code].slug
+    alert = next(rule for group in alerting["groups"] for rule in group["rules"] if rule["alert"] == name)
+    records = {SIGNAL_PREFIX + signal for signal in closure(reads(alert) | {TRAFFIC}, knowledge())}
+    kept = [
+        {**group, "rules": [rule for rule in group["rules"] if rule["record"] in records]}
+        for group in recording["groups"]
+    ]
+    return [group for group in kept if group["rules"]] + [{"name": "alert", "rules": [alert]}]
+
+
+def _test(rule: Rule, case: Case) -> dict[str, Any]:
+    step = seconds(case.interval)
+    series = {name: moved(name, values) for name, values in case.series.items()}
+    last = max(length(values) for values in series.values()) - 1
+    at = seconds(case.at) if case.at else last * step
+    asked = f'ALERTS{{alertname="{rule.slug}", alertstate="firing"}}'
+    expected = [{"labels": firing(rule), "value": 1}] if case.fires else []
+    return {
+        "name": f"{rule.code}: {case.title}",
+        "interval": case.interval,
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": asked, "eval_time": f"{at:g}s", "exp_samples": expected}],
+    }
+
+
+def firing(rule: Rule) -> str:
+    """The series that says that a rule's alert fires, of the entity that the cases are of."""
+    _, alerting = shipped()
+    alert = next(r for group in alerting["groups"] for r in group["rules"] if r["alert"] == rule.slug)
+    entity: Mapping[str, str] = {"engine": "e"} if "engine" in SCOPES[rule.scope] else {}
+    labels = {"alertname": rule.slug, "alertstate": "firing", **alert["labels"], **entity}
+    return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"
+
+
+def length(values: str) -> int:
+    """How many samples a text in promtool's notation stands for."""
+    return sum(
+        int(item.rpartition("x")[2]) + (not item.startswith("_")) if "x" in item else 1 for item in values.split()
+    )
+
+
+def moved(series: str, values: str) -> str:
+    """Values that are times, counted from the first sample on."""
+    if not series.partition("{")[0].endswith(_TIMES):
+        return values
+    return " ".join(_moved(item) for item in values.split())
+
+
+def _moved(item: str) -> str:
+    number, x, rest = item.partition("x")
+    try:
+        return f"{float(number) - START:g}{x}{rest}"
+    except ValueError:  # a gap, or a course that is counted up
+        return item
+
+
+def batches(size: int) -> list[tuple[str, ...]]:
+    """The rules that have an alert, some at a time: promtool takes a while to start."""
+    found = codes()
+    return [tuple(found[start : start + size]) for start in range(0, len(found), size)]
+
+
+def main(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [path for code in codes() for path in write(code, folder)]
+    print(f"{len(written)} files; promtool test rules {folder}/*.test.yaml")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
