@@ -14,7 +14,7 @@ from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
-from series.promql import Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
+from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
@@ -72,6 +72,11 @@ class Union:
         has = getattr(self._named(name), "has", None)  # a window knows, other sources need not
         return has is None or bool(has(name))
 
+    def window(self, name: str) -> Window | None:
+        """The window that has the series of that name, where it is one."""
+        source = self._named(name)
+        return source if isinstance(source, Window) else None
+
     def _of(self, matchers: Sequence[Matcher]) -> list[SeriesSource]:
         name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
         return [self.families, self.signals] if name is None else [self._named(name)]
@@ -88,6 +93,10 @@ class _Compiled:
     samples: Expr | None
     needs: list[frozenset[str]]
 
+    @property
+    def exprs(self) -> list[Expr]:
+        return [self.expr] if self.samples is None else [self.expr, self.samples]
+
 
 class Signals:
     """Evaluates all signals of the knowledge over `families` and remembers them."""
@@ -100,6 +109,7 @@ class Signals:
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
         self._compiled: dict[tuple[float, float], dict[str, _Compiled]] = {}
+        self._batches: list[Batch] = []  # of each stage
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
@@ -110,8 +120,9 @@ class Signals:
         """Evaluate every signal at `span.at` and keep the values. Returns them by signal name."""
         compiled = self._compile(span)
         self.known = {}
-        for group, names in self._stages:
+        for (group, names), batch in zip(self._stages, self._batches, strict=True):
             self.now = Moment(self.source, span.at)
+            self.now.prepare(batch)
             there = _Memo(self.source.has)
             for name in names:
                 possible = all(any(there[metric] for metric in either) for either in compiled[name].needs)
@@ -145,7 +156,11 @@ class Signals:
     def _compile(self, span: Span) -> dict[str, _Compiled]:
         key = (span.fast, span.slow)
         if key not in self._compiled:
-            self._compiled = {key: {n: _compile(s, span) for n, s in self.knowledge.signals.items()}}
+            compiled = {n: _compile(s, span) for n, s in self.knowledge.signals.items()}
+            self._compiled = {key: compiled}
+            self._batches = [
+                Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages
+            ]
         return self._compiled[key]
 
     def _evaluate(self, name: str, compiled: _Compiled, *, possible: bool) -> Known:

@@ -112,6 +112,17 @@ def _ordered(items: list[tuple[str, str]]) -> Labels:
     return labels
 
 
+class LabelSets(tuple[Labels, ...]):
+    """Label sets that are asked about again and again: their hash is computed once."""
+
+    _hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+
 def escape(value: str) -> str:
     """A label value as it is written between double quotes."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

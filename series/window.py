@@ -53,6 +53,8 @@ class Window:
         self.max_series = max_series
         self.group_series = max_series if group_series is None else group_series
         self.refused_series = 0
+        self.version = 0
+        """Counted up whenever series or groups come, go or change their labels."""
         self._groups: dict[str, Group] = {}
         self._series = 0
         self._begun = float("inf")  # the earliest row there ever was
@@ -74,6 +76,7 @@ class Window:
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = Group(self)
+            self.version += 1
         return found
 
     def drop_group(self, name: str) -> None:
@@ -81,6 +84,7 @@ class Window:
         group = self._groups.pop(name, None)
         if group is not None:
             self._series -= group.series
+            self.version += 1
             self._dropped = max(self._dropped, float(np.nextafter(group.last_time or self._dropped, np.inf)))
 
     @property
@@ -286,7 +290,7 @@ class Group:
             self._labels[number] = None
             self._free.append(number)
         if gone:
-            self._selections.clear()
+            self._changed()
         self._window._give(len(gone))
 
     def select(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Frame | None:
@@ -327,10 +331,29 @@ class Group:
             return None
         return Row(float(self._times[last]), self._values[last, columns], labels)
 
+    def selected(self, matchers: tuple[Matcher, ...]) -> tuple[Sequence[int], Sequence[Labels]]:
+        """The columns of the matching series, and their labels."""
+        name = _name(matchers)
+        if name is not None and not self.has(name):
+            return (), ()
+        columns, labels = self._selected(matchers)
+        return (range(columns.start, columns.stop) if isinstance(columns, slice) else columns.tolist()), labels
+
+    def rows_between(self, start: float, end: float) -> tuple[Floats, Floats]:
+        """The rows in start <= t <= end: times float64[T], values float64[T, columns]. Not to be written to."""
+        live = self._times[self._first : self._last]
+        low, high = live.searchsorted(start, "left"), live.searchsorted(end, "right")
+        return live[low:high], self._values[self._first + low : self._first + high]
+
     def _index(self, number: int, labels: Labels) -> None:
         self._columns[labels] = number
         self._names.setdefault(labels.name, []).append(number)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Which series there are is not what it was."""
         self._selections.clear()
+        self._window.version += 1
 
     def _unindex(self, number: int) -> None:
         labels = self.labels(number)
@@ -339,7 +362,7 @@ class Group:
         named.remove(number)
         if not named:
             del self._names[labels.name]
-        self._selections.clear()
+        self._changed()
 
     def _selected(self, matchers: tuple[Matcher, ...]) -> _Selection:
         found = self._selections.get(matchers)

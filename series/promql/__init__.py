@@ -5,6 +5,7 @@ parameters in text, `inline` definitions, list the `selectors` and `names` that 
 expression is canonical PromQL. Everything raises `PromQLError`, whose message is meant for the author.
 """
 
+from series.promql.batch import Batch
 from series.promql.errors import PromQLError
 from series.promql.evaluate import Limits, Moment, Series, Vector, evaluate, evaluate_range
 from series.promql.nodes import (
@@ -25,6 +26,7 @@ from series.promql.rewrite import Use, expand, inline, names, selectors, shift
 
 __all__ = [
     "Aggregate",
+    "Batch",
     "Binary",
     "Call",
     "Expr",

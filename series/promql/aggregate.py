@@ -9,9 +9,9 @@ import numpy as np
 
 from series.promql import windows
 from series.promql.errors import PromQLError
-from series.promql.grid import Grid, Groups, Ints, LabelSets, group_by, layout
+from series.promql.grid import Grid, Groups, Ints, group_by, layout
 from series.promql.nodes import Aggregate
-from series.types import METRIC_NAME, Floats, Labels
+from series.types import METRIC_NAME, Floats, Labels, LabelSets
 
 
 def aggregate(node: Aggregate, grid: Grid, param: Floats | None) -> Grid:

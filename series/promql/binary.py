@@ -13,7 +13,6 @@ from series.promql.grid import (
     Grid,
     Groups,
     Ints,
-    LabelSets,
     group_by,
     layout2,
     regroup,
@@ -21,7 +20,7 @@ from series.promql.grid import (
     without_names,
 )
 from series.promql.nodes import ARITHMETIC, COMPARISONS, SET_OPERATORS, Binary, Matching
-from series.types import METRIC_NAME, Bools, Floats, Labels
+from series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 _ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
     "+": np.add,
@@ -127,7 +126,7 @@ def _side(of: Ints) -> _Side:
     members = np.argsort(index, kind="stable").astype(np.int64)
     starts = np.searchsorted(index[members], np.arange(len(ids))).astype(np.int64)
     # Only the partition is used; the parts' labels are those of the match.
-    parts = Groups(tuple(Labels() for _ in ids), index.astype(np.int64), members, starts)
+    parts = Groups(LabelSets(Labels() for _ in ids), index.astype(np.int64), members, starts)
     return _Side(of, ids, parts)
 
 
@@ -136,7 +135,7 @@ def _set_operation(op: str, left: Grid, right: Grid, match: _Match) -> Grid:
         in_left = match.holds(match.left, left.present)
         fresh = right.present & ~in_left[:, match.right.of]
         both = Grid(
-            left.labels + right.labels,
+            layout2("both", left.labels, right.labels, lambda: LabelSets(left.labels + right.labels)),
             np.hstack([left.values, right.values]),
             np.hstack([left.present, fresh]),
         ).pruned()
@@ -221,4 +220,4 @@ def _joined(node: Binary, many: Grid, one: Grid, pairs: _Pairs, *, swapped: bool
                 "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right) "
                 f"in {shorten(node)}"
             )
-    return regroup(Grid((), values, present), pairs.results)
+    return regroup(Grid(LabelSets(), values, present), pairs.results)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from series.promql import aggregate, binary, functions, selection
+from series.promql.batch import Batch, Shared
 from series.promql.check import check, type_of
 from series.promql.errors import PromQLError, shorten
 from series.promql.grid import Budget, Grid, Ints, without_names
@@ -36,7 +38,7 @@ from series.promql.nodes import (
 )
 from series.promql.parse import parse
 from series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
-from series.types import Floats, Labels, SeriesSource
+from series.types import Floats, Labels, LabelSets, SeriesSource
 
 LOOKBACK = 300.0
 MAX_STEPS = 11_000
@@ -121,6 +123,13 @@ class Moment:
         self._subquery_step = subquery_step
         self._shared: Shared = {}
 
+    def prepare(self, batch: Batch) -> None:
+        """Read at once what some expressions read, before they are evaluated. It changes no value."""
+        limits = self._limits
+        budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
+        with np.errstate(all="ignore"), suppress(PromQLError):  # what could not be read at once is read by itself
+            batch.fill(self._shared, int(self._steps[0]), round(self._lookback * 1000), budget)
+
     def evaluate(self, expr: Expr | str) -> Vector | float:
         """The value of `expr`. Raises PromQLError as `evaluate` does; the limits are those of each expression."""
         steps, end = self._steps, int(self._steps[0])
@@ -195,10 +204,6 @@ def _checked(expr: Expr | str) -> Expr:
 
 # The same expressions are evaluated every few seconds; only the type is kept, since 0 == -0.
 _checked_type = lru_cache(maxsize=1024)(check)
-
-
-Shared = dict[Expr, Grid | selection.Selected]
-"""What was computed at the same steps over the same source, by expression."""
 
 
 def _can_be_shared(expr: Expr) -> bool:
@@ -346,6 +351,6 @@ class Evaluation:
         self.budget.take(max(0, (last - first) // step + 1))
         steps = np.arange(first, last + 1, step, dtype=np.int64)
         if not len(steps):
-            return selection.Selected((), [])
+            return selection.Selected(LabelSets(), [])
         grid = replace(self, steps=steps, end=last, shared={}).vector(expr.expr)
         return selection.recorded(steps, grid, ends, length, self.budget)

@@ -13,7 +13,7 @@ from series.promql.check import compile_pattern
 from series.promql.errors import PromQLError
 from series.promql.grid import Grid, layout, relabel, without_names
 from series.promql.nodes import Call, Expr, Selector, String
-from series.types import METRIC_NAME, Floats, Labels, MatchOp
+from series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
 
 if TYPE_CHECKING:
     from series.promql.evaluate import Evaluation
@@ -91,7 +91,7 @@ _CLAMPS: dict[str, Callable[..., Grid]] = {
 def _absent(node: Call, evaluation: Evaluation) -> Grid:
     grid = evaluation.vector(node.args[0])
     missing = ~grid.anything()
-    return Grid((_absent_labels(node.args[0]),), np.ones(missing.shape), missing)
+    return Grid(LabelSets((_absent_labels(node.args[0]),)), np.ones(missing.shape), missing)
 
 
 def _absent_labels(expr: Expr) -> Labels:
@@ -119,7 +119,7 @@ def _timestamp(node: Call, evaluation: Evaluation) -> Grid:
 
 def _vector(node: Call, evaluation: Evaluation) -> Grid:
     values = evaluation.scalar(node.args[0])[:, None]
-    return Grid((Labels(),), values, np.ones(values.shape, dtype=bool))
+    return Grid(LabelSets((Labels(),)), values, np.ones(values.shape, dtype=bool))
 
 
 def _histogram_quantile(node: Call, evaluation: Evaluation) -> Grid:
@@ -146,14 +146,14 @@ _OTHERS: dict[str, Callable[[Call, Evaluation], Grid]] = {
 }
 
 
-def _label_replace(labels: tuple[Labels, ...], texts: tuple[str, ...]) -> tuple[Labels, ...]:
+def _label_replace(labels: LabelSets, texts: tuple[str, ...]) -> LabelSets:
     target, replacement, source, pattern = texts
     regex = compile_pattern(pattern, "in label_replace")
     result = []
     for one in labels:
         match = regex.fullmatch(one.get(source, ""))
         result.append(one if match is None else _with(one, target, _expanded(replacement, match)))
-    return tuple(result)
+    return LabelSets(result)
 
 
 _REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>[A-Za-z0-9_]+)\}|(?P<bare>[A-Za-z0-9_]+))")
@@ -174,9 +174,9 @@ def _expanded(template: str, match: re.Match[str]) -> str:
     return _REFERENCE.sub(group, template)
 
 
-def _label_join(labels: tuple[Labels, ...], texts: tuple[str, ...]) -> tuple[Labels, ...]:
+def _label_join(labels: LabelSets, texts: tuple[str, ...]) -> LabelSets:
     target, separator, *sources = texts
-    return tuple(_with(x, target, separator.join(x.get(s, "") for s in sources)) for x in labels)
+    return LabelSets(_with(x, target, separator.join(x.get(s, "") for s in sources)) for x in labels)
 
 
 def _with(labels: Labels, name: str, value: str) -> Labels:

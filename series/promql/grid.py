@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from series.promql.errors import PromQLError
-from series.types import METRIC_NAME, Bools, Floats, Labels
+from series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 Ints = npt.NDArray[np.int64]
-LabelSets = tuple[Labels, ...]
 T = TypeVar("T")
 
 
@@ -38,7 +37,7 @@ class Grid:
 
     def pick(self, columns: Ints) -> Grid:
         """The series at `columns`, in that order."""
-        kept = tuple(self.labels[i] for i in columns.tolist())
+        kept = LabelSets(self.labels[i] for i in columns.tolist())
         return Grid(kept, self.values[:, columns], self.present[:, columns])
 
     def anything(self) -> Bools:
@@ -154,12 +153,12 @@ def group_by(keys: Sequence[Labels]) -> Groups:
     of = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
     members = np.argsort(of, kind="stable").astype(np.int64)
     starts = np.searchsorted(of[members], np.arange(len(index))).astype(np.int64)
-    return Groups(tuple(index), of, members, starts)
+    return Groups(LabelSets(index), of, members, starts)
 
 
 def nameless(labels: LabelSets) -> LabelSets:
     """The label sets without the metric name."""
-    return tuple(x.drop(METRIC_NAME) if x.name else x for x in labels)
+    return LabelSets(x.drop(METRIC_NAME) if x.name else x for x in labels)
 
 
 def without_names(grid: Grid, *, at_all_steps: bool = False) -> Grid:

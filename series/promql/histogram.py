@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.promql.grid import Grid, Groups, Ints, LabelSets, group_by, layout, regroup
-from series.types import METRIC_NAME, Floats
+from series.promql.grid import Grid, Groups, Ints, group_by, layout, regroup
+from series.types import METRIC_NAME, Floats, LabelSets
 
 LE = "le"
 
@@ -81,7 +81,7 @@ def _find(labels: LabelSets) -> _Histograms:
             rows = np.flatnonzero(regular == plain)
             if len(rows):
                 shapes.append(_Shape(members[rows], columns[rows], bounds[rows], plain))
-    histograms = tuple(labels[buckets[k][0][1]].drop(LE) for k in keys)
+    histograms = LabelSets(labels[buckets[k][0][1]].drop(LE) for k in keys)
     names = group_by([x.drop(METRIC_NAME) for x in histograms])
     return _Histograms(histograms, shapes, names)
 

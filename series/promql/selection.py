@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Ints, LabelSets
+from series.promql.grid import Budget, Grid, Ints
 from series.promql.windows import Result, Windows
-from series.types import STALE, Bools, Floats, Frame, Labels, Matcher, SeriesSource, is_stale, newest_rows
+from series.types import STALE, Bools, Floats, Frame, Labels, LabelSets, Matcher, SeriesSource, is_stale, newest_rows
 
 HALF_MILLISECOND = 0.0005
 
@@ -54,7 +54,7 @@ def newest(
     if not rows:
         return empty(1), np.zeros((1, 0), dtype=np.int64)
     sampled = [round(row.time * 1000.0) for row in rows]
-    labels = tuple(label for row in rows for label in row.labels)
+    labels = LabelSets(label for row in rows for label in row.labels)
     in_two_places = len(rows) > 1 and len(set(labels)) < len(labels)
     if in_two_places or len(labels) > budget.series or min(sampled) < start or max(sampled) > end:
         return None
@@ -71,9 +71,9 @@ def newest(
 def _block(frame: Frame, start: int, end: int) -> Block:
     times = milliseconds(frame.times)
     if len(times) and start <= times[0] and times[-1] <= end:
-        return Block(times, frame.values, tuple(frame.labels))
+        return Block(times, frame.values, LabelSets(frame.labels))
     low, high = times.searchsorted(start, "left"), times.searchsorted(end, "right")
-    return Block(times[low:high], frame.values[low:high], tuple(frame.labels))
+    return Block(times[low:high], frame.values[low:high], LabelSets(frame.labels))
 
 
 def milliseconds(seconds: Floats) -> Ints:
@@ -94,7 +94,7 @@ def _unique(blocks: list[Block], total: int) -> list[Block]:
     for block in blocks:
         alone = [c for c, labels in enumerate(block.labels) if len(homes[labels]) == 1]
         if alone:
-            kept = tuple(block.labels[c] for c in alone)
+            kept = LabelSets(block.labels[c] for c in alone)
             result.append(Block(block.times, block.values[:, alone], kept))
     for labels, places in homes.items():
         if len(places) > 1:
@@ -109,7 +109,7 @@ def _joined(labels: Labels, parts: list[tuple[Ints, Floats]]) -> Block:
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
     keep = np.append(times[1:] != times[:-1], True)
-    return Block(times[keep], values[keep][:, None], (labels,))
+    return Block(times[keep], values[keep][:, None], LabelSets((labels,)))
 
 
 def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid, Ints]:
@@ -132,7 +132,7 @@ def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid,
         times.append(np.broadcast_to(at[:, None], picked.shape))
     if not blocks:
         return empty(len(references)), np.zeros((len(references), 0), dtype=np.int64)
-    grid = Grid(tuple(labels), np.hstack(values), np.hstack(present))
+    grid = Grid(LabelSets(labels), np.hstack(values), np.hstack(present))
     alive = np.flatnonzero(grid.present.any(axis=0))
     sampled = np.hstack(times)
     if len(alive) < len(grid.labels):
@@ -142,7 +142,7 @@ def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid,
 
 def empty(steps: int) -> Grid:
     """No series, at so many steps."""
-    return Grid((), np.zeros((steps, 0)), np.zeros((steps, 0), dtype=bool))
+    return Grid(LabelSets(), np.zeros((steps, 0)), np.zeros((steps, 0), dtype=bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Selected:
 
 def ranges(blocks: list[Block], ends: Ints, length: int, budget: Budget) -> Selected:
     """The windows [end - length, end], both included, over all of the series."""
-    labels = tuple(x for block in blocks for x in block.labels)
+    labels = LabelSets(x for block in blocks for x in block.labels)
     if len(ends) == 1 and len(blocks) > 1:
         # One step over many small frames: stacked into one, so that numpy is called once and not per frame.
         times, values, stacked = _stack(blocks)
@@ -209,7 +209,7 @@ def recorded(steps: Ints, grid: Grid, ends: Ints, length: int, budget: Budget) -
     """The windows [end - length, end] over the values of an expression that was evaluated at `steps`."""
     grid = grid.pruned()
     if not grid.labels:
-        return Selected((), [])
+        return Selected(LabelSets(), [])
     low = np.searchsorted(steps, ends - length, "left")
     high = np.searchsorted(steps, ends, "right")
     present = None if grid.present.all() else grid.present

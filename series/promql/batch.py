@@ -1,0 +1,199 @@
+"""The selections of many expressions, read at once.
+
+A hundred expressions that are evaluated every few seconds over a window read some two hundred selections of a few
+series each. One by one, what each costs is the calls and not the numbers. So functions of range vectors are
+computed for all selections of one length side by side, and instant selectors of one offset are looked up together; an
+expression then finds its part in what is shared at that moment. The values are those that each would have by itself.
+
+What can not be had that way is left out, and is evaluated by itself: selections from other sources than a window,
+those that have one series in two groups or more series than a query may have, and what is inside of subqueries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from series.panel import Panel, Part
+from series.promql.errors import PromQLError
+from series.promql.grid import Budget, Grid, Ints, without_names
+from series.promql.nodes import Call, Expr, Range, Selector, Subquery
+from series.promql.selection import HALF_MILLISECOND, Selected, milliseconds
+from series.promql.windows import RANGE_FUNCTIONS, Windows
+from series.types import STALE, Bools, Floats, LabelSets, is_stale
+from series.window import Columns, Window
+
+MAX_CELLS = 1_000_000
+"""Where selections are this large together the numbers cost more than the calls, and take memory all at once."""
+
+Shared = dict[Expr, Grid | Selected]
+"""What was computed at the same steps over the same source, by expression."""
+
+
+class Batch:
+    """What can be read at once of some expressions. `window`: the one that holds the series of a name, if one does."""
+
+    def __init__(self, exprs: Iterable[Expr], window: Callable[[str], Window | None]) -> None:
+        instants: dict[tuple[Window, float], list[Selector]] = {}
+        ranges: dict[tuple[Window, float, float], list[Call | Range]] = {}
+        for node in dict.fromkeys(node for expr in exprs for node in _reads(expr)):
+            selector = node if isinstance(node, Selector) else _range(node).selector
+            home = window(selector.name) if selector.name else None
+            if home is None:
+                continue
+            if isinstance(node, Selector):
+                instants.setdefault((home, node.offset), []).append(node)
+            else:
+                ranges.setdefault((home, _range(node).range, selector.offset), []).append(node)
+        self._instants = [_Instants(*key, found) for key, found in instants.items()]
+        self._ranges = [_Ranges(*key, found) for key, found in ranges.items()]
+
+    def fill(self, shared: Shared, at: int, lookback: int, budget: Budget) -> None:
+        """Put the values at `at` among those that are shared there. Milliseconds."""
+        for instants in self._instants:
+            instants.fill(shared, at, lookback, budget)
+        for ranges in self._ranges:
+            ranges.fill(shared, at, budget)
+
+
+def _range(node: Call | Range) -> Range:
+    read = node.args[0] if isinstance(node, Call) else node
+    assert isinstance(read, Range)
+    return read
+
+
+def _reads(expr: Expr) -> Iterator[Call | Range | Selector]:
+    """What reads series at the moment itself: `m`, `m[1m]`, and functions of nothing but the latter."""
+    if isinstance(expr, Range | Selector):
+        yield expr
+        return
+    if isinstance(expr, Call) and expr.func in RANGE_FUNCTIONS and isinstance(expr.args[0], Range):
+        yield expr
+    elif not isinstance(expr, Subquery):
+        for child in expr.children():
+            yield from _reads(child)
+
+
+class _Instants:
+    """Instant selectors of one offset, seconds."""
+
+    def __init__(self, window: Window, offset: float, selectors: Sequence[Selector]) -> None:
+        self._offset = round(offset * 1000)
+        self._selectors = selectors
+        self._panel = Panel(window, [selector.all_matchers() for selector in selectors])
+
+    def fill(self, shared: Shared, at: int, lookback: int, budget: Budget) -> None:
+        panel, end = self._panel, at - self._offset
+        start = end - lookback
+        panel.renew()
+        values, present = np.zeros((1, panel.width)), np.zeros((1, panel.width), dtype=bool)
+        for part in panel.newest(*_seconds(start, end)):
+            if not start <= milliseconds(part.times)[0] <= end:
+                return
+            values[:, part.place], present[:, part.place] = part.values, ~is_stale(part.values)
+        for i, labels, columns in _usable(panel, budget):
+            shared[self._selectors[i]] = Grid(
+                labels, values.take(columns, axis=1), present.take(columns, axis=1)
+            ).pruned()
+
+
+class _Ranges:
+    """Range selectors of one length and offset, seconds, as they are and as functions have them."""
+
+    def __init__(self, window: Window, length: float, offset: float, nodes: Sequence[Call | Range]) -> None:
+        self._length, self._offset = round(length * 1000), round(offset * 1000)
+        wanted = dict.fromkeys(_range(node) for node in nodes)
+        self._panel = Panel(window, [expr.selector.all_matchers() for expr in wanted])
+        number = {expr: i for i, expr in enumerate(wanted)}  # of its selection
+        self._ranges = [(node, number[node]) for node in nodes if isinstance(node, Range)]
+        self._calls: dict[str, list[tuple[Call, int]]] = {}  # by function
+        for node in nodes:
+            if isinstance(node, Call):
+                self._calls.setdefault(node.func, []).append((node, number[_range(node)]))
+
+    def fill(self, shared: Shared, at: int, budget: Budget) -> None:
+        panel, end = self._panel, at - self._offset
+        panel.renew()
+        sheet = _Sheet.of(panel, end - self._length, end)
+        if len(sheet.values) * panel.width > MAX_CELLS:
+            return
+        usable = {i: (labels, columns) for i, labels, columns in _usable(panel, budget)}
+        for func, calls in self._calls.items():
+            mine = [(call, *usable[i]) for call, i in calls if i in usable]
+            if mine:
+                results = sheet.windows(np.concatenate([columns for _, _, columns in mine]), end, self._length, budget)
+                _share(shared, [(call, labels) for call, labels, _ in mine], *RANGE_FUNCTIONS[func](results))
+        for node, i in self._ranges:
+            if i in usable:
+                labels, columns = usable[i]
+                shared[node] = Selected(labels, [sheet.windows(columns, end, self._length, budget)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """All series of a panel, shorter ones filled up with `STALE` at the top.
+
+    times: int64[T, S] or [T, 1], milliseconds.
+    """
+
+    times: Ints
+    values: Floats
+
+    @staticmethod
+    def of(panel: Panel, start: int, end: int) -> _Sheet:
+        """The samples in start <= t <= end, milliseconds."""
+        parts = [(part.place, *_within(part, start, end)) for part in panel.read(*_seconds(start, end))]
+        height = max([1, *(len(times) for _, times, _ in parts)])  # a row without samples stands for no rows
+        if len(parts) == 1 and parts[0][2].shape == (height, panel.width):
+            return _Sheet(parts[0][1][:, None], parts[0][2])
+        all_times, all_values = np.full((height, panel.width), end), np.full((height, panel.width), STALE)
+        for place, times, values in parts:
+            if len(times):
+                top = height - len(times)
+                all_times[:top, place], all_times[top:, place] = times[0], times[:, None]
+                all_values[top:, place] = values
+        return _Sheet(all_times, all_values)
+
+    def windows(self, columns: Columns, end: int, length: int, budget: Budget) -> Windows:
+        """One window over all rows of some columns."""
+        values = self.values.take(columns, axis=1)
+        stale = is_stale(values)
+        present = ~stale if stale.any() else None
+        times = self.times if self.times.shape[1] == 1 else self.times.take(columns, axis=1)
+        low, high = np.array([0]), np.array([len(values)])
+        return Windows(times, values, present, low, high, np.array([end]), length, budget)
+
+
+def _share(shared: Shared, calls: Sequence[tuple[Call, LabelSets]], values: Floats, present: Bools) -> None:
+    """A function's values [1, S] of several calls, side by side, each for itself."""
+    first, complete = 0, bool(present.all())
+    for call, labels in calls:
+        place = slice(first, first + len(labels))
+        first = place.stop
+        grid = Grid(labels, values[:, place], present[:, place])
+        with suppress(PromQLError):  # by itself it says what is wrong
+            kept = grid if complete else grid.pruned()
+            shared[call] = kept if call.func == "last_over_time" else without_names(kept, at_all_steps=True)
+
+
+def _usable(panel: Panel, budget: Budget) -> Iterator[tuple[int, LabelSets, Columns]]:
+    """The panel's selections that need not be looked at by themselves, with their labels and columns."""
+    for i, (labels, columns) in enumerate(zip(panel.labels, panel.columns, strict=True)):
+        if i not in panel.doubled and len(labels) <= budget.series:
+            yield i, labels, columns
+
+
+def _seconds(start: int, end: int) -> tuple[float, float]:
+    """What to ask a source for, which rounds times in another way."""
+    return start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND
+
+
+def _within(part: Part, start: int, end: int) -> tuple[Ints, Floats]:
+    times = milliseconds(part.times)
+    if len(times) and start <= times[0] and times[-1] <= end:
+        return times, part.values
+    low, high = times.searchsorted(start, "left"), times.searchsorted(end, "right")
+    return times[low:high], part.values[low:high]
