@@ -26,7 +26,7 @@ from rules.finding import (
     finding_id,
 )
 from rules.loader import PLACEHOLDER, parameters
-from rules.model import SCOPES, EvidenceQuery, Rule
+from rules.model import SCOPES, EvidenceQuery, Quantity, Rule
 from series.promql import Series, expand
 from series.types import METRIC_NAME, Labels
 
@@ -88,7 +88,7 @@ class Findings:
             evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired and proven else [],
             ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
             unknowns=self._unknowns(judgement),
-            levers=self._levers.advise(judgement, value) if fired and proven else [],
+            levers=self._levers.advise(judgement, value, self._amiss(judgement)) if fired and proven else [],
             next_check=self._next_check(rule) if fired else "",
         )
 
@@ -169,6 +169,20 @@ class Findings:
         fired = (j for place in around for j in self._fired.get(place, ()))
         return sorted({j.rule.code for j in fired if judgement.rule.code in j.rule.explains})
 
+    def _amiss(self, judgement: Judgement) -> set[Quantity]:
+        """What the open symptoms are about that a finding is, or explains, causes in between included."""
+        found: set[Quantity] = set(judgement.rule.about)
+        seen: set[tuple[str, Labels]] = set()
+        open_ = [judgement]
+        while open_:
+            for effect in self._explained(open_.pop()):
+                key = (effect.rule.code, effect.entity)
+                if key not in seen:
+                    seen.add(key)
+                    open_.append(effect)
+                    found |= set(effect.rule.about)
+        return found
+
     def _value_of(self, judgement: Judgement) -> Callable[[str], str]:
         """Renders `{signal}` and `{$param}` for this judgement's entity."""
         values = parameters(judgement.rule, self._judge.params.get(judgement.rule.code))
@@ -176,16 +190,28 @@ class Findings:
         def value(name: str) -> str:
             if name.startswith("$"):
                 return values[name[1:]]
+            if name in judgement.rule.who:
+                return self._who(name, judgement)
             signal = self._judge.knowledge.signals[name]
             return render(self._judge.signals.known[name].values.get(judgement.entity), signal.unit)
 
         return value
 
+    def _who(self, label: str, judgement: Judgement) -> str:
+        """The label of the largest series, of those of the entity, that the rule's query for it finds."""
+        rule, entity = judgement.rule, judgement.entity
+        values = parameters(rule, self._judge.params.get(rule.code))
+        text = expand(rule.who[label], {**values, **expansion(self._span, "fast", SCOPES[rule.scope])})
+        found = self._judge.signals.now.evaluate(expression(text))
+        assert not isinstance(found, float)
+        mine = [(v, ls) for ls, v in zip(found.labels, found.values, strict=True) if ls.keep(list(entity)) == entity]
+        return max(mine, key=lambda one: one[0])[1].get(label, "unknown") if mine else "unknown"
+
     def _measures(self, judgement: Judgement) -> list[Measure]:
         """The values of every signal that the rule names, in its condition and in its conclusion."""
         knowledge = self._judge.knowledge
         rule = judgement.rule
-        in_text = [n for n in PLACEHOLDER.findall(rule.conclusion) if not n.startswith("$")]
+        in_text = [n for n in PLACEHOLDER.findall(rule.conclusion) if n in knowledge.signals]
         measures = []
         for name in dict.fromkeys([*self._judge.needs(rule), *in_text, *rule.uses]):
             signal = knowledge.signals[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement
@@ -10,38 +10,77 @@ from diagnoser.signals import Span, by_entity, expansion
 from diagnoser.text import fill
 from rules.finding import LeverAdvice, LeverSetting
 from rules.loader import parameters
-from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
+from rules.model import SCOPES, Lever, LeverUse, Quantity, Rule, Setting
 from rules.versions import in_range
 from series.promql import expand
 from series.types import Labels
 
+Place = tuple[str, Labels]
+"""An entity with its scope."""
+
 
 class Levers:
-    """Chooses levers for findings of one moment. A lever that contradicts one already offered is left out."""
+    """Chooses levers for findings of one moment.
+
+    Left out is what is in force already, what the engine or its version can not do, what contradicts a lever that
+    was offered for the same entity, for what it is part of or for a part of it, and what moves nothing of the
+    symptoms that the finding explains.
+    """
 
     def __init__(self, judge: Judge, span: Span) -> None:
         self._judge = judge
         self._span = span
-        self._offered: dict[Labels, set[str]] = {}
+        self._own: dict[Place, set[str]] = {}  # offered for an entity
+        self._within: dict[Place, set[str]] = {}  # offered for an entity or a part of it
 
-    def advise(self, judgement: Judgement, value: Callable[[str], str]) -> list[LeverAdvice]:
-        """The levers of a fired rule that can help here, in the rule's order. `value` renders placeholders."""
-        offered = self._offered.setdefault(judgement.entity, set())
+    def advise(
+        self, judgement: Judgement, value: Callable[[str], str], amiss: Collection[Quantity] = ()
+    ) -> list[LeverAdvice]:
+        """The levers of a fired rule that can help here, in the rule's order.
+
+        `value` renders placeholders; `amiss` is what the open symptoms are about, nothing where there are none.
+        """
         advice = []
         for use in judgement.rule.levers:
             lever = self._judge.knowledge.levers[use.lever]
-            if self._fits(judgement.rule, use, lever, judgement.entity, offered):
-                offered.add(lever.name)
+            if self._fits(judgement, use, lever, amiss):
+                self._offer(judgement, lever)
                 advice.append(self._advice(judgement, use, lever, value))
         return advice
 
-    def _fits(self, rule: Rule, use: LeverUse, lever: Lever, entity: Labels, offered: set[str]) -> bool:
-        if offered & set(lever.contradicts):
+    def _fits(self, judgement: Judgement, use: LeverUse, lever: Lever, amiss: Collection[Quantity]) -> bool:
+        rule, entity = judgement.rule, judgement.entity
+        if amiss and not set(amiss) & set(lever.moves):
+            return False
+        if lever.contradicts and self._offered(judgement) & set(lever.contradicts):
+            return False
+        if not self._can(judgement, lever):
             return False
         if lever.in_force and self._number(lever.in_force, rule, entity) is not None:
             return False
         conditions = [c for c in (lever.possible, use.when) if c]
         return all(self._number(c, rule, entity) is not None for c in conditions)
+
+    def _can(self, judgement: Judgement, lever: Lever) -> bool:
+        """Whether the engine has the setting, so far as its system and version are known."""
+        if lever.outside or not lever.settings:
+            return True
+        info = self._judge.info(judgement.entity, self._span.at)
+        system, version = info.get("system", ""), info.get("version", "")
+        return not system or any(s.system == system and _in_range(s, version) for s in lever.settings)
+
+    def _offer(self, judgement: Judgement, lever: Lever) -> None:
+        place = (judgement.rule.scope, judgement.entity)
+        self._own.setdefault(place, set()).add(lever.name)
+        for around in self._judge.around(judgement, self._span.at).items():
+            self._within.setdefault(around, set()).add(lever.name)
+
+    def _offered(self, judgement: Judgement) -> set[str]:
+        """What was offered where it would meet a lever of this finding."""
+        offered = set(self._within.get((judgement.rule.scope, judgement.entity), ()))
+        for place in self._judge.around(judgement, self._span.at).items():
+            offered |= self._own.get(place, set())
+        return offered
 
     def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
         """The value of an expression for this entity; a comparison that does not hold has none."""
@@ -76,10 +115,11 @@ class Levers:
             if setting.system == system and self._is_the_one(setting, version, judgement):
                 note = setting.note if version else f"version unknown, this is for {setting.versions}. {setting.note}"
                 return self._render(judgement, setting, note.strip()), ""
-        return None, f"no setting is known for {system} {version}".strip()
+        elsewhere = ": it is done outside of the engine" if lever.outside else ""
+        return None, f"no setting is known for {system} {version}".strip() + elsewhere
 
     def _is_the_one(self, setting: Setting, version: str, judgement: Judgement) -> bool:
-        if version and not in_range(version, setting.versions):
+        if not _in_range(setting, version):
             return False
         return not setting.when or self._number(setting.when, judgement.rule, judgement.entity) is not None
 
@@ -95,3 +135,8 @@ class Levers:
             restart=setting.restart,
             note=note,
         )
+
+
+def _in_range(setting: Setting, version: str) -> bool:
+    """Whether a setting is for a version; one that is not known may be any."""
+    return not version or in_range(version, setting.versions)

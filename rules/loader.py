@@ -338,6 +338,8 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: _File) -> Iterator[tuple[
             yield from _check_expr(parameters(rule), knowledge, text, file.line(key), condition=True)
     for i, query in enumerate(rule.evidence):
         yield from _check_expr(parameters(rule), knowledge, query.query, file.line("evidence", i, "query"))
+    for label, text in rule.who.items():
+        yield from _check_expr(parameters(rule), knowledge, text, file.line("who", label))
     for i, use in enumerate(rule.levers):
         if use.lever not in knowledge.levers:
             yield file.line("levers", i), f"no lever `{use.lever}` in levers/"
@@ -377,6 +379,6 @@ def _check_expr(
 
 def _check_placeholders(rule: Rule, knowledge: Knowledge, text: str, line: int) -> Iterator[tuple[int, str]]:
     for name in PLACEHOLDER.findall(text):
-        known = name[1:] in rule.params if name.startswith("$") else name in knowledge.signals
+        known = name[1:] in rule.params if name.startswith("$") else name in knowledge.signals or name in rule.who
         if not known:
             yield line, f"`{{{name}}}` in the text is neither a signal nor a parameter of this rule"

@@ -15,6 +15,8 @@ from rules.engine_map import Program
 Scope = Literal["engine", "node", "pool", "fleet"]
 Kind = Literal["symptom", "cause", "note", "telemetry"]
 Severity = Literal["page", "ticket", "info"]
+Quantity = Literal["ttft", "itl", "throughput", "hits", "errors", "fairness", "cost", "truth"]
+"""What a symptom is about and a lever moves. `truth` is what can be known."""
 
 SCOPES: dict[str, tuple[str, ...]] = {
     "engine": ("cluster", "node", "engine"),
@@ -137,6 +139,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     conclusion: Text  # one sentence; {signal} and {$param} are filled in with unit
     page: Page
     evidence: tuple[EvidenceQuery, ...]
+    about: tuple[Quantity, ...] = ()  # of a symptom: what is amiss; levers that move none of it are not offered
     core: bool = False
     scope: Scope = "engine"
     clear: str = ""  # leave level: fired stays fired until this is false; empty: `when` itself
@@ -150,6 +153,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     excluded_by: tuple[Code, ...] = ()
     levers: tuple[LeverUse, ...] = ()
     params: dict[str, Param] = {}
+    who: dict[str, Text] = {}  # label -> PromQL; {label} in the conclusion is that of its largest series
     alias_of: Code | None = None
 
     @property
@@ -171,14 +175,25 @@ class Setting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     note: str = ""
 
 
+class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a lever's effect can be told before it is pulled."""
+
+    method: Literal["replay", "formula", "none"]
+    how: Text
+
+
 class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that an operator can change."""
 
     name: Slug
     title: Text
     does: Text
+    when: Text  # to reach for it
     does_not_fix: Text
     risk: Text
+    moves: Annotated[tuple[Quantity, ...], Meta(min_length=1)]
+    estimate: Estimate
+    outside: bool = False  # it can be pulled outside of the engine, so it needs no setting of the engine's
     cost: Literal["free", "low", "medium", "high"]
     step: Annotated[int, Meta(ge=1, le=9)]  # place in the order of trying (KNOWLEDGE, levers)
     references: tuple[str, ...]
@@ -186,3 +201,4 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
     contradicts: tuple[Slug, ...] = ()
+    no_rule: str = ""  # why no rule offers it, where none does

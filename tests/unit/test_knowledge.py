@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import re
 import textwrap
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from diagnoser.text import fill, render
 from rules import loader
 from rules.loader import ROOT, KnowledgeError, load
-from rules.model import Lever, Rule
+from rules.model import Lever, Rule, Setting
 from rules.versions import in_range
 
 KNOWLEDGE = load()
 RULES = sorted(KNOWLEDGE.rules.values(), key=lambda r: r.code)
 LEVERS = sorted(KNOWLEDGE.levers.values(), key=lambda lever: lever.name)
+ASKED = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "knowledge" / "asked.yaml").read_text())
+CODES = [code for codes in ASKED["codes"].values() for code in codes.split()]
+AWAITED = set(
+    """CAP02 CAP04 CAP05 CAP08 CAP09 CAP10 CAP11 EFF01 EFF02 EFF03 EFF04 EFF06 EFF10 ENG08 GPU08 GPU10 GPU12 GPU14 GPU17
+    HET01 HET02 HET03 KVC10 KVC14 KVC16 KVC19 KVC21 KVC22 LAT13 LOR02 PFX04 PFX05 PFX06 PFX07 PFX08 PFX18 SCH13 SCH14
+    SCH16 SCH17 SCL01 SCL02 SCL03 SCL04 SCL05 SCL06 SCL07 SCL08 SCL09 SCL10 SCL11 TEL08 TEL11""".split()  # noqa: SIM905
+)
+AWAITED_LEVERS = set(
+    """adapter-cap continuous-batching even-ranks expert-load-balancing knee-headroom lower-declared-shape mend-query
+    node-capacity paged-attention propagate-traceparent re-benchmark reserved-baseline startup-headroom warm-up-shapes
+    consistent-hashing hot-share-cap cache-seeding gradual-ramp shared-kv-store cooldown predictive-scaling minimum-warm
+    nvme-artefact-cache off-peak-fill drained-scale-in model-routing hardware-for-phase scale-signal-change""".split()  # noqa: SIM905
+)
 VERSIONS = [f"0.{minor}.{patch}" for minor in range(34) for patch in (0, 1, 2)]
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
@@ -27,6 +41,21 @@ each_lever = pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.na
 def test_every_file_is_a_rule_or_a_lever() -> None:
     assert {p.stem for p in (ROOT / "codes").glob("*")} == {rule.slug for rule in RULES}
     assert {p.stem for p in (ROOT / "levers").glob("*")} == {lever.name for lever in LEVERS}
+
+
+def test_no_code_that_was_asked_for_is_missing() -> None:
+    assert len(CODES) == len(set(CODES)) == 183
+    assert set(CODES) - KNOWLEDGE.rules.keys() <= AWAITED
+
+
+def test_no_lever_that_was_asked_for_is_missing() -> None:
+    files = [name for names in ASKED["levers"].values() for name in names]
+    assert len(files) == len(set(files))
+    assert set(files) <= KNOWLEDGE.levers.keys()
+
+
+def test_an_alias_names_a_rule() -> None:
+    assert all(rule.alias_of in KNOWLEDGE.rules for rule in RULES if rule.alias_of)
 
 
 @each_rule
@@ -64,7 +93,9 @@ def test_texts_read_well_when_filled(rule: Rule) -> None:
     """Units come with the numbers, so a unit in the text too would stand there twice."""
 
     def value(name: str) -> str:
-        return "7" if name.startswith("$") else render(1.5, KNOWLEDGE.signals[name].unit)
+        if name.startswith("$") or name in rule.who:
+            return "7"
+        return render(1.5, KNOWLEDGE.signals[name].unit)
 
     for text in (rule.conclusion, *(use.why for use in rule.levers)):
         words = fill(text, value).split()
@@ -109,15 +140,47 @@ def test_explanations_end(rule: Rule) -> None:
                 open_.append(code)
 
 
+@each_rule
+def test_a_symptom_says_what_is_amiss(rule: Rule) -> None:
+    assert bool(rule.about) == (rule.kind == "symptom")
+
+
+@each_rule
+def test_every_lever_of_a_rule_moves_what_the_rule_explains(rule: Rule) -> None:
+    amiss = {quantity for code in (rule.code, *explained(rule)) for quantity in KNOWLEDGE.rules[code].about}
+    for use in rule.levers:
+        assert not amiss or amiss & set(KNOWLEDGE.levers[use.lever].moves), (use.lever, amiss)
+
+
+def explained(rule: Rule) -> set[str]:
+    """The codes of all that a rule explains, causes in between included."""
+    seen: set[str] = set()
+    open_ = [rule.code]
+    while open_:
+        new = set(KNOWLEDGE.rules[open_.pop()].explains) - seen
+        seen |= new
+        open_ += new
+    return seen
+
+
+@each_rule
+def test_nothing_explains_itself(rule: Rule) -> None:
+    assert rule.code not in explained(rule)
+    assert rule.code not in rule.excluded_by
+
+
 @each_lever
-def test_every_lever_has_a_user(lever: Lever) -> None:
-    assert any(use.lever == lever.name for rule in RULES for use in rule.levers)
+def test_every_lever_has_a_user_or_says_why_not(lever: Lever) -> None:
+    used = any(use.lever == lever.name for rule in RULES for use in rule.levers)
+    assert used != bool(lever.no_rule) or lever.name in AWAITED_LEVERS
 
 
 @each_lever
 def test_levers_say_what_they_do_and_do_not(lever: Lever) -> None:
-    for text in (lever.does, lever.does_not_fix, lever.risk):
+    texts = (lever.does, lever.when, lever.does_not_fix, lever.risk, lever.estimate.how, lever.no_rule or ".")
+    for text in texts:
         assert text.strip().endswith(".")
+    assert lever.settings or lever.outside or lever.no_rule
     assert lever.title[0].isupper()
     assert lever.title[-1].isalnum()
     assert lever.references
@@ -126,6 +189,61 @@ def test_levers_say_what_they_do_and_do_not(lever: Lever) -> None:
 @each_lever
 def test_contradictions_are_mutual(lever: Lever) -> None:
     assert all(lever.name in KNOWLEDGE.levers[other].contradicts for other in lever.contradicts)
+
+
+WITHOUT_CONFLICT = {
+    frozenset(pair.split())
+    for pair in (
+        "block-size radix-tree-matching",  # both smaller
+        "chunked-prefill chunk-alignment",  # a multiple of 128 either way
+        "prefill-share chunk-alignment",
+        "max-num-batched-tokens chunk-alignment",
+        "max-num-batched-tokens prefill-share",  # both upwards
+        "input-limit lower-declared-shape",  # both downwards
+        "device-headroom startup-headroom",
+        "device-headroom mig-or-colocation",
+        "startup-headroom mig-or-colocation",
+        "matching-draft draft-length",  # other keys of one flag
+        "matching-draft speculative-decoding",
+        "draft-length speculative-decoding",
+        "kv-lease recompute-failed-loads",
+        "kv-lease nvme-tier",
+        "kv-lease shared-kv-store",
+        "kv-lease pd-disaggregation",
+        "recompute-failed-loads nvme-tier",
+        "recompute-failed-loads shared-kv-store",
+        "recompute-failed-loads pd-disaggregation",
+        "nvme-tier shared-kv-store",
+        "nvme-tier pd-disaggregation",
+        "shared-kv-store pd-disaggregation",
+        "kv-events-replay telemetry-flag",
+        "priority-classes slo-aware-scheduling",  # both order by priority
+        "prefix-caching priority-eviction",  # the flag is the same, the priority is the request's
+        "prefix-caching session-pinning",
+        "priority-eviction session-pinning",
+        "session-sticky-routing consistent-hashing",  # sessions by hash either way
+        "session-sticky-routing prefix-aware-routing",
+        "session-sticky-routing hot-share-cap",
+    )
+}
+
+
+def test_levers_that_set_the_same_flag_contradict_each_other() -> None:
+    for a, b in combinations(LEVERS, 2):
+        shared = {(s.system, flag(s)) for s in a.settings} & {(s.system, flag(s)) for s in b.settings}
+        if shared and frozenset({a.name, b.name}) not in WITHOUT_CONFLICT:
+            assert b.name in a.contradicts, (a.name, b.name, shared)
+
+
+def flag(setting: Setting) -> str:
+    """What a setting sets; of a file of options, the option."""
+    return setting.value if setting.flag == "--extra_llm_api_options" else setting.flag
+
+
+@each_rule
+def test_a_rule_offers_a_lever_once(rule: Rule) -> None:
+    names = [use.lever for use in rule.levers]
+    assert len(names) == len(set(names))
 
 
 @each_lever
@@ -256,8 +374,11 @@ LEVER = """\
 name: more-coffee
 title: Drink coffee
 does: Helps the person.
+when: Eyes close.
 does_not_fix: The engine.
 risk: None.
+moves: [truth]
+estimate: {method: none, how: Nobody knows.}
 cost: low
 step: 1
 possible: kvitals:waiting_avg > 1
@@ -272,12 +393,12 @@ def test_a_broken_lever_is_named_with_its_line(tmp_path: Path) -> None:
     own(tmp_path, LEVER, "more-coffee.yaml", "levers")
     assert not load([tmp_path]).problems
     for old, new, message in [
-        ("waiting_avg > 1", "waitng_avg > 1", "8: no signal `waitng_avg`"),
-        ("[restart]", "[rest]", "9: contradicts: no lever `rest`"),
-        (">=0.20", "0.20 and later", "11: `0.20 and later` is not a version bound"),
-        ("waiting_avg * 2", "waiting_avg *", "11: "),
-        ("cost: low", "cost: little", "6: Invalid enum value 'little'"),
-        ("step: 1", "step: 12", "7: Expected `int` <= 9"),
+        ("waiting_avg > 1", "waitng_avg > 1", "11: no signal `waitng_avg`"),
+        ("[restart]", "[rest]", "12: contradicts: no lever `rest`"),
+        (">=0.20", "0.20 and later", "14: `0.20 and later` is not a version bound"),
+        ("waiting_avg * 2", "waiting_avg *", "14: "),
+        ("cost: low", "cost: little", "9: Invalid enum value 'little'"),
+        ("step: 1", "step: 12", "10: Expected `int` <= 9"),
     ]:
         path = own(tmp_path, LEVER.replace(old, new), "more-coffee.yaml", "levers")
         assert the_problem(tmp_path, path).startswith(message)

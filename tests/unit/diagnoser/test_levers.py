@@ -1,0 +1,147 @@
+"""No lever is offered that is in force, that the engine lacks, that contradicts another, or that helps nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from diagnoser.judge import Judge, Judgement
+from diagnoser.levers import Levers
+from diagnoser.signals import Signals, Span
+from rules.loader import load
+from rules.model import SCOPES, Lever, Rule
+from series.types import Labels
+from series.window import Window
+
+KNOWLEDGE = load()
+SPAN = Span(1000.0)
+WHOLE = Labels({"cluster": "k", "node": "n", "pool": "p", "engine": "e"})
+USES = [
+    pytest.param(rule, KNOWLEDGE.levers[use.lever], id=f"{rule.code} {use.lever}")
+    for rule in KNOWLEDGE.rules.values()
+    for use in rule.levers
+]
+each_use = pytest.mark.parametrize(("rule", "lever"), USES)
+
+
+def judge(system: str = "vllm", version: str = "0.32.0") -> Judge:
+    """A judge that knows one engine."""
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    up = group.column(WHOLE.with_(__name__="kvitals_target_up"))
+    info = group.column(WHOLE.with_(__name__="kvitals_engine_info", system=system, version=version))
+    assert up is not None
+    assert info is not None
+    group.append(SPAN.at, [up, info], [1.0, 1.0])
+    return Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+
+
+JUDGES = {system: judge(system) for system in ("vllm", "llamacpp")}
+
+
+class Told(Levers):
+    """Levers with the value of every expression told: those in `false` have none."""
+
+    def __init__(self, judge: Judge, false: set[str]) -> None:
+        super().__init__(judge, SPAN)
+        self.false = false
+
+    def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
+        return None if text in self.false else 1.0
+
+
+IN_FORCE = {lever.in_force for lever in KNOWLEDGE.levers.values() if lever.in_force}
+POSSIBLE = {lever.possible for lever in KNOWLEDGE.levers.values() if lever.possible}
+
+
+def fired(rule: Rule) -> Judgement:
+    return Judgement(rule, WHOLE.keep(SCOPES[rule.scope]), "fired", "as planted", None)
+
+
+def offered(rule: Rule, false: set[str], system: str = "vllm", **more: object) -> list[str]:
+    levers = Told(JUDGES[system], false)
+    return [a.lever for a in levers.advise(fired(rule), str, **more)]  # type: ignore[arg-type]
+
+
+@each_use
+def test_what_is_in_force_is_not_offered(rule: Rule, lever: Lever) -> None:
+    if lever.in_force:
+        assert lever.name not in offered(rule, IN_FORCE - {lever.in_force})
+
+
+@each_use
+def test_what_is_not_possible_is_not_offered(rule: Rule, lever: Lever) -> None:
+    if lever.possible:
+        assert lever.name not in offered(rule, IN_FORCE | {lever.possible})
+
+
+@each_use
+def test_what_the_engine_has_no_setting_for_is_not_offered(rule: Rule, lever: Lever) -> None:
+    assert all(s.system != "llamacpp" for s in lever.settings)
+    if lever.settings and not lever.outside:
+        assert lever.name not in offered(rule, IN_FORCE, "llamacpp")
+
+
+@each_use
+def test_what_moves_nothing_that_is_amiss_is_not_offered(rule: Rule, lever: Lever) -> None:
+    quantities = ("ttft", "itl", "throughput", "hits", "errors", "fairness", "cost", "truth")
+    others = set(quantities) - set(lever.moves)
+    assert lever.name not in offered(rule, IN_FORCE, amiss=others or {"nothing"})
+
+
+@each_use
+def test_of_levers_that_contradict_one_is_offered(rule: Rule, lever: Lever) -> None:
+    names = offered(rule, IN_FORCE)
+    if lever.name in names:
+        assert not set(names) & set(lever.contradicts)
+
+
+def pairs() -> Iterator[tuple[Rule, Rule, str, str]]:
+    """Rules whose levers contradict one another, first one and then the other."""
+    for a in KNOWLEDGE.rules.values():
+        for b in KNOWLEDGE.rules.values():
+            for use in a.levers:
+                for against in set(KNOWLEDGE.levers[use.lever].contradicts) & {u.lever for u in b.levers}:
+                    yield a, b, use.lever, against
+
+
+def test_findings_of_one_engine_and_of_what_it_is_part_of_do_not_contradict() -> None:
+    checked = 0
+    for a, b, lever, against in pairs():
+        levers = Told(JUDGES["vllm"], IN_FORCE)
+        first = {advice.lever for advice in levers.advise(fired(a), str)}
+        second = {advice.lever for advice in levers.advise(fired(b), str)}
+        if lever in first:
+            nested = "engine" in (a.scope, b.scope) or a.scope == b.scope or "fleet" in (a.scope, b.scope)
+            assert not nested or against not in second
+            checked += 1
+    assert checked > 20
+
+
+def test_engines_beside_one_another_may_get_opposite_advice() -> None:
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    columns = [group.column(Labels({"__name__": "kvitals_target_up", "engine": name})) for name in "ab"]
+    group.append(SPAN.at, [c for c in columns if c is not None], [1.0, 1.0])
+    levers = Told(Judge(KNOWLEDGE, Signals(KNOWLEDGE, window)), IN_FORCE)
+    more, less = KNOWLEDGE.rules["SCH01"], KNOWLEDGE.rules["KVC09"]
+
+    def names(rule: Rule, engine: str) -> list[str]:
+        return [a.lever for a in levers.advise(Judgement(rule, Labels({"engine": engine}), "fired", "", None), str)]
+
+    assert "raise-max-num-seqs" in names(more, "a")
+    assert "lower-max-num-seqs" not in names(less, "a")
+    assert "lower-max-num-seqs" in names(less, "b")
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.28.0", []), ("0.29.0", ["--max-num-queued-reqs"]), ("", ["--max-num-queued-reqs"])],
+)
+def test_a_setting_is_for_the_version(version: str, expected: list[str]) -> None:
+    levers = Told(judge("vllm", version), IN_FORCE)
+    advice = next(a for a in levers.advise(fired(KNOWLEDGE.rules["GRD01"]), str) if a.lever == "admission-control")
+    assert [advice.setting.flag] * bool(advice.setting) == expected if advice.setting else not expected
+    if advice.setting is None:
+        assert advice.setting_note == "no setting is known for vllm 0.28.0: it is done outside of the engine"
