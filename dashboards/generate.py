@@ -10,27 +10,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from dashboards import alerts_files
+from dashboards import alerts_files, boards
 from dashboards.alerts_options import Options
-from dashboards.boards import overview
-from dashboards.grafana import encode
-from dashboards.queries import Queries
 from rules.loader import Knowledge, load
 
 GENERATED = Path(__file__).with_name("generated")
-BOARDS: dict[str, Callable[[Queries], dict[str, Any]]] = {"overview.json": overview.build}
 SHOWN_LINES = 40
 
 
 def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
     """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
-    queries = Queries(knowledge)
-    boards = {name: encode(build(queries)) for name, build in BOARDS.items()}
-    return boards | alerts_files.files(knowledge, options or Options())
+    options = options or Options()
+    return boards.files(knowledge, options.runbooks) | alerts_files.files(knowledge, options)
 
 
 def differences(files: dict[str, str], directory: Path) -> list[str]:

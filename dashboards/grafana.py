@@ -1,4 +1,4 @@
-"""Grafana's schema where grafanalib is behind it: targets, variables, the board itself.
+"""Grafana's schema where grafanalib is behind it: targets, variables, links, marks, the board itself.
 
 Every class has `to_json_data`, as grafanalib's have, so the two mix freely.
 """
@@ -15,15 +15,8 @@ from grafanalib.core import Annotations, Dashboard, GridPos, Templating, Time
 SCHEMA = 39  # Grafana 10.4 to 11; newer ones migrate it when they load it
 TAG = "kvitals"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-_LEGACY = {"__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "editable"}
-_LEGACY_PANEL = {"cacheTimeout", "editable", "error", "height", "hideTimeOverride", "minSpan", "span"}
-_OF_ROW = ("collapsed", "gridPos", "id", "panels", "title", "type")
+_LEGACY = {"__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "editable", "timepicker"}
 _MAY_BE_NULL = {"id", "value"}  # a new board has no id yet; the first threshold has no value
-
-_ENGINES = (
-    'kvitals_target_up{cluster=~"$cluster"}'
-    ' unless on (cluster, node, engine) kvitals_engine_info{cluster=~"$cluster", model!~"$model"}'
-)
 
 
 @dataclass(frozen=True)
@@ -35,12 +28,16 @@ class Target:
     legend: str
     interval: str
     instant: bool = False
+    format: str = "time_series"
+    exemplar: bool = False
 
     def to_json_data(self) -> dict[str, Any]:
         return {
             "datasource": DATASOURCE,
             "editorMode": "code",
+            "exemplar": self.exemplar,
             "expr": self.expr,
+            "format": self.format,
             "instant": self.instant,
             "interval": self.interval,
             "legendFormat": self.legend,
@@ -87,7 +84,6 @@ class QueryVariable:
             "allValue": self.all_value or None,
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
             "datasource": DATASOURCE,
-            "definition": self.query,
             "hide": 0,
             "includeAll": True,
             "label": self.label,
@@ -103,54 +99,107 @@ class QueryVariable:
         }
 
 
-VARIABLES = (
-    DatasourceVariable(),
-    QueryVariable("cluster", "Cluster", "label_values(kvitals_target_up, cluster)", all_value=".*"),
-    QueryVariable("model", "Model", 'label_values(kvitals_engine_info{cluster=~"$cluster"}, model)', all_value=".*"),
-    # An engine whose model is not known, as one that never answered, is offered whatever the model.
-    QueryVariable("engine", "Engine", f"query_result({_ENGINES})", regex='/engine="([^"]+)"/'),
+@dataclass(frozen=True)
+class Flavour:
+    """What boards have in common that read the same kind of names. `tag` keeps their links among themselves."""
+
+    name: str
+    tag: str
+    suffix: str  # of the uids
+    variables: tuple[DatasourceVariable | QueryVariable, ...]
+
+
+_ENGINES = (
+    'kvitals_target_up{cluster=~"$cluster"}'
+    ' unless on (cluster, node, engine) kvitals_engine_info{cluster=~"$cluster", model!~"$model"}'
+    ' unless on (cluster, node, engine) kvitals_engine_info{cluster=~"$cluster", role!~"$role"}'
 )
-"""The one variable scheme of all boards. Queries are bound to cluster and engine; model narrows engine."""
+AGENT = Flavour(
+    "agent",
+    TAG,
+    "",
+    (
+        DatasourceVariable(),
+        QueryVariable("cluster", "Cluster", "label_values(kvitals_target_up, cluster)", all_value=".*"),
+        QueryVariable(
+            "model", "Model", 'label_values(kvitals_engine_info{cluster=~"$cluster"}, model)', all_value=".*"
+        ),
+        QueryVariable("role", "Role", 'label_values(kvitals_engine_info{cluster=~"$cluster"}, role)', all_value=".*"),
+        # An engine whose model or role is not known, as one that never answered, is offered whatever is chosen.
+        QueryVariable("engine", "Engine", f"query_result({_ENGINES})", regex='/engine="([^"]+)"/'),
+        QueryVariable(
+            "tenant", "Tenant", 'label_values(kvitals_tenant_requests_total{cluster=~"$cluster"}, tenant)', ".*"
+        ),
+    ),
+)
+"""The one variable scheme of all boards. Queries are bound to cluster and engine, those of single tenants to tenant;
+model and role narrow engine."""
 
 
-def restarts(expr: str) -> dict[str, Any]:
-    """Engine restarts as marks on every panel."""
+def raw_flavour(presence: Sequence[str]) -> Flavour:
+    """The same for engines' own pages; `presence`: names that every engine shows. Pages know no roles and tenants."""
+    shown = f'__name__=~"{"|".join(presence)}"'
+    chosen = f'{{{shown}, cluster=~"$cluster"'
+    return Flavour(
+        "raw",
+        f"{TAG}-raw",
+        "-raw",
+        (
+            DatasourceVariable(),
+            QueryVariable("cluster", "Cluster", f"label_values({{{shown}}}, cluster)", all_value=".*"),
+            QueryVariable("model", "Model", f"label_values({chosen}}}, model_name)", all_value=".*"),
+            QueryVariable("engine", "Engine", f'label_values({chosen}, model_name=~"$model"}}, instance)'),
+        ),
+    )
+
+
+def mark(name: str, expr: str, color: str, title: str, tags: str = "engine", text: str = "") -> dict[str, Any]:
+    """Moments at which a query has a value, as marks on every panel."""
     return {
         "datasource": DATASOURCE,
         "enable": True,
-        "expr": expr,
-        "iconColor": "blue",
-        "name": "Engine restarts",
-        "step": "30s",
-        "tagKeys": "engine",
-        "target": {"expr": expr, "refId": "restarts", "range": True},
-        "titleFormat": "engine restarted",
+        "iconColor": color,
+        "name": name,
+        "tagKeys": tags,
+        "target": {"expr": expr, "interval": "30s", "range": True, "refId": "mark"},
+        "textFormat": text,
+        "titleFormat": title,
     }
 
 
+def drill(uid: str, engine: str) -> dict[str, Any]:
+    """A link from a value to the board that tells more of its engine."""
+    chosen = "${datasource:queryparam}&${cluster:queryparam}&${model:queryparam}"
+    url = f"/d/{uid}?{chosen}&var-engine={engine}&${{__url_time_range}}"
+    return {"title": f"Only {engine} on {uid}", "url": url, "targetBlank": False}
+
+
+def runbook(base: str, code: str) -> dict[str, Any]:
+    """A link to a rule's page."""
+    return _link(f"Runbook of {code}", type="link", url=f"{base}/{code}.html", targetBlank=True, icon="doc")
+
+
 def board(
-    uid: str, title: str, description: str, panels: Sequence[Any], annotations: Sequence[dict[str, Any]]
+    flavour: Flavour, uid: str, title: str, description: str, panels: Sequence[Any], marks: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """A whole board as Grafana imports it."""
     dashboard = Dashboard(
         title=title,
         uid=uid,
         description=description,
-        tags=[TAG],
+        tags=[flavour.tag],
         panels=list(panels),
-        templating=Templating(list(VARIABLES)),
-        annotations=Annotations(list(annotations)),
+        templating=Templating(list(flavour.variables)),
+        annotations=Annotations(list(marks)),
         schemaVersion=SCHEMA,
         graphTooltip=1,
         refresh="10s",
         time=Time("now-30m", "now"),
         timezone="browser",
-        links=[_links()],
+        links=[_link("Boards", type="dashboards", includeVars=True, keepTime=True, tags=[flavour.tag])],
     )
-    data: dict[str, Any] = _plain(dashboard)
-    data = {k: v for k, v in data.items() if k not in _LEGACY} | {"editable": True, "fiscalYearStartMonth": 0}
-    data["panels"] = [_panel(p) for p in data["panels"]]
-    cleaned: dict[str, Any] = _without_nulls(data)
+    data = {k: v for k, v in plain(dashboard).items() if k not in _LEGACY}
+    cleaned: dict[str, Any] = _without_nulls(data | {"editable": True, "fiscalYearStartMonth": 0})
     return cleaned
 
 
@@ -163,29 +212,20 @@ def grid(x: int, y: int, w: int, h: int) -> GridPos:
     return GridPos(h=h, w=w, x=x, y=y)
 
 
-def _panel(panel: dict[str, Any]) -> dict[str, Any]:
-    """A panel less what Grafana no longer knows; a row has little more than a title."""
-    if panel["type"] == "row":
-        return {k: panel[k] for k in _OF_ROW}
-    return {k: v for k, v in panel.items() if k not in _LEGACY_PANEL}
+def row(title: str, id_: int, y: int) -> dict[str, Any]:
+    """A headline over the panels that follow."""
+    place = {"h": 1, "w": 24, "x": 0, "y": y}
+    return {"type": "row", "title": title, "id": id_, "collapsed": False, "panels": [], "gridPos": place}
 
 
-def _links() -> dict[str, Any]:
-    return {
-        "asDropdown": False,
-        "includeVars": True,
-        "keepTime": True,
-        "tags": [TAG],
-        "targetBlank": False,
-        "title": "kvitals",
-        "type": "dashboards",
-    }
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """grafanalib's objects and ours as dicts and lists."""
-    text = json.dumps(value, default=lambda o: o.to_json_data())
-    return json.loads(text)
+    return json.loads(json.dumps(value, default=lambda o: o.to_json_data()))
+
+
+def _link(title: str, **more: Any) -> dict[str, Any]:
+    usual = {"asDropdown": False, "icon": "external link", "includeVars": False, "keepTime": False, "tags": []}
+    return {**usual, "targetBlank": False, "title": title, "tooltip": "", "url": "", **more}
 
 
 def _without_nulls(value: Any) -> Any:

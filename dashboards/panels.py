@@ -1,25 +1,24 @@
-"""Panels as questions: each knows its queries, its unit, its caveats and the rule that gives it colours.
+"""Panels as questions: each knows its asks, its unit, its caveats and the rule that gives it colours.
 
-What a panel says of itself is put together from the knowledge, never written beside it.
+A panel is data; what it says of itself is put together from the knowledge, never written beside it. `make` turns it
+into what Grafana draws, for one flavour of queries.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grafanalib.core import RowPanel, StateTimeline, TimeSeries
+from grafanalib.core import StateTimeline, TimeSeries
 
-from dashboards.grafana import DATASOURCE, Target, grid
-from dashboards.queries import FAST, Judged, Queries, Query
+from dashboards.grafana import DATASOURCE, Target, drill, grid, plain, runbook
+from dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
 from rules.model import SCOPES, Severity
 
 Style = Literal["data", "faint", "objective"]
 
-GRID_WIDTH = 24
 NEUTRAL = "blue"  # whatever no rule judges
 SEVERITY_COLOR: dict[Severity, str] = {"page": "red", "ticket": "orange", "info": "yellow"}
 UNITS = {
@@ -34,13 +33,16 @@ UNITS = {
     "count": "short",
 }
 JUST_ABOVE_ZERO = 1e-9  # Grafana colours from a value on, a rule's `> 0` leaves zero out
-NO_DATA = "no data"
+NO_DATA = "no data: nothing here tells it"
 TOO_LITTLE = "too little traffic"
+MAX_QUERIES = len(string.ascii_uppercase)
 _ABSENCE = [
     {"type": "special", "options": {"match": "nan", "result": {"index": 0, "text": TOO_LITTLE}}},
-    {"type": "special", "options": {"match": "null", "result": {"index": 1, "text": NO_DATA}}},
+    {"type": "special", "options": {"match": "null", "result": {"index": 1, "text": "no data"}}},
 ]
 _LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
+_TOOLTIP = {"mode": "multi", "sort": "desc", "hideZeros": False}
+_REDUCED = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 class PanelError(Exception):
@@ -49,98 +51,125 @@ class PanelError(Exception):
 
 @dataclass(frozen=True)
 class Line:
-    """A query in a panel. An objective is drawn dashed in the colour of the rule that judges by it."""
+    """An ask in a panel. An objective is drawn dashed in the colour of the rule that judges by it."""
 
-    query: Query
+    ask: Ask
     legend: str
     style: Style = "data"
 
 
-@dataclass(frozen=True)
-class Question:
-    """A panel over time. `judged` colours it; `by` names rules that judge by an objective that is drawn."""
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """What all kinds share. `judged` colours it; `by` names rules that judge by more than one number can show."""
 
     title: str
     lines: tuple[Line, ...]
-    unit: str = ""  # of Grafana; empty: from the first query
-    judged: Judged | None = None
+    unit: str = ""  # of Grafana; empty: from the first line
+    judged: By | None = None
     by: tuple[str, ...] = ()
     note: str = ""
     width: int = 8
     height: int = 8
+    drill: str = ""  # uid of the board that tells more of an engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Panel):
+    """Lines over time."""
+
     stacked: bool = False
     highest: float | None = None  # top of the axis, where there is a natural one
-
-    def panel(self, queries: Queries, id_: int, x: int, y: int) -> Any:
-        return TimeSeries(
-            **_common(self, queries, id_, x, y),
-            unit=_unit(self),
-            colorMode="palette-classic-by-name",
-            fillOpacity=25 if self.stacked else 8,
-            stacking={"group": "A", "mode": "normal" if self.stacked else "none"},
-            legendDisplayMode="table",
-            legendCalcs=["last", "max"],
-            tooltipMode="multi",
-            tooltipSort="desc",
-            showPoints="never",
-            thresholdsStyleMode="dashed" if self.judged else "off",
-            axisSoftMin=0,
-            mappings=_ABSENCE,
-            overrides=[o for i, line in enumerate(self.lines) for o in _style(self, queries, i, line)],
-            extraJson={"fieldConfig": {"defaults": _defaults(self)}},
-        )
+    below_zero: bool = False
+    exemplars: bool = False  # points that lead to a request's trace, where the source has them
 
 
-@dataclass(frozen=True)
-class States:
-    """A panel of states over time: numbers that mean something by their value, in words."""
+@dataclass(frozen=True, kw_only=True)
+class States(Panel):
+    """States over time: numbers that mean something by their value, in words."""
 
-    title: str
-    lines: tuple[Line, ...]
     words: tuple[tuple[float, str], ...]  # value -> what it says
-    judged: Judged | None = None
     severities: tuple[Severity, ...] = ()  # by line: colours from 1 up
-    by: tuple[str, ...] = ()
-    note: str = ""
-    width: int = 8
-    height: int = 8
-    unit: str = "short"
-    highest: float | None = None
 
-    def panel(self, queries: Queries, id_: int, x: int, y: int) -> Any:
-        words = {f"{value:g}": {"index": i, "text": text} for i, (value, text) in enumerate(self.words)}
-        colors = [_colored(i, severity) for i, severity in enumerate(self.severities)]
-        return StateTimeline(
-            **_common(self, queries, id_, x, y),
-            colorMode="thresholds",
-            legendDisplayMode="hidden",
-            showValue="auto",
-            mappings=[{"type": "value", "options": words}, *_ABSENCE],
-            overrides=colors,
-            extraJson={"fieldConfig": {"defaults": {**_defaults(self), "unit": self.unit}}},
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class Now(Panel):
+    """A number of this moment, large."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Panel):
+    """Numbers of this moment side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heat(Panel):
+    """A histogram's buckets over time; the line's query has the label `le`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Panel):
+    """Numbers of this moment, a row for each entity and a column for each line, named by its legend."""
+
+    units: tuple[str, ...] = ()  # by line, of Grafana; empty: from the ask
+    judges: tuple[By | None, ...] = ()  # by line
+    hidden: tuple[str, ...] = ()  # labels and values that tell nothing
+    matrix: tuple[str, str] = ("", "")  # labels of rows and columns: one number for each pair
 
 
 @dataclass(frozen=True)
-class Row:
-    title: str
-    panels: tuple[Question | States, ...]
+class Built:
+    """A panel's answered asks, without those that this flavour can not have."""
+
+    panel: Panel
+    lines: tuple[tuple[int, Line, Query], ...]
+    judged: Judged | None
+    missing: tuple[str, ...]  # legends of the lines that are left out
+
+    @property
+    def unit(self) -> str:
+        unit = self.panel.unit or UNITS.get(self.lines[0][2].unit, "")
+        if not unit:
+            raise PanelError(f"{self.panel.title!r} has no unit")
+        return unit
 
 
-def lay_out(rows: Sequence[Row], queries: Queries) -> list[Any]:
-    """Rows from top to bottom, panels from left to right and on to the next line where they do not fit."""
-    placed: list[Any] = []
-    y = 0
-    for row in rows:
-        placed.append(RowPanel(title=row.title, id=len(placed) + 1, gridPos=grid(0, y, GRID_WIDTH, 1)))
-        y, x, tallest = y + 1, 0, 0
-        for panel in row.panels:
-            if x + panel.width > GRID_WIDTH:
-                y, x, tallest = y + tallest, 0, 0
-            placed.append(panel.panel(queries, len(placed) + 1, x, y))
-            x, tallest = x + panel.width, max(tallest, panel.height)
-        y += tallest
-    return placed
+def answer(panel: Panel, queries: Queries) -> Built:
+    """Build a panel's queries. Raises NotToldError where this flavour can not have what it is about."""
+    if not panel.title.endswith("?"):
+        raise PanelError(f"a panel's title is a question: {panel.title!r}")
+    if len(panel.lines) > MAX_QUERIES:
+        raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
+    lines: list[tuple[int, Line, Query]] = []
+    missing = []
+    for i, line in enumerate(panel.lines):
+        try:
+            lines.append((i, line, queries.ask(line.ask)))
+        except NotToldError:
+            if i == 0 and not isinstance(panel, Table | States):
+                raise
+            missing.append(line.legend)
+    if not lines:
+        raise NotToldError(panel.title)
+    judged = queries.judged(panel.judged) if panel.judged is not None else None
+    built = Built(panel, tuple(lines), judged, tuple(missing))
+    _check_legends(built, queries)
+    return built
+
+
+def make(built: Built, queries: Queries, id_: int, x: int, y: int, runbooks: str) -> dict[str, Any]:
+    """The panel as Grafana has it, at a place of the grid."""
+    panel = built.panel
+    common = {
+        "id": id_,
+        "title": panel.title,
+        "description": describe(built, queries),
+        "datasource": DATASOURCE,
+        "gridPos": plain(grid(x, y, panel.width, panel.height)),
+        "links": [runbook(runbooks, code) for code in _codes(built)],
+        "targets": [plain(_target(built, line, query, i)) for i, line, query in built.lines],
+    }
+    made = _KINDS[type(panel)](built, queries)
+    return {**made, **common}
 
 
 def steps(judged: Judged | None) -> list[dict[str, Any]]:
@@ -155,14 +184,17 @@ def steps(judged: Judged | None) -> list[dict[str, Any]]:
     return [{"color": bad, "value": None}, {"color": NEUTRAL, "value": good_from}]
 
 
-def describe(panel: Question | States, queries: Queries) -> str:
+def describe(built: Built, queries: Queries) -> str:
     """What the panel shows, when not to believe it, what it reads and who judges it."""
+    panel = built.panel
     said = [panel.note] if panel.note else []
-    for line in panel.lines:
-        said += _meanings(line.query, queries)
-    if any(line.query.rule for line in panel.lines):
+    for _, _, query in built.lines:
+        said += _meanings(query, queries)
+    if any(query.rule for _, _, query in built.lines):
         said.append("Each row is the condition of one rule; `kvitals rules show CODE` prints its page.")
-    parts = [*said, *_judges(panel, queries), *_sources(panel, queries)]
+    if built.missing:
+        said.append(f"Only agents tell: {', '.join(built.missing)}.")
+    parts = [*said, *_judges(built, queries), *_sources(built, queries)]
     return "\n\n".join(" ".join(text.split()) for text in dict.fromkeys(parts))
 
 
@@ -179,59 +211,242 @@ def _meanings(query: Query, queries: Queries) -> list[str]:
     return found
 
 
-def _sources(panel: Question | States, queries: Queries) -> list[str]:
+def _sources(built: Built, queries: Queries) -> list[str]:
     """The families that are read, each with its caveat; a rule's page has those of the rule."""
-    families = dict.fromkeys(f for line in panel.lines if not line.query.rule for f in line.query.families)
+    asked = [query for _, _, query in built.lines if not query.rule]
+    families = dict.fromkeys(f for query in asked for f in query.families)
     caveats = [(f, queries.knowledge.families[f].caveat) for f in families]
     found = [f"Caveat of `{f}`: {caveat}" for f, caveat in caveats if caveat]
-    plain = ", ".join(f"`{f}`" for f, caveat in caveats if not caveat)
-    return [*found, f"Reads {plain}." if not found else f"Reads also {plain}."] if plain else found
+    if queries.raw is not None:
+        reads = dict.fromkeys(name for query in asked for name in query.reads)
+        return [*found, f"Reads {', '.join(f'`{name}`' for name in reads)}."] if reads else found
+    rest = ", ".join(f"`{f}`" for f, caveat in caveats if not caveat)
+    return [*found, f"Reads {rest}." if not found else f"Reads also {rest}."] if rest else found
 
 
-def _judges(panel: Question | States, queries: Queries) -> list[str]:
-    found = [f"Judged by {code}: {queries.rule(code).title}." for code in panel.by]
-    if panel.judged is not None:
-        j = panel.judged
+def _judges(built: Built, queries: Queries) -> list[str]:
+    found = [f"Judged by {code}: {queries.rule(code).title}." for code in built.panel.by]
+    judges = [built.judged] if built.judged is not None else []
+    if isinstance(built.panel, Table):
+        judges += [queries.judged(by) for i, by in enumerate(built.panel.judges) if by and _has(built, i)]
+    for j in judges:
         why = f" ({j.why})" if j.why else ""
         found.append(f"Coloured where {j.code} ({j.title}) looks: {j.op} {j.limit:g}{why}.")
     return found
 
 
-def _common(panel: Question | States, queries: Queries, id_: int, x: int, y: int) -> dict[str, Any]:
-    if not panel.title.endswith("?"):
-        raise PanelError(f"a panel's title is a question: {panel.title!r}")
-    targets = [_target(panel, queries, i, line) for i, line in enumerate(panel.lines)]
+def _has(built: Built, i: int) -> bool:
+    return any(number == i for number, _, _ in built.lines)
+
+
+def _codes(built: Built) -> list[str]:
+    judged = [by.code for by in getattr(built.panel, "judges", ()) if by is not None]
+    own = [built.judged.code] if built.judged is not None else []
+    return list(dict.fromkeys([*built.panel.by, *own, *judged]))
+
+
+def _check_legends(built: Built, queries: Queries) -> None:
+    families = queries.knowledge.families
+    for _, line, query in built.lines:
+        known = {*SCOPES[query.scope], *(label for f in query.families for label in families[f].labels), "le"}
+        unknown = set(_LEGEND_LABEL.findall(line.legend)) - known
+        if unknown:
+            said = f"the legend names {sorted(unknown)}, the query has {sorted(known)}"
+            raise PanelError(f"{built.panel.title!r}: {said}")
+
+
+def _target(built: Built, line: Line, query: Query, i: int) -> Target:
+    panel = built.panel
+    return Target(
+        string.ascii_uppercase[i],
+        query.expr,
+        line.legend,
+        FAST,
+        instant=isinstance(panel, Now | Bars | Table),
+        format={Table: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
+        exemplar=isinstance(panel, Question) and panel.exemplars,
+    )
+
+
+def _defaults(built: Built, **more: Any) -> dict[str, Any]:
+    """What holds for all fields of a panel."""
+    links = [drill(built.panel.drill, "${__field.labels.engine}")] if built.panel.drill else []
     return {
-        "id": id_,
-        "title": panel.title,
-        "description": describe(panel, queries),
-        "dataSource": DATASOURCE,
-        "targets": targets,
-        "gridPos": grid(x, y, panel.width, panel.height),
-        "maxDataPoints": None,
-        "thresholds": steps(panel.judged),
+        "unit": built.unit,
+        "noValue": NO_DATA,
+        "mappings": _ABSENCE,
+        "thresholds": {"mode": "absolute", "steps": steps(built.judged)},
+        "color": {"mode": "thresholds"},
+        "links": links,
+        **more,
     }
 
 
-def _target(panel: Question | States, queries: Queries, i: int, line: Line) -> Target:
-    families = queries.knowledge.families
-    known = {*SCOPES["engine"], *(label for f in line.query.families for label in families[f].labels)}
-    unknown = set(_LEGEND_LABEL.findall(line.legend)) - known
-    if unknown:
-        raise PanelError(f"{panel.title!r}: the legend names {sorted(unknown)}, the query has {sorted(known)}")
-    return Target(string.ascii_uppercase[i], line.query.expr, line.legend, FAST)
+def _question(built: Built, queries: Queries) -> dict[str, Any]:
+    panel = built.panel
+    assert isinstance(panel, Question)
+    made = plain(
+        TimeSeries(
+            title=panel.title,
+            fillOpacity=25 if panel.stacked else 8,
+            stacking={"group": "A", "mode": "normal" if panel.stacked else "none"},
+            showPoints="never",
+            thresholdsStyleMode="dashed" if built.judged else "off",
+            axisSoftMin=None if panel.below_zero else 0,
+        )
+    )
+    custom = made["fieldConfig"]["defaults"]["custom"]
+    limits: dict[str, float] = {"min": 0} if not panel.below_zero else {}
+    limits |= {} if panel.highest is None else {"max": panel.highest}
+    color = {"color": {"mode": "palette-classic-by-name"}}
+    return {
+        "type": "timeseries",
+        "fieldConfig": {
+            "defaults": {**_defaults(built, **limits, **color), "custom": custom},
+            "overrides": [o for i, line, _ in built.lines for o in _style(panel, queries, i, line)],
+        },
+        "options": {"legend": _legend("last", "max"), "tooltip": _TOOLTIP},
+    }
 
 
-def _unit(panel: Question) -> str:
-    unit = panel.unit or UNITS.get(panel.lines[0].query.unit, "")
-    if not unit:
-        raise PanelError(f"{panel.title!r} has no unit")
-    return unit
+def _states(built: Built, queries: Queries) -> dict[str, Any]:
+    panel = built.panel
+    assert isinstance(panel, States)
+    words = {f"{value:g}": {"index": i, "text": text} for i, (value, text) in enumerate(panel.words)}
+    made = plain(StateTimeline(title=panel.title, fillOpacity=70, lineWidth=0))
+    mappings = [{"type": "value", "options": words}, *_ABSENCE] if words else _ABSENCE
+    colors = zip(range(len(panel.lines)), panel.severities, strict=False)
+    return {
+        "type": "state-timeline",
+        "fieldConfig": {
+            "defaults": {**_defaults(built, mappings=mappings), "custom": made["fieldConfig"]["defaults"]["custom"]},
+            "overrides": [_colored(i, severity) for i, severity in colors if _has(built, i)],
+        },
+        "options": {
+            "alignValue": "left",
+            "legend": {**_legend(), "showLegend": False},
+            "mergeValues": True,
+            "rowHeight": 0.9,
+            "showValue": "auto",
+            "tooltip": _TOOLTIP,
+        },
+    }
 
 
-def _defaults(panel: Question | States) -> dict[str, Any]:
-    top = {} if panel.highest is None else {"max": panel.highest}
-    return {"noValue": NO_DATA, "min": 0, **top} if isinstance(panel, Question) else {"noValue": NO_DATA}
+def _now(built: Built, queries: Queries) -> dict[str, Any]:
+    options = {
+        "colorMode": "value" if built.judged is not None else "none",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "percentChangeColorMode": "standard",
+        "reduceOptions": _REDUCED,
+        "showPercentChange": False,
+        "textMode": "auto" if len(built.lines) == 1 and "{{" not in built.lines[0][1].legend else "value_and_name",
+        "wideLayout": True,
+    }
+    return {"type": "stat", "fieldConfig": {"defaults": _defaults(built), "overrides": []}, "options": options}
+
+
+def _bars(built: Built, queries: Queries) -> dict[str, Any]:
+    highest = {"max": 1} if built.unit == "percentunit" else {}
+    options = {
+        "displayMode": "basic",
+        "legend": {**_legend(), "showLegend": False},
+        "maxVizHeight": 24,
+        "minVizHeight": 12,
+        "minVizWidth": 8,
+        "namePlacement": "left",
+        "orientation": "horizontal",
+        "reduceOptions": _REDUCED,
+        "showUnfilled": True,
+        "sizing": "manual",
+        "valueMode": "text",
+    }
+    defaults = _defaults(built, min=0, **highest)
+    return {"type": "bargauge", "fieldConfig": {"defaults": defaults, "overrides": []}, "options": options}
+
+
+def _heat(built: Built, queries: Queries) -> dict[str, Any]:
+    if not all(re.search(r"\ble\b", query.expr) for _, _, query in built.lines):
+        raise PanelError(f"{built.panel.title!r} has no buckets")
+    options = {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {
+            "exponent": 0.5,
+            "fill": NEUTRAL,
+            "mode": "scheme",
+            "reverse": False,
+            "scale": "exponential",
+            "scheme": "Blues",
+            "steps": 32,
+        },
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": JUST_ABOVE_ZERO},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
+        "tooltip": {"mode": "single", "showColorScale": True, "yHistogram": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": built.unit},
+    }
+    defaults = {"noValue": NO_DATA, "mappings": _ABSENCE, "unit": "suffix:/s", "custom": {}}
+    return {"type": "heatmap", "fieldConfig": {"defaults": defaults, "overrides": []}, "options": options}
+
+
+def _table(built: Built, queries: Queries) -> dict[str, Any]:
+    panel = built.panel
+    assert isinstance(panel, Table)
+    cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}
+    defaults = {**_defaults(built, links=[]), "custom": cells}
+    rows, columns = panel.matrix
+    if rows:
+        defaults["color"] = {"mode": "continuous-blues"}  # how much, not how bad
+        defaults["custom"] = {**cells, "cellOptions": {"type": "color-background", "mode": "basic"}}
+        options = {"rowField": rows, "columnField": columns, "valueField": "Value", "emptyValue": "null"}
+        reshaped: list[dict[str, Any]] = [{"id": "groupingToMatrix", "options": options}]
+        overrides = [_column(f"{rows}\\{columns}", {"custom.cellOptions": {"type": "auto"}})]
+    else:
+        single = len(panel.lines) == 1
+        names = {
+            "Value" if single else f"Value #{string.ascii_uppercase[i]}": line.legend for i, line, _ in built.lines
+        }
+        hidden = dict.fromkeys(("Time", "__name__", "cluster", "job", "instance", *panel.hidden), True)
+        reshaped = [
+            {"id": "merge", "options": {}},
+            {"id": "organize", "options": {"excludeByName": hidden, "indexByName": {}, "renameByName": names}},
+        ]
+        overrides = [_column(line.legend, _cell(built, queries, i, query)) for i, line, query in built.lines]
+        if panel.drill:
+            link = drill(panel.drill, "${__data.fields.engine}")
+            overrides.append(_column("engine", {"links": [link]}))
+    return {
+        "type": "table",
+        "fieldConfig": {"defaults": defaults, "overrides": overrides},
+        "options": {"cellHeight": "sm", "frameIndex": 0, "showHeader": True},
+        "transformations": reshaped,
+    }
+
+
+def _cell(built: Built, queries: Queries, i: int, query: Query) -> dict[str, Any]:
+    """What sets a column apart: its unit, and colour where a rule judges it."""
+    panel = built.panel
+    assert isinstance(panel, Table)
+    unit = panel.units[i] if i < len(panel.units) and panel.units[i] else UNITS.get(query.unit, "short")
+    by = panel.judges[i] if i < len(panel.judges) else None
+    if by is None:
+        return {"unit": unit}
+    colored = {"mode": "absolute", "steps": steps(queries.judged(by))}
+    return {"unit": unit, "thresholds": colored, "custom.cellOptions": {"type": "color-text"}}
+
+
+def _column(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    own = [{"id": key, "value": value} for key, value in properties.items()]
+    return {"matcher": {"id": "byName", "options": name}, "properties": own}
+
+
+def _legend(*calcs: str) -> dict[str, Any]:
+    return {"calcs": list(calcs), "displayMode": "table", "placement": "bottom", "showLegend": True}
 
 
 def _style(panel: Question, queries: Queries, i: int, line: Line) -> list[dict[str, Any]]:
@@ -258,3 +473,6 @@ def _colored(i: int, severity: Severity) -> dict[str, Any]:
     }
     matcher = {"id": "byFrameRefID", "options": string.ascii_uppercase[i]}
     return {"matcher": matcher, "properties": [{"id": "thresholds", "value": value}]}
+
+
+_KINDS = {Question: _question, States: _states, Now: _now, Bars: _bars, Heat: _heat, Table: _table}

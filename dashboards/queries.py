@@ -2,17 +2,19 @@
 
 A query is built as an expression, gets the variables' matchers on every selector, and is printed with Grafana's
 `$__rate_interval` as its window. So a board never holds a second definition of a signal, and a query that
-reads a series which nobody exports cannot be built.
+reads a series which nobody exports, or a label that it does not have, cannot be built. Of the same asks two flavours
+are built: over agents' families, and over the names on engines' own pages (`dashboards.raw`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from dashboards.raw import Raw
 from rules.condition import Comparison, comparisons
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
-from rules.model import SCOPES, Rule, Severity, Signal
+from rules.model import SCOPES, Rule, Scope, Severity, Signal
 from series.promql import (
     Aggregate,
     Binary,
@@ -21,28 +23,72 @@ from series.promql import (
     Number,
     Range,
     Selector,
-    Subquery,
-    Unary,
+    String,
     expand,
     inline,
     names,
     parse,
 )
 from series.promql.nodes import duration
+from series.promql.rewrite import map_children
 from series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
 FAST = "1m"  # the least interval of every panel, which makes Grafana's window at least as long as the signals'
 SLOW = "15m"
 BASELINE = "1h"
-SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine"))
-"""What the board's variables select. `model` narrows the choice of engines, see `dashboards.grafana`."""
+SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
+"""What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
+choice of engines, see `dashboards.grafana`."""
+OF_TENANT = Matcher("tenant", MatchOp.RE, "$tenant")
+OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine"))
+"""The same where engines are scraped themselves; their pages know no tenants."""
 
+ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
 
 
 class UnknownSeriesError(Exception):
-    """A query reads a series that is neither a signal nor of a family."""
+    """A query reads a series that is neither a signal nor of a family, or a label that its families do not have."""
+
+
+class NotToldError(Exception):
+    """A query reads what no engine's page tells."""
+
+
+@dataclass(frozen=True)
+class Of:
+    """Asks for a signal. Below its minimum of samples it is NaN, so that too little traffic differs from no data."""
+
+    signal: str
+
+
+@dataclass(frozen=True)
+class From:
+    """Asks for what no signal covers, in the notation of signals (`$window`, `$scope`)."""
+
+    text: str
+    unit: str
+    scope: Scope = "engine"
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Asks on how many entities a rule's condition holds; 0 where it holds on none. Unknown counts as 0 here."""
+
+    code: str
+
+
+Ask = Of | From | Holds
+
+
+@dataclass(frozen=True)
+class By:
+    """The comparison of a rule with a signal: with the value of `param`, or with the number in its condition."""
+
+    code: str
+    signal: str
+    param: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,8 +97,10 @@ class Query:
 
     expr: str
     families: tuple[str, ...]
+    reads: tuple[str, ...]  # names of series as the server has them
     signals: tuple[str, ...] = ()
     unit: str = ""
+    scope: Scope = "engine"
     rule: str = ""  # the rule whose condition it asks for
 
 
@@ -69,35 +117,47 @@ class Judged:
 
 
 class Queries:
-    """Builds queries from one state of the knowledge."""
+    """Builds queries from one state of the knowledge; with `raw`, over the names on engines' own pages."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: Knowledge, raw: Raw | None = None) -> None:
         self.knowledge = knowledge
+        self.raw = raw
+
+    def ask(self, ask: Ask) -> Query:
+        """The query that answers. Raises UnknownSeriesError, and NotToldError where no engine's page tells it."""
+        if isinstance(ask, Of):
+            return self.signal(ask.signal)
+        if isinstance(ask, Holds):
+            return self.firing(ask.code)
+        return self.family(ask.text, ask.unit, ask.scope)
 
     def signal(self, name: str) -> Query:
-        """A signal. Below its minimum of samples it is NaN, so that too little traffic differs from no data."""
+        """See `Of`."""
         signal = self._signal(name)
         expr = self._parse(signal.expr, signal)
         if signal.samples is not None:
             few = Binary("<", self._parse(signal.samples.expr, signal), Number(signal.samples.min))
             blank = Binary("*", few, Number(float("nan")))
             expr = Binary("or", Binary("unless", expr, few), blank)
-        return replace(self._query(expr, unit=signal.unit), signals=(name,))
+        return replace(self._query(expr, signal.unit, signal.scope), signals=(name,))
 
-    def family(self, text: str, unit: str, scope: str = "engine") -> Query:
-        """A query over families that no signal covers, in the notation of signals (`$window`, `$scope`)."""
-        return self._query(parse(expand(text, _values(SCOPES[scope]))), unit=unit)
+    def family(self, text: str, unit: str, scope: Scope = "engine") -> Query:
+        """See `From`."""
+        expr = parse(expand(text, _values(SCOPES[scope])))
+        self._check_labels(expr)
+        return self._query(expr, unit, scope, tenants=True)
 
     def firing(self, code: str) -> Query:
-        """On how many entities a rule's condition holds; 0 where it holds on none. Unknown counts as 0 here."""
+        """See `Holds`."""
         rule = self._rule(code)
         when = parse(expand(rule.when, {**_values(SCOPES[rule.scope]), **parameters(rule)}))
         known = Aggregate("count", Selector("kvitals_target_up"))
         counted = Binary("or", Aggregate("count", when), Binary("*", Number(0), known))
-        return replace(self._query(counted, unit="count"), rule=code)
+        return replace(self._query(counted, "count", "fleet"), rule=code)
 
-    def judged(self, code: str, signal: str, param: str = "") -> Judged:
-        """The limit at which a rule judges a signal: the value of `param`, or the number in its condition."""
+    def judged(self, by: By) -> Judged:
+        """The limit at which a rule judges a signal. Raises UnknownSeriesError where it makes no such comparison."""
+        code, signal, param = by.code, by.signal, by.param
         rule = self._rule(code)
         condition = self.knowledge.condition(rule)
         wanted = rule.params[param].default if param else None
@@ -112,22 +172,56 @@ class Queries:
         """A rule by its code."""
         return self._rule(code)
 
-    def _query(self, expr: Expr, unit: str) -> Query:
+    def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> Query:
         read = sorted(names(expr))
         whole = inline(expr, self._definitions(read))
         families = self._families(whole)
-        text = str(_bind(whole)).replace(f"[{_STAND_IN}", f"[{WINDOW}")
+        bound = _bind(whole, self._matchers(tenants))
+        if self.raw is not None:
+            told = self.raw.translate(bound)
+            if told is None:
+                raise NotToldError(", ".join(f"`{f}`" for f in families))
+            bound = told
+        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
-        return Query(text, families, signals, unit)
+        reads = tuple(sorted(names(bound))) if self.raw is not None else families
+        return Query(text, families, reads, signals, unit, scope)
+
+    def _matchers(self, tenants: bool) -> Callable[[str], tuple[Matcher, ...]]:
+        """What narrows a selector of a name. Signals that compare tenants go on comparing all of them."""
+        if self.raw is not None:
+            return lambda name: OF_PAGE
+
+        def chosen(name: str) -> tuple[Matcher, ...]:
+            labels = self.knowledge.families[self._family(name)].labels
+            return (*SELECTED, OF_TENANT) if tenants and "tenant" in labels else SELECTED
+
+        return chosen
+
+    def _check_labels(self, expr: Expr) -> None:
+        """That a query groups and selects by labels that what it reads has. Raises UnknownSeriesError."""
+        families = [self.knowledge.families[self._family(n)] for n in names(expr) if not n.startswith(SIGNAL_PREFIX)]
+        made = {str(a.value) for c in expr.walk() if isinstance(c, Call) for a in c.args if isinstance(a, String)}
+        known = {label for f in families for label in f.labels} | {*ENTITY_LABELS, "le"} | made
+        for node in expr.walk():
+            if isinstance(node, Selector):
+                own = self.knowledge.families.get(family_of(node.name, self.knowledge.families) or "")
+                wrong = {m.name for m in node.matchers} - {*(own.labels if own else known), *ENTITY_LABELS, "le"}
+            elif isinstance(node, Aggregate):
+                wrong = set(node.grouping) - known
+            else:
+                continue
+            if wrong:
+                raise UnknownSeriesError(f"no label {', '.join(sorted(wrong))} on what this reads: {node}")
 
     def _families(self, expr: Expr) -> tuple[str, ...]:
-        found = []
-        for name in sorted(names(expr)):
-            family = family_of(name, self.knowledge.families)
-            if family is None:
-                raise UnknownSeriesError(f"`{name}` is neither a signal nor of a family: {expr}")
-            found.append(family)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(self._family(name) for name in sorted(names(expr))))
+
+    def _family(self, name: str) -> str:
+        family = family_of(name, self.knowledge.families)
+        if family is None:
+            raise UnknownSeriesError(f"`{name}` is neither a signal nor of a family")
+        return family
 
     def _definitions(self, read: Iterable[str]) -> dict[str, Expr]:
         """The signals that are read, directly or by one another, each absent below its minimum of samples."""
@@ -164,8 +258,8 @@ class Queries:
 
 def readable(expr: str, window: str = FAST) -> Expr:
     """A board's query as Prometheus gets it when everything is selected. Raises PromQLError."""
-    for matcher in SELECTED:
-        expr = expr.replace(matcher.value, ".*")
+    for variable in ("$cluster", "$engine", "$tenant"):
+        expr = expr.replace(variable, ".*")
     return parse(expr.replace(WINDOW, window))
 
 
@@ -181,22 +275,12 @@ def _compares(comparison: Comparison, signal: str) -> bool:
     return isinstance(comparison.left, Selector) and comparison.left.name == SIGNAL_PREFIX + signal
 
 
-def _bound(selector: Selector) -> Selector:
-    return replace(selector, matchers=(*selector.matchers, *SELECTED))
-
-
-def _bind(expr: Expr) -> Expr:
+def _bind(expr: Expr, matchers: Callable[[str], tuple[Matcher, ...]]) -> Expr:
     """The expression with the board's variables on every selector."""
     if isinstance(expr, Selector):
-        return _bound(expr)
+        return replace(expr, matchers=(*expr.matchers, *matchers(expr.name)))
     if isinstance(expr, Range):
-        return replace(expr, selector=_bound(expr.selector))
-    if isinstance(expr, Call):
-        return replace(expr, args=tuple(_bind(a) for a in expr.args))
-    if isinstance(expr, Aggregate):
-        return replace(expr, expr=_bind(expr.expr), param=_bind(expr.param) if expr.param else None)
-    if isinstance(expr, Unary | Subquery):
-        return replace(expr, expr=_bind(expr.expr))
-    if isinstance(expr, Binary):
-        return replace(expr, left=_bind(expr.left), right=_bind(expr.right))
-    return expr
+        selector = _bind(expr.selector, matchers)
+        assert isinstance(selector, Selector)
+        return replace(expr, selector=selector)
+    return map_children(expr, lambda child: _bind(child, matchers))

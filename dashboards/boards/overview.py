@@ -1,202 +1,181 @@
-"""Is it fast, is it full, what is wrong: the board that one opens first."""
+"""Is it fast, is it full, are objectives kept: the board of one model or one engine."""
 
 from __future__ import annotations
 
-from typing import Any
+from dashboards.boards.asks import buckets, of, percentile, rate
+from dashboards.boards.board import Board, Row
+from dashboards.panels import Heat, Line, Question
+from dashboards.queries import By, From, Of
 
-from dashboards.grafana import board, restarts
-from dashboards.panels import Line, Question, Row, States, lay_out
-from dashboards.queries import Queries
-from rules.model import Severity
-
-UID = "kvitals-overview"
-TITLE = "kvitals / Overview"
-DESCRIPTION = "Is it fast, is it full, what is wrong. For causes, proof and levers ask `kvitals triage`."
-_ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
-
-
-def build(queries: Queries) -> dict[str, Any]:
-    rows = (_wrong(queries), _fast(queries), _load(queries), _kv(queries), _prefix(queries), _progress(queries))
-    panels = lay_out((*rows, _gpus(queries), _telemetry(queries)), queries)
-    seen = queries.family("sum by ($scope) (increase(kvitals_engine_restarts_total[$window])) > 0", "count")
-    return board(UID, TITLE, DESCRIPTION, panels, [restarts(seen.expr)])
-
-
-def _wrong(q: Queries) -> Row:
-    rules = sorted((r for r in q.knowledge.rules.values() if r.core), key=lambda r: (_ORDER[r.severity], r.code))
-    panel = States(
-        "Which core rule holds, and on how many engines?",
-        tuple(Line(q.firing(r.code), f"{r.code} {r.title}") for r in rules),
-        words=((0, "no"),),
-        severities=tuple(r.severity for r in rules),
-        note="Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever.",
-        width=24,
-        height=2 + len(rules),
-    )
-    return Row("What is wrong?", (panel,))
-
-
-def _fast(q: Queries) -> Row:
-    ttft = (
-        Line(q.signal("ttft_p99_seconds"), "{{engine}} p99"),
-        Line(q.signal("ttft_p50_seconds"), "{{engine}} median", "faint"),
-        Line(q.signal("slo_ttft_seconds"), "{{engine}} objective", "objective"),
-    )
-    itl = (
-        Line(q.signal("itl_p99_seconds"), "{{engine}} p99"),
-        Line(q.signal("itl_p50_seconds"), "{{engine}} median", "faint"),
-        Line(q.signal("slo_itl_seconds"), "{{engine}} objective", "objective"),
-    )
-    return Row(
-        "Is it fast?",
-        (
-            Question("Do first tokens come within the objective?", ttft, by=("LAT01",), width=12),
-            Question("Do the next tokens come within the objective?", itl, by=("LAT02",), width=12),
+_FAST = Row(
+    "Is it fast?",
+    (
+        Question(
+            title="Do first tokens come within the objective?",
+            lines=(
+                of("ttft_p99_seconds", "{{engine}} p99"),
+                Line(Of("ttft_p50_seconds"), "{{engine}} median", "faint"),
+                Line(Of("slo_ttft_seconds"), "{{engine}} objective", "objective"),
+            ),
+            by=("LAT01",),
+            exemplars=True,
+            drill="kvitals-engines",
+            width=12,
         ),
-    )
-
-
-def _load(q: Queries) -> Row:
-    running = (
-        Line(q.signal("running_avg"), "{{engine}} running"),
-        Line(q.signal("slots"), "{{engine}} slots", "faint"),
-    )
-    waiting = (
-        Line(q.signal("waiting_capacity_avg"), "{{engine}} for room"),
-        Line(q.signal("waiting_deferred_avg"), "{{engine}} for something else"),
-    )
-    drain = (
-        Line(q.signal("drain_seconds"), "{{engine}} to drain"),
-        Line(q.signal("slo_ttft_seconds"), "{{engine}} objective", "objective"),
-    )
-    return Row(
-        "How much is asked of it?",
-        (
-            Question("How many requests run, and how many could?", running),
-            Question("Who waits, and for what?", waiting, judged=q.judged("KVC01", "waiting_capacity_avg", "waiting")),
-            Question("Does the queue drain within the objective?", drain, by=("SCH10",)),
+        Question(
+            title="Do the next tokens come within the objective?",
+            lines=(
+                of("itl_p99_seconds", "{{engine}} p99"),
+                Line(Of("itl_p50_seconds"), "{{engine}} median", "faint"),
+                Line(Of("slo_itl_seconds"), "{{engine}} objective", "objective"),
+            ),
+            by=("LAT02",),
+            exemplars=True,
+            drill="kvitals-engines",
+            width=12,
         ),
-    )
+    ),
+)
 
-
-def _kv(q: Queries) -> Row:
-    return Row(
-        "Is it full?",
-        (
-            Question(
-                "How much of the KV cache do live requests pin?",
-                (Line(q.signal("kv_usage_p90"), "{{engine}}"),),
-                judged=q.judged("KVC01", "kv_usage_p90", "kv_high"),
-                highest=1,
+_OBJECTIVES = Row(
+    "Are objectives kept?",
+    (
+        Question(
+            title="In what share of the last quarter of an hour were objectives kept?",
+            lines=(
+                Line(
+                    From("avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"),
+                    "{{engine}} first tokens",
+                ),
+                Line(
+                    From("avg_over_time((kvitals:itl_p99_seconds <= bool kvitals:slo_itl_seconds)[15m:1m])", "ratio"),
+                    "{{engine}} next tokens",
+                ),
             ),
-            Question(
-                "How often is a running request thrown out?",
-                (Line(q.signal("preemptions_per_request"), "{{engine}}"),),
-                judged=q.judged("KVC09", "preemptions_per_request", "preemptions"),
-                note="Per finished request.",
-            ),
-            Question(
-                "How many cached blocks does a request push out?",
-                (Line(q.signal("block_evictions_per_request"), "{{engine}}"),),
-                judged=q.judged("KVC06", "block_evictions_per_request", "evictions"),
-                note="vLLM has the numbers only with `--kv-cache-metrics`.",
-            ),
+            by=("LAT01", "LAT02"),
+            note="Share of minutes, not of requests. Minutes with too little traffic do not count.",
+            highest=1,
         ),
-    )
-
-
-def _prefix(q: Queries) -> Row:
-    by_source = q.family("sum by ($scope, source) (rate(kvitals_prompt_tokens_by_source_total[$window]))", "per_second")
-    return Row(
-        "Is work done twice?",
-        (
-            Question(
-                "How much of the prompts is found in the cache?",
-                (Line(q.signal("prefix_hit_ratio"), "{{engine}}"),),
-                judged=q.judged("PFX01", "prefix_hit_ratio", "hits"),
-                width=12,
-                highest=1,
+        Question(
+            title="How exactly is the 99th percentile known?",
+            lines=(
+                of("ttft_p99_at_most", "{{engine}} at most"),
+                of("ttft_p99_at_least", "{{engine}} at least"),
+                Line(Of("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
-            Question(
-                "Where does the prompts' KV come from?",
-                (Line(by_source, "{{engine}} {{source}}"),),
-                unit="suffix: tokens/s",
-                width=12,
-                stacked=True,
-            ),
+            by=("TEL03",),
+            note="A percentile lies somewhere in a bucket. Where the objective does too, it can not be judged by it.",
         ),
-    )
-
-
-def _progress(q: Queries) -> Row:
-    generated = q.family("sum by ($scope) (rate(kvitals_generation_tokens_total[$window]))", "per_second")
-    tokens = (
-        Line(generated, "{{engine}} generated"),
-        Line(q.signal("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
-    )
-    return Row(
-        "Does it make progress?",
-        (
-            Question(
-                "Does the engine step?",
-                (Line(q.signal("steps_per_second"), "{{engine}}"),),
-                unit="suffix: steps/s",
-                note="Zero steps while requests run or wait is ENG01.",
-            ),
-            Question("How many tokens go in and come out?", tokens, unit="suffix: tokens/s"),
-            Question("How many tokens does a step compute?", (Line(q.signal("step_tokens_avg"), "{{engine}}"),)),
+        Heat(
+            title="How are first tokens spread?",
+            lines=(Line(buckets("kvitals_ttft_seconds"), "{{le}}"),),
+            note="All chosen engines together. Two bands are two kinds of requests, as long and short prompts.",
         ),
-    )
+    ),
+)
 
-
-def _gpus(q: Queries) -> Row:
-    note = "Needs the agent on the GPUs' node. Absent where engines share a GPU."
-    return Row(
-        "What do we get for it?",
-        (
-            Question(
-                "How many tokens does an hour of a GPU give?",
-                (Line(q.signal("tokens_per_gpu_hour"), "{{engine}}"),),
-                note=f"Generated tokens at the present pace. {note}",
-                width=12,
+_WHERE = Row(
+    "Where does the time go?",
+    (
+        Question(
+            title="What is the time to first token made of?",
+            lines=(
+                of("queue_mean_seconds", "{{engine}} queue"),
+                of("prefill_mean_seconds", "{{engine}} prefill"),
+                Line(Of("ttft_mean_seconds"), "{{engine}} all of it", "faint"),
             ),
-            Question(
-                "How many GPUs has an engine to itself?",
-                (Line(q.signal("gpus_per_engine"), "{{engine}}"),),
-                note=f"A MIG instance is a part of one. {note}",
-                width=12,
-            ),
+            note="Means, which add up where percentiles do not. Queue and prefill are of requests that finished.",
         ),
-    )
-
-
-def _telemetry(q: Queries) -> Row:
-    state = q.family("max by ($scope, reason) (kvitals_target_state) == 1", "bool")
-    age = q.family("max by ($scope) (kvitals_scrape_age_seconds)", "seconds")
-    return Row(
-        "Can we believe this?",
-        (
-            States(
-                "Can every engine be read?",
-                (Line(q.signal("target_up"), "{{engine}}"),),
-                words=((0, "not readable"), (1, "readable")),
-                judged=q.judged("TEL01", "target_up"),
-                unit="bool_yes_no",
-                width=6,
+        Question(
+            title="What do slow first tokens have more of than others?",
+            lines=(
+                of("tail_queue_share", "{{engine}} queue"),
+                of("tail_prefill_share", "{{engine}} prefill"),
+                of("tail_gateway_share", "{{engine}} gateway"),
+                of("tail_transfer_share", "{{engine}} transfer"),
             ),
-            States(
-                "What did the last look at it come to?",
-                (Line(state, "{{engine}} {{reason}}"),),
-                words=((1, "now"),),
-                unit="bool_yes_no",
-                width=6,
-            ),
-            Question("How old is what we see?", (Line(age, "{{engine}}"),), width=6),
-            Question(
-                "Does it lack metrics that it should have?",
-                (Line(q.signal("families_missing"), "{{engine}}"),),
-                judged=q.judged("TEL02", "families_missing"),
-                width=6,
-            ),
+            by=("SCH09",),
+            below_zero=True,
         ),
-    )
+        Question(
+            title="How long do whole requests take?",
+            lines=(
+                Line(
+                    percentile(0.99, "kvitals_e2e_seconds"),
+                    "{{engine}} p99",
+                ),
+                Line(
+                    percentile(0.5, "kvitals_e2e_seconds"),
+                    "{{engine}} median",
+                    "faint",
+                ),
+            ),
+            exemplars=True,
+        ),
+    ),
+)
+
+_ENDS = Row(
+    "Do requests end well?",
+    (
+        Question(
+            title="How many requests end a second, and how?",
+            lines=(
+                Line(
+                    rate("kvitals_requests_finished_total", "reason"),
+                    "{{engine}} {{reason}}",
+                ),
+            ),
+            unit="reqps",
+            stacked=True,
+        ),
+        Question(
+            title="What part of the requests fails?",
+            lines=(of("failed_per_request", "{{engine}}"),),
+            judged=By("ENG05", "failed_per_request", "failed"),
+        ),
+        Question(
+            title="What part do clients leave before the end?",
+            lines=(of("aborted_per_request"),),
+            judged=By("ENG06", "aborted_per_request", "left"),
+        ),
+    ),
+)
+
+_ASKED = Row(
+    "What is asked?",
+    (
+        Question(
+            title="How long are prompts?",
+            lines=(
+                of("request_prompt_tokens_p50", "{{engine}} median"),
+                of("request_prompt_tokens_p99", "{{engine}} p99"),
+            ),
+            by=("CAP06",),
+        ),
+        Question(
+            title="How long are answers?",
+            lines=(of("output_tokens_p50", "{{engine}} median"), of("output_tokens_p99", "{{engine}} p99")),
+            by=("GRD03",),
+        ),
+        Question(
+            title="How many tokens go in and come out?",
+            lines=(
+                Line(
+                    rate("kvitals_generation_tokens_total"),
+                    "{{engine}} generated",
+                ),
+                Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
+            ),
+            unit="suffix: tokens/s",
+            drill="kvitals-efficiency",
+        ),
+    ),
+)
+
+BOARD = Board(
+    "overview",
+    "Overview and SLO",
+    "Is it fast, are the objectives kept, where does the time go? For causes, proof and levers ask `kvitals triage`.",
+    (_FAST, _OBJECTIVES, _WHERE, _ENDS, _ASKED),
+)

@@ -9,9 +9,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from dashboards import generate
-from dashboards.panels import JUST_ABOVE_ZERO, Line, PanelError, Question, Row, lay_out, steps
-from dashboards.queries import Judged, Queries, UnknownSeriesError, readable
+from dashboards import boards, generate
+from dashboards.boards.board import Board, Row, build, left_out
+from dashboards.grafana import AGENT
+from dashboards.panels import (
+    JUST_ABOVE_ZERO,
+    MAX_QUERIES,
+    Heat,
+    Line,
+    PanelError,
+    Question,
+    Table,
+    answer,
+    make,
+    steps,
+)
+from dashboards.queries import By, From, Holds, Judged, NotToldError, Of, Queries, UnknownSeriesError, readable
+from dashboards.raw import Raw
 from rules.loader import Knowledge, load
 from rules.model import Signal
 from series.promql import Vector, evaluate
@@ -19,6 +33,7 @@ from series.types import METRIC_NAME, Frame, Labels, Matcher
 
 KNOWLEDGE = load()
 NOW = 1_000_000.0
+RUNBOOKS = "https://runbooks"
 
 
 @pytest.fixture
@@ -58,17 +73,17 @@ def named(name: str, **labels: str) -> dict[str, str]:
 
 
 def test_a_changed_signal_changes_the_board(knowledge: Knowledge) -> None:
-    before = generate.generate(knowledge)
+    before = boards.files(knowledge, RUNBOOKS)
     signal = knowledge.signals["kv_usage_p90"]
     knowledge.signals["kv_usage_p90"] = msgspec.structs.replace(signal, expr=signal.expr.replace("0.9", "0.95"))
-    assert generate.generate(knowledge) != before
+    assert boards.files(knowledge, RUNBOOKS) != before
 
 
 def test_a_changed_limit_of_a_rule_changes_the_colours(knowledge: Knowledge) -> None:
     rule = knowledge.rules["KVC01"]
     high = msgspec.structs.replace(rule.params["kv_high"], default=0.8)
     knowledge.rules["KVC01"] = msgspec.structs.replace(rule, params={**rule.params, "kv_high": high})
-    judged = Queries(knowledge).judged("KVC01", "kv_usage_p90", "kv_high")
+    judged = Queries(knowledge).judged(By("KVC01", "kv_usage_p90", "kv_high"))
     assert steps(judged) == [{"color": "blue", "value": None}, {"color": "red", "value": 0.8}]
 
 
@@ -83,7 +98,25 @@ def test_a_series_that_no_family_defines_is_refused(queries: Queries, knowledge:
         queries.firing("XXX01")
     knowledge.signals["kv_usage_p90"] = Signal(expr="max by ($scope) (kvitals_gone)", unit="ratio", meaning="x")
     with pytest.raises(UnknownSeriesError, match="kvitals_gone"):
-        generate.generate(knowledge)
+        boards.files(knowledge, RUNBOOKS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sum by ($scope, made_up) (rate(kvitals_requests_finished_total[$window]))",
+        'sum by ($scope) (rate(kvitals_requests_finished_total{made_up="x"}[$window]))',
+        'sum by ($scope, reason) (kvitals_requests_running{reason="x"})',
+    ],
+)
+def test_a_label_that_the_family_does_not_have_is_refused(queries: Queries, text: str) -> None:
+    with pytest.raises(UnknownSeriesError, match="no label"):
+        queries.family(text, "count")
+
+
+def test_labels_that_a_query_makes_itself_are_known(queries: Queries) -> None:
+    made = 'label_replace(kvitals_requests_running, "made_up", "$1", "engine", "(.*)")'
+    assert "made_up" in queries.family(f"sum by (made_up) ({made})", "count").expr
 
 
 def test_a_histogram_is_named_by_its_parts_only(queries: Queries) -> None:
@@ -93,7 +126,7 @@ def test_a_histogram_is_named_by_its_parts_only(queries: Queries) -> None:
 
 def test_a_comparison_that_the_rule_does_not_make_is_refused(queries: Queries) -> None:
     with pytest.raises(UnknownSeriesError, match="KVC01 does not compare target_up"):
-        queries.judged("KVC01", "target_up")
+        queries.judged(By("KVC01", "target_up"))
 
 
 @pytest.mark.parametrize(
@@ -144,30 +177,127 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
     ("changes", "message"),
     [
         ({"title": "KV usage"}, "a panel's title is a question"),
-        ({"unit": "", "lines": "no unit"}, "has no unit"),
+        ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
         ({"lines": "objective"}, "an objective by which no rule judges"),
+        ({"lines": "many"}, "more than 26 queries"),
     ],
 )
 def test_a_panel_that_hides_something_is_refused(queries: Queries, changes: dict[str, str], message: str) -> None:
-    usage = queries.signal("kv_usage_p90")
+    usage = Of("kv_usage_p90")
     lines = {
-        "no unit": Line(queries.family("max by ($scope) (kvitals_target_up)", ""), "{{engine}}"),
-        "legend": Line(usage, "{{engine}} {{gpu}}"),
-        "objective": Line(usage, "{{engine}}", "objective"),
-        "": Line(usage, "{{engine}}"),
+        "no unit": (Line(From("max by ($scope) (kvitals_target_up)", ""), "{{engine}}"),),
+        "legend": (Line(usage, "{{engine}} {{gpu}}"),),
+        "objective": (Line(usage, "{{engine}}", "objective"),),
+        "many": (Line(usage, "{{engine}}"),) * (MAX_QUERIES + 1),
+        "": (Line(usage, "{{engine}}"),),
     }
-    title = changes.get("title", "How full is it?")
-    question = Question(title, (lines[changes.get("lines", "")],), unit=changes.get("unit", ""))
+    question = Question(title=changes.get("title", "How full is it?"), lines=lines[changes.get("lines", "")])
     with pytest.raises(PanelError, match=message):
-        lay_out([Row("Row", (question,))], queries)
+        make(answer(question, queries), queries, 1, 0, 0, RUNBOOKS)
+
+
+def test_a_heat_map_without_buckets_is_refused(queries: Queries) -> None:
+    heat = Heat(title="How full is it?", lines=(Line(Of("kv_usage_p90"), "{{engine}}"),))
+    with pytest.raises(PanelError, match="no buckets"):
+        make(answer(heat, queries), queries, 1, 0, 0, RUNBOOKS)
 
 
 def test_panels_that_do_not_fit_go_on_the_next_line(queries: Queries) -> None:
-    wide = Question("How full is it?", (Line(queries.signal("kv_usage_p90"), "{{engine}}"),), width=10)
-    placed = lay_out([Row("Row", (wide,) * 3), Row("Next", ())], queries)
-    places = [(p.gridPos.x, p.gridPos.y) for p in placed]
-    assert places == [(0, 0), (0, 1), (10, 1), (0, 9), (0, 17)]
+    wide = Question(title="How full is it?", lines=(Line(Of("kv_usage_p90"), "{{engine}}"),), width=10)
+    made = build(Board("b", "B", "d", (Row("Row", (wide,) * 3), Row("Next", (wide,)))), AGENT, queries, RUNBOOKS)
+    assert made is not None
+    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in made["panels"]]
+    assert places == [(0, 0), (0, 1), (10, 1), (0, 9), (0, 17), (0, 18)]
+
+
+def test_the_tenant_is_chosen_where_single_tenants_are_shown_and_not_where_they_are_compared(queries: Queries) -> None:
+    assert 'tenant=~"$tenant"' in queries.family("sum by (tenant) (kvitals_tenant_requests_total)", "count").expr
+    assert "$tenant" not in queries.signal("tenant_hit_ratio_best").expr
+
+
+def test_what_is_of_a_node_is_shown_whatever_engine_is_chosen(queries: Queries) -> None:
+    expr = queries.family("max by ($scope, gpu) (kvitals_gpu_power_watts)", "count", "node").expr
+    one = expr.replace("$engine", "a|b").replace("$cluster", ".*")
+    found = evaluate(
+        readable(one), Source(({METRIC_NAME: "kvitals_gpu_power_watts", "engine": "", "gpu": "g"}, 5, 0)), NOW
+    )
+    assert isinstance(found, Vector)
+    assert list(found.values) == [5.0]
+
+
+@pytest.fixture
+def raw(knowledge: Knowledge) -> Queries:
+    return Queries(knowledge, Raw(knowledge))
+
+
+def test_the_same_ask_reads_engines_own_names_where_there_are_no_agents(raw: Queries) -> None:
+    query = raw.ask(Of("kv_usage_p90"))
+    assert "vllm:kv_cache_usage_perc" in query.reads
+    assert "sglang:token_usage" in query.reads
+    assert not any(name.startswith("kvitals_") for name in query.reads)
+    assert 'instance=~"$engine"' in query.expr
+
+
+def test_what_no_page_tells_can_not_be_asked_without_agents(raw: Queries) -> None:
+    for ask in (Of("slots"), Of("cascade_stage"), From("max by ($scope) (kvitals_scrape_age_seconds)", "seconds")):
+        with pytest.raises(NotToldError, match="kvitals_"):
+            raw.ask(ask)
+
+
+def test_of_alternatives_those_that_are_told_are_left(raw: Queries) -> None:
+    told, agents = "kvitals_requests_running", "kvitals_scrape_age_seconds"
+    assert raw.family(f"{told} or {agents}", "count").expr == raw.family(told, "count").expr
+    assert raw.family(f"{agents} or {told}", "count").expr == raw.family(told, "count").expr
+    assert raw.family(f"{told} unless {agents}", "count").expr == raw.family(told, "count").expr
+    with pytest.raises(NotToldError):
+        raw.family(f"{agents} unless {told}", "count")
+    with pytest.raises(NotToldError):
+        raw.family(f"{told} and {agents}", "count")
+
+
+def test_without_agents_an_engine_that_shows_nothing_any_more_is_down(raw: Queries) -> None:
+    expr = raw.ask(Of("target_up")).expr.replace('instance=~"$engine"', 'instance=~".*"')
+    shown = {METRIC_NAME: "vllm:num_requests_running", "instance": "h:1", "engine": "0"}
+    for at, up in ((NOW, 1.0), (NOW + 1000, 0.0)):  # the last sample is at NOW
+        found = evaluate(readable(expr), Source((shown, 3, 0)), at)
+        assert isinstance(found, Vector)
+        assert [(labels["engine"], v) for labels, v in found] == [("h:1/0", up)]
+
+
+def test_a_panel_without_its_first_line_is_left_out_and_told_and_without_another_says_so(raw: Queries) -> None:
+    lines = (Line(Of("running_avg"), "{{engine}} running"), Line(Of("slots"), "{{engine}} slots"))
+    running = Question(title="How many run?", lines=lines)
+    slots = Question(title="How many could?", lines=lines[::-1])
+    one = Board("b", "B", "d", (Row("Row", (running, slots)), Row("Empty", (slots,))))
+    assert [missing.title for missing in left_out(one, raw)] == ["How many could?", "How many could?"]
+    made = build(one, AGENT, raw, RUNBOOKS)
+    assert made is not None
+    row, panel, told = made["panels"]
+    assert (row["title"], panel["title"]) == ("Row", "How many run?")
+    assert "Only agents tell: {{engine}} slots." in panel["description"]
+    assert told["type"] == "text"
+    assert "How many could?" in told["options"]["content"]
+    assert build(Board("b", "B", "d", (Row("Row", (slots,)),)), AGENT, raw, RUNBOOKS) is None
+
+
+def test_a_table_names_its_columns_and_colours_where_a_rule_judges(queries: Queries) -> None:
+    table = Table(
+        title="Which?",
+        lines=(Line(Of("running_avg"), "running"), Line(Of("kv_usage_p90"), "KV")),
+        judges=(None, By("KVC01", "kv_usage_p90", "kv_high")),
+    )
+    made = make(answer(table, queries), queries, 1, 0, 0, RUNBOOKS)
+    renamed = made["transformations"][1]["options"]["renameByName"]
+    assert renamed == {"Value #A": "running", "Value #B": "KV"}
+    colored = {o["matcher"]["options"]: [p["id"] for p in o["properties"]] for o in made["fieldConfig"]["overrides"]}
+    assert colored == {"running": ["unit"], "KV": ["unit", "thresholds", "custom.cellOptions"]}
+    assert [link["url"] for link in made["links"]] == ["https://runbooks/KVC01.html"]
+    assert all(target["instant"] and target["format"] == "table" for target in made["targets"])
+
+
+def test_a_rule_is_asked_for_by_its_code(queries: Queries) -> None:
+    assert queries.ask(Holds("TEL01")) == queries.firing("TEL01")
 
 
 def test_the_generator_runs_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

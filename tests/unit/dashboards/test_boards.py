@@ -10,43 +10,58 @@ from typing import Any
 
 import pytest
 
-from dashboards import generate
+from dashboards import boards, generate
+from dashboards.boards.board import ALERTS
 from dashboards.grafana import DATASOURCE
-from dashboards.panels import SEVERITY_COLOR
+from dashboards.panels import NO_DATA, SEVERITY_COLOR
 from dashboards.queries import readable
 from rules.loader import family_of, load
 from series.promql import names
 
 KNOWLEDGE = load()
-FILES = generate.generate(KNOWLEDGE)
+RUNBOOKS = "https://kvitals.example.com/runbooks"
+FILES = boards.files(KNOWLEDGE, RUNBOOKS)
 BOARDS = {name: json.loads(text) for name, text in FILES.items()}
-PANELS = [
-    pytest.param(panel, id=f"{name}-{panel['title']}")
-    for name, board in BOARDS.items()
-    for panel in board["panels"]
-    if panel["type"] != "row"
-]
+AGENT = [name for name in BOARDS if "/agent/" in name]
+LAPTOP = 24 / 4
+"""The narrowest panel, in columns: 300 of 1280 pixels."""
+
+
+def _panels(names: list[str]) -> list[Any]:
+    return [
+        pytest.param(panel, id=f"{name}-{panel['title']}")
+        for name in names
+        for panel in BOARDS[name]["panels"]
+        if panel["type"] not in ("row", "text")
+    ]
+
+
+PANELS = _panels(list(BOARDS))
+AGENT_PANELS = _panels(AGENT)
 MACHINES = re.compile(r"/(work|home|root|tmp|usr|var)/")
 
 
 def queries(panel: dict[str, Any]) -> list[str]:
-    return [target["expr"] for target in panel["targets"]]
+    return [target["expr"] for target in panel.get("targets", [])]
 
 
 def test_the_written_boards_are_those_that_the_knowledge_gives() -> None:
-    assert generate.differences(FILES, generate.GENERATED) == []
+    written = generate.GENERATED / "boards"
+    assert generate.differences({n.removeprefix("boards/"): text for n, text in FILES.items()}, written) == []
 
 
 def test_generation_is_the_same_each_time() -> None:
-    assert generate.generate(load()) == FILES
+    assert boards.files(load(), RUNBOOKS) == FILES
 
 
 def test_a_file_that_differs_or_that_nobody_makes_is_told(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text("{}")
-    (tmp_path / "overview.json").write_text(FILES["overview.json"].replace("kvitals-overview", "mine"))
-    stray, differing = generate.differences(FILES, tmp_path)
-    assert stray == "old.json: no board makes this file; delete it"
-    assert differing.startswith("overview.json: differs\n")
+    name = "boards/agent/overview.json"
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(FILES[name].replace("kvitals-overview", "mine"))
+    stray, differing = generate.differences({name: FILES[name]}, tmp_path)
+    assert stray == "old.json: nothing makes this file; delete it"
+    assert differing.startswith(f"{name}: differs\n")
     assert '-  "uid": "mine"' in differing
     assert '+  "uid": "kvitals-overview"' in differing
 
@@ -62,7 +77,10 @@ def test_check_says_how_to_put_it_right(
 
 
 def test_names_and_links_are_stable() -> None:
-    assert {name: board["uid"] for name, board in BOARDS.items()} == {"overview.json": "kvitals-overview"}
+    names = ("status", "overview", "engines", "kv", "disaggregation", "tenants", "gpu", "efficiency", "telemetry")
+    assert [BOARDS[name]["uid"] for name in AGENT] == [f"kvitals-{name}" for name in names]
+    raw = [board["uid"] for name, board in BOARDS.items() if name not in AGENT]
+    assert raw == [f"kvitals-{name}-raw" for name in names if name != "gpu"]
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -70,12 +88,24 @@ def test_a_board_is_what_grafana_imports(name: str) -> None:
     board = BOARDS[name]
     assert board["id"] is None
     assert board["schemaVersion"] >= 39
-    assert board["title"] and board["description"] and board["tags"] == ["kvitals"]
+    assert board["title"] and board["description"]
+    assert board["tags"] == (["kvitals"] if name in AGENT else ["kvitals-raw"])
+    assert [link["tags"] for link in board["links"]] == [board["tags"]]
     variables = {v["name"]: v for v in board["templating"]["list"]}
-    assert list(variables) == ["datasource", "cluster", "model", "engine"]
+    scheme = ["datasource", "cluster", "model", "role", "engine", "tenant"]
+    assert list(variables) == [v for v in scheme if name in AGENT or v not in ("role", "tenant")]
     assert variables["datasource"]["type"] == "datasource"
     assert all(v["datasource"] == DATASOURCE for n, v in variables.items() if n != "datasource")
     assert not MACHINES.search(FILES[name])
+
+
+def test_what_a_value_leads_to_is_there() -> None:
+    known = {board["uid"] for board in BOARDS.values()}
+    codes = set()
+    for text in FILES.values():
+        assert set(re.findall(r"/d/([\w-]+)\?", text)) <= known
+        codes |= set(re.findall(r"runbooks/(\w+)\.html", text))
+    assert codes and codes <= KNOWLEDGE.rules.keys()
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -84,7 +114,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
     ids = [p["id"] for p in panels]
     assert len(set(ids)) == len(ids)
     places = [p["gridPos"] for p in panels]
-    assert all(p["x"] >= 0 and p["w"] > 0 and p["h"] > 0 and p["x"] + p["w"] <= 24 for p in places)
+    assert all(p["x"] >= 0 and p["w"] >= LAPTOP and p["h"] > 0 and p["x"] + p["w"] <= 24 for p in places)
     for a, b in itertools.combinations(places, 2):
         apart_x = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
         apart_y = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
@@ -94,14 +124,16 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
 @pytest.mark.parametrize("name", BOARDS)
 def test_variables_and_marks_can_be_asked(name: str) -> None:
     board = BOARDS[name]
-    asked = [a["expr"] for a in board["annotations"]["list"]]
+    asked = [a["target"]["expr"] for a in board["annotations"]["list"]]
+    assert asked.pop() == ALERTS
     for variable in board["templating"]["list"][1:]:
         found = re.fullmatch(r"label_values\((.+), \w+\)|query_result\((.+)\)", variable["query"]["query"])
         assert found, variable["query"]["query"]
         asked.append(found[1] or found[2])
     for expr in asked:
-        read = names(readable(expr.replace("$model", ".*")))
-        assert all(family_of(n, KNOWLEDGE.families) for n in read)
+        read = names(readable(expr.replace("$model", ".*").replace("$role", ".*")))
+        if name in AGENT:
+            assert all(family_of(n, KNOWLEDGE.families) for n in read)
 
 
 @pytest.mark.parametrize("panel", PANELS)
@@ -110,24 +142,34 @@ def test_a_panel_asks_a_question_and_explains_itself(panel: dict[str, Any]) -> N
     assert len(panel["description"]) > 40
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"]
-    assert defaults["noValue"] == "no data"
+    assert defaults["noValue"] == NO_DATA
     special = {m["options"]["match"]: m["options"]["result"]["text"] for m in defaults["mappings"][-2:]}
     assert special == {"nan": "too little traffic", "null": "no data"}
     assert panel["datasource"] == DATASOURCE
-    assert [t["refId"] for t in panel["targets"]] == list("ABCDEFGHIJKLMNOP"[: len(panel["targets"])])
+    assert {t["refId"] for t in panel["targets"]} <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     assert all(t["legendFormat"] for t in panel["targets"])
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("panel", AGENT_PANELS)
 def test_a_panels_queries_parse_and_read_known_families_within_the_choice(panel: dict[str, Any]) -> None:
     for expr in queries(panel):
         read = names(readable(expr))
         assert read
         assert all(family_of(name, KNOWLEDGE.families) for name in read), read
-        assert expr.count("{") == expr.count('cluster=~"$cluster", engine=~"$engine"}')
+        assert expr.count("{") == expr.count('cluster=~"$cluster", engine=~"$engine|"')
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("name", [name for name in BOARDS if name not in AGENT])
+def test_queries_without_agents_read_no_agents_families(name: str) -> None:
+    asked = [q for panel in BOARDS[name]["panels"] for q in queries(panel)]
+    asked += [a["target"]["expr"] for a in BOARDS[name]["annotations"]["list"] if a["target"]["expr"] != ALERTS]
+    for expr in asked:
+        read = re.findall(r"([\w:]+)\{", expr)  # a real Prometheus reads the whole of it, in tests/boards
+        assert read and not any(n.startswith("kvitals_") for n in read)
+        assert len(read) == expr.count("{") == expr.count('cluster=~"$cluster", instance=~"$engine"')
+
+
+@pytest.mark.parametrize("panel", AGENT_PANELS)
 def test_caveats_of_what_is_read_are_told(panel: dict[str, Any]) -> None:
     if "condition of one rule" in panel["description"]:
         return
@@ -142,6 +184,9 @@ def test_caveats_of_what_is_read_are_told(panel: dict[str, Any]) -> None:
 @pytest.mark.parametrize("panel", PANELS)
 def test_colour_is_only_where_a_rule_judges(panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
+    if panel["type"] == "heatmap":  # how many, in shades of one colour
+        assert panel["options"]["color"]["scheme"] == "Blues"
+        return
     colors = {step["color"] for step in defaults["thresholds"]["steps"]}
     for override in panel["fieldConfig"]["overrides"]:
         for prop in override["properties"]:
@@ -150,6 +195,7 @@ def test_colour_is_only_where_a_rule_judges(panel: dict[str, Any]) -> None:
             if prop["id"] == "thresholds":
                 colors |= {step["color"] for step in prop["value"]["steps"]}
     assert colors <= {"blue", *SEVERITY_COLOR.values()}
+    assert defaults.get("color", {}).get("mode") in (None, "thresholds", "palette-classic-by-name", "continuous-blues")
     if colors != {"blue"}:
         judges = re.findall(r"(?:Judged by|Coloured where) ([A-Z]{3}\d\d)", panel["description"])
         judges += [c for t in panel["targets"] for c in re.findall(r"^[A-Z]{3}\d\d", t["legendFormat"])]

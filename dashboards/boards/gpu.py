@@ -1,0 +1,230 @@
+"""What GPUs really do: activity beside utilisation, power, heat, memory, links, errors."""
+
+from __future__ import annotations
+
+from dashboards.boards.asks import gauge, of, rate, rise
+from dashboards.boards.board import Board, Row
+from dashboards.panels import Line, Now, Question, States, Style
+from dashboards.queries import By, From, Of
+
+
+def _gpu(family: str, unit: str, legend: str = "{{gpu}}", style: Style = "data") -> Line:
+    return Line(gauge(f"kvitals_gpu_{family}", "gpu", unit=unit, scope="node"), legend, style)
+
+
+_WORK = Row(
+    "Is a busy GPU at work?",
+    (
+        Question(
+            title="In what share of time does any kernel run?",
+            lines=(_gpu("utilization_ratio", "ratio"),),
+            by=("GPU03",),
+            note="One thread on one multiprocessor all the time is 100 %: look how much of the GPU is at work.",
+            highest=1,
+        ),
+        Question(
+            title="How much of the GPU is at work?",
+            lines=(
+                _gpu("sm_active_ratio", "ratio", "{{gpu}} multiprocessors"),
+                _gpu("tensor_active_ratio", "ratio", "{{gpu}} tensor cores"),
+                _gpu("dram_active_ratio", "ratio", "{{gpu}} memory"),
+            ),
+            by=("GPU03", "GPU04"),
+            highest=1,
+        ),
+        Question(
+            title="What do an engine's GPUs do?",
+            lines=(
+                of("gpu_utilization", "{{engine}} any kernel"),
+                of("gpu_sm_active", "{{engine}} multiprocessors"),
+                of("gpu_tensor_active", "{{engine}} tensor cores"),
+                of("gpu_dram_active", "{{engine}} memory"),
+            ),
+            judged=By("GPU03", "gpu_utilization", "busy"),
+            highest=1,
+            drill="kvitals-engines",
+        ),
+    ),
+)
+
+_POWER = Row(
+    "Is it held back?",
+    (
+        Question(
+            title="How much power does it draw, and how much may it?",
+            lines=(
+                _gpu("power_watts", "count", "{{gpu}}"),
+                Line(
+                    gauge("kvitals_gpu_power_limit_watts", "gpu", unit="count", scope="node"),
+                    "{{gpu}} limit",
+                    "faint",
+                ),
+            ),
+            unit="watt",
+        ),
+        Question(
+            title="How hot is it?",
+            lines=(
+                _gpu("temperature_celsius", "count", "{{gpu}} GPU"),
+                _gpu("memory_temperature_celsius", "count", "{{gpu}} memory"),
+            ),
+            unit="celsius",
+        ),
+        Question(
+            title="How fast are its clocks, of what they could be?",
+            lines=(
+                Line(
+                    From(
+                        "max by ($scope, gpu) (kvitals_gpu_sm_clock_hertz)"
+                        " / max by ($scope, gpu) (kvitals_gpu_sm_clock_max_hertz)",
+                        "ratio",
+                        "node",
+                    ),
+                    "{{gpu}}",
+                ),
+            ),
+            by=("GPU06",),
+            highest=1,
+        ),
+        Question(
+            title="How much time is lost to lowered clocks?",
+            lines=(
+                Line(Of("gpu_held_back"), "{{node}} worst GPU"),
+                Line(
+                    rate("kvitals_gpu_violation_seconds_total", "gpu", "reason", unit="ratio", scope="node"),
+                    "{{gpu}} {{reason}}",
+                ),
+            ),
+            judged=By("GPU06", "gpu_held_back", "held"),
+            highest=1,
+        ),
+        States(
+            title="What lowers its clocks now?",
+            lines=(
+                Line(gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{gpu}} {{reason}}"),
+            ),
+            words=((0, "no"), (1, "now")),
+            by=("GPU06",),
+            unit="bool_yes_no",
+        ),
+        Question(
+            title="How much energy is used?",
+            lines=(
+                Line(
+                    rate("kvitals_gpu_energy_joules_total", unit="count", scope="node"),
+                    "{{node}}",
+                ),
+            ),
+            unit="watt",
+            note="Measured energy over time, so power without its sampling.",
+        ),
+    ),
+)
+
+_MEMORY = Row(
+    "Is there room, and do the links keep up?",
+    (
+        Question(
+            title="How much of its memory is taken?",
+            lines=(
+                Line(gauge("kvitals_gpu_memory_used_bytes", "gpu", unit="bytes", scope="node"), "{{gpu}} used"),
+                Line(
+                    gauge("kvitals_gpu_memory_total_bytes", "gpu", unit="bytes", scope="node"),
+                    "{{gpu}} all",
+                    "faint",
+                ),
+            ),
+            by=("GPU01", "GPU02"),
+            note="Engines take most of it at start; it is no measure of load.",
+        ),
+        Question(
+            title="Who has the memory?",
+            lines=(
+                Line(
+                    From("sum by (cluster, node, engine, gpu) (kvitals_gpu_process_memory_bytes)", "bytes", "engine"),
+                    "{{engine}} on {{gpu}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Question(
+            title="How much goes over PCIe and NVLink?",
+            lines=(
+                Line(
+                    From(
+                        "sum by ($scope, gpu) (kvitals_gpu_pcie_rx_bytes_per_second)"
+                        " + sum by ($scope, gpu) (kvitals_gpu_pcie_tx_bytes_per_second)",
+                        "bytes",
+                        "node",
+                    ),
+                    "{{gpu}} PCIe",
+                ),
+                Line(
+                    From(
+                        "sum by ($scope, gpu) (kvitals_gpu_nvlink_rx_bytes_per_second)"
+                        " + sum by ($scope, gpu) (kvitals_gpu_nvlink_tx_bytes_per_second)",
+                        "bytes",
+                        "node",
+                    ),
+                    "{{gpu}} NVLink",
+                ),
+            ),
+            unit="Bps",
+            by=("GPU07",),
+        ),
+    ),
+)
+
+_ERRORS = Row(
+    "Is it broken?",
+    (
+        Now(
+            title="How many GPUs were lost?",
+            lines=(Line(Of("gpus_lost"), "{{node}}"),),
+            by=("GPU05",),
+            judged=By("GPU05", "gpus_lost"),
+            width=6,
+            height=6,
+        ),
+        Question(
+            title="Did the driver report XID errors?",
+            lines=(
+                Line(Of("gpu_xids"), "{{node}}"),
+                Line(
+                    rise("kvitals_gpu_xid_events_total", "gpu", "xid", scope="node", over="15m"),
+                    "{{gpu}} XID {{xid}}",
+                ),
+            ),
+            judged=By("GPU05", "gpu_xids"),
+            note="Events and not the last code, which never clears.",
+            width=9,
+            height=6,
+        ),
+        Question(
+            title="Does its memory fail?",
+            lines=(
+                Line(
+                    rise("kvitals_gpu_ecc_errors_total", "gpu", "kind", scope="node", over="15m"),
+                    "{{gpu}} ECC {{kind}}",
+                ),
+                Line(
+                    gauge("kvitals_gpu_row_remap_pending", "gpu", unit="count", scope="node"),
+                    "{{gpu}} remapping waits for a reset",
+                ),
+                Line(
+                    gauge("kvitals_gpu_row_remap_failure", "gpu", unit="count", scope="node"),
+                    "{{gpu}} remapping failed",
+                ),
+            ),
+            width=9,
+            height=6,
+        ),
+    ),
+)
+
+BOARD = Board(
+    "gpu",
+    "GPU truth",
+    "Is a busy GPU at work, is it held back, is there room, is it broken? Needs the agent or a DCGM exporter.",
+    (_WORK, _POWER, _MEMORY, _ERRORS),
+)

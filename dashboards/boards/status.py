@@ -1,0 +1,137 @@
+"""The status wall: which engines are there, what is wrong with which, in one look."""
+
+from __future__ import annotations
+
+from dashboards.boards.asks import gauge
+from dashboards.boards.board import Board, Row
+from dashboards.panels import Line, Now, States, Table
+from dashboards.queries import By, From, Holds, Of
+from rules.loader import Knowledge
+from rules.model import Rule, Severity
+
+_ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
+
+_COUNTS = Row(
+    "Is everything there?",
+    (
+        Now(
+            title="How many engines are watched?",
+            lines=(Line(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
+            note="Routers, exporters and stores that are watched count too.",
+            width=6,
+            height=4,
+        ),
+        Now(
+            title="How many can not be read?",
+            lines=(
+                Line(
+                    From(
+                        "count by ($scope) (kvitals_target_up == 0) or 0 * count by ($scope) (kvitals_target_up)",
+                        "count",
+                        "fleet",
+                    ),
+                    "{{cluster}}",
+                ),
+            ),
+            by=("TEL01",),
+            note="One that was never seen is not counted: compare with how many are watched.",
+            width=6,
+            height=4,
+        ),
+        Now(
+            title="How many requests run?",
+            lines=(Line(gauge("kvitals_requests_running", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),),
+            width=6,
+            height=4,
+        ),
+        Now(
+            title="How many requests wait?",
+            lines=(Line(gauge("kvitals_requests_waiting", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),),
+            width=6,
+            height=4,
+        ),
+    ),
+)
+
+_ENGINES = Row(
+    "How is each engine?",
+    (
+        Table(
+            title="Which engine is in trouble?",
+            lines=(
+                Line(Of("target_up"), "readable"),
+                Line(Of("running_avg"), "running"),
+                Line(Of("waiting_avg"), "waiting"),
+                Line(Of("kv_usage_p90"), "KV pinned"),
+                Line(Of("ttft_p99_seconds"), "TTFT p99"),
+                Line(Of("itl_p99_seconds"), "gap p99"),
+                Line(Of("prefix_hit_ratio"), "hits"),
+                Line(Of("preemptions_per_request"), "thrown out"),
+                Line(Of("restarts"), "restarts"),
+            ),
+            judges=(
+                By("TEL01", "target_up"),
+                None,
+                None,
+                By("KVC01", "kv_usage_p90", "kv_high"),
+                None,
+                None,
+                None,
+                By("KVC09", "preemptions_per_request", "preemptions"),
+                By("ENG04", "restarts"),
+            ),
+            by=("LAT01", "LAT02"),
+            note="A click on an engine leads to its board. An empty cell is no data, neither good nor bad.",
+            drill="kvitals-engines",
+            width=24,
+            height=9,
+        ),
+        States(
+            title="Since when can each engine be read?",
+            lines=(Line(Of("target_up"), "{{engine}}"),),
+            words=((0, "not readable"), (1, "readable")),
+            judged=By("TEL01", "target_up"),
+            unit="bool_yes_no",
+            drill="kvitals-telemetry",
+            width=24,
+            height=7,
+        ),
+    ),
+)
+
+
+def board(knowledge: Knowledge) -> Board:
+    """The status wall with the core rules that are known."""
+    core = sorted((r for r in knowledge.rules.values() if r.core), key=lambda r: (_ORDER[r.severity], r.code))
+    others = [
+        r for r in knowledge.rules.values() if not r.core and r.kind in ("cause", "symptom") and r.severity == "page"
+    ]
+    return Board(
+        "status",
+        "Status wall",
+        "Is every engine there, and which is in trouble? For causes, proof and levers ask `kvitals triage`.",
+        (_COUNTS, _wrong(core, others), _ENGINES),
+    )
+
+
+def _wrong(core: list[Rule], others: list[Rule]) -> Row:
+    note = "Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever."
+    return Row(
+        "What is wrong?",
+        (
+            _rules("Which core rule holds, and on how many engines?", core, note),
+            _rules("Which other cause for a page holds?", others, note),
+        ),
+    )
+
+
+def _rules(title: str, rules: list[Rule], note: str) -> States:
+    return States(
+        title=title,
+        lines=tuple(Line(Holds(r.code), f"{r.code} {r.title}") for r in rules),
+        words=((0, "no"),),
+        severities=tuple(r.severity for r in rules),
+        note=note,
+        width=24,
+        height=2 + len(rules),
+    )

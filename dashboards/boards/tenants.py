@@ -1,0 +1,239 @@
+"""How requests are routed, and how tenants fare on the same engines."""
+
+from __future__ import annotations
+
+from dashboards.boards.asks import gauge, mean, of, percentile, rate, share
+from dashboards.boards.board import Board, Row
+from dashboards.panels import Bars, Line, Question, Table
+from dashboards.queries import By, From, Of
+
+_ROUTER = Row(
+    "Does routing help?",
+    (
+        Question(
+            title="How many requests does each worker have?",
+            lines=(
+                Line(
+                    From(
+                        "sum by ($scope, worker) (kvitals_router_worker_active_blocks)"
+                        " or sum by ($scope, worker) (kvitals_router_worker_requests)",
+                        "count",
+                        "fleet",
+                    ),
+                    "{{worker}}",
+                ),
+            ),
+            note="Blocks in use where the router counts these, else requests.",
+        ),
+        Question(
+            title="Do the workers have what the router thinks they have?",
+            lines=(
+                Line(
+                    rate("kvitals_router_best_prefix_tokens_total"),
+                    "{{engine}} on the best worker",
+                ),
+                Line(
+                    rate("kvitals_router_chosen_prefix_tokens_total"),
+                    "{{engine}} on the chosen one",
+                ),
+                Line(
+                    rate("kvitals_router_reused_tokens_total"),
+                    "{{engine}} reused",
+                ),
+            ),
+            unit="suffix: tokens/s",
+        ),
+        Question(
+            title="How much time does a router add?",
+            lines=(of("routing_mean_seconds"),),
+            by=("EFF09",),
+        ),
+        Question(
+            title="Do requests reach an engine at the first try?",
+            lines=(
+                Line(
+                    rate("kvitals_router_admissions_refused_total", "by", "reason"),
+                    "{{engine}} refused, {{reason}}",
+                ),
+                Line(
+                    rate("kvitals_router_retries_total"),
+                    "{{engine}} tried again",
+                ),
+                Line(
+                    rate("kvitals_router_errors_total", "reason"),
+                    "{{engine}} {{reason}}",
+                ),
+            ),
+            unit="reqps",
+        ),
+        Question(
+            title="How many requests does each engine get?",
+            lines=(Line(rate("kvitals_requests_finished_total"), "{{engine}}"),),
+            unit="reqps",
+            stacked=True,
+        ),
+        Question(
+            title="How much more would one cache for all engines find?",
+            lines=(
+                Line(Of("node_prefix_hit_ratio"), "{{node}} found"),
+                Line(Of("node_pooled_hit_ratio"), "{{node}} with one cache"),
+            ),
+            by=("PFX03",),
+            highest=1,
+        ),
+    ),
+)
+
+_TENANTS = Row(
+    "How do tenants fare?",
+    (
+        Question(
+            title="How long do a tenant's first tokens take?",
+            lines=(
+                Line(
+                    percentile(0.99, "kvitals_tenant_ttft_seconds", "tenant", scope="fleet"),
+                    "{{tenant}} p99",
+                ),
+            ),
+            by=("TEN03",),
+            exemplars=True,
+        ),
+        Question(
+            title="Whose tokens does an engine compute?",
+            lines=(
+                Line(
+                    From(
+                        "sum by ($scope, tenant) (rate(kvitals_tenant_prompt_tokens_total[$window]))"
+                        " - sum by ($scope, tenant) (rate(kvitals_tenant_cached_tokens_total[$window]))"
+                        " + sum by ($scope, tenant) (rate(kvitals_tenant_output_tokens_total[$window]))",
+                        "per_second",
+                        "fleet",
+                    ),
+                    "{{tenant}}",
+                ),
+            ),
+            unit="suffix: tokens/s",
+            stacked=True,
+            by=("TEN04",),
+            note="Prompt tokens that were not found in a cache, and output.",
+        ),
+        Question(
+            title="How do a tenant's requests end?",
+            lines=(
+                Line(
+                    rate("kvitals_tenant_requests_total", "tenant", "outcome", scope="fleet"),
+                    "{{tenant}} {{outcome}}",
+                ),
+            ),
+            unit="reqps",
+            stacked=True,
+        ),
+        Question(
+            title="How long does a tenant wait in the queue?",
+            lines=(
+                Line(
+                    mean("kvitals_tenant_queue_seconds", "tenant", scope="fleet"),
+                    "{{tenant}}",
+                ),
+            ),
+            by=("TEN03",),
+        ),
+        Question(
+            title="How much of a tenant's prompts is found?",
+            lines=(
+                Line(
+                    share(
+                        "kvitals_tenant_cached_tokens_total",
+                        "kvitals_tenant_cache_told_tokens_total",
+                        "tenant",
+                        scope="fleet",
+                    ),
+                    "{{tenant}}",
+                ),
+            ),
+            by=("TEN07", "TEN08"),
+            highest=1,
+        ),
+        Question(
+            title="How long are the gaps in a tenant's answers?",
+            lines=(
+                Line(
+                    percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
+                    "{{tenant}} p99",
+                ),
+            ),
+        ),
+    ),
+)
+
+_FAIR = Row(
+    "Is it fair, and who is behind it?",
+    (
+        Table(
+            title="Whose blocks cost whom how many tokens?",
+            lines=(
+                Line(
+                    From("sum by (tenant, by) (increase(kvitals_cache_blame_tokens_total[15m]))", "tokens", "fleet"),
+                    "tokens",
+                ),
+            ),
+            matrix=("tenant", "by"),
+            by=("TEN02",),
+            note="A row lost the tokens to the columns, in the last quarter of an hour. The darker, the more.",
+            width=12,
+        ),
+        Bars(
+            title="What do tenants find, of what a cache of their own would find?",
+            lines=(
+                Line(
+                    From(
+                        "sum by (tenant) (increase(kvitals_cache_tenant_hit_tokens_total[15m]))"
+                        " / sum by (tenant) (increase(kvitals_cache_tenant_attainable_tokens_total[15m]))",
+                        "ratio",
+                        "fleet",
+                    ),
+                    "{{tenant}}",
+                ),
+            ),
+            by=("TEN01",),
+            width=12,
+        ),
+        Question(
+            title="How even do tenants fare?",
+            lines=(
+                Line(
+                    gauge("kvitals_cache_fairness", "index", unit="ratio", scope="node"),
+                    "{{node}} {{index}}",
+                ),
+            ),
+            by=("TEN01",),
+            highest=1,
+        ),
+        Question(
+            title="How much of the cache holds a tenant's blocks?",
+            lines=(
+                Line(
+                    gauge("kvitals_cache_tenant_resident_tokens", "tenant", unit="tokens", scope="fleet", of="sum"),
+                    "{{tenant}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Question(
+            title="How much of one engine's work is for one tenant?",
+            lines=(
+                of("tenant_token_share", "{{engine}} of the largest"),
+                of("tenant_unknown_ratio", "{{engine}} of nobody known"),
+            ),
+            judged=By("TEN04", "tenant_token_share", "share"),
+            highest=1,
+        ),
+    ),
+)
+
+BOARD = Board(
+    "tenants",
+    "Routing and tenants",
+    "Does routing find the caches, and how do tenants fare: who waits, who finds nothing, who is behind it?",
+    (_ROUTER, _TENANTS, _FAIR),
+)
