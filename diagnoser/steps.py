@@ -1,0 +1,221 @@
+"""What engines did, step by step: load, work done and latencies, each over the same few seconds.
+
+Read with the same few queries from a window, a history or a server, so that what is computed of them is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from diagnoser.expressions import expression
+from diagnoser.judge import ENTITIES
+from rules.model import SCOPES
+from series.promql import Expr, Series
+from series.types import Floats, Labels
+
+STEP_ROWS = 4
+"""Rows in a step: fewer make a rate of noise."""
+MIN_STEP_SECONDS, MAX_STEP_SECONDS = 5.0, 300.0
+MAX_STEPS = 10_000
+"""That one question asks for."""
+
+Ask = Callable[[Expr, float, float, float], list[Series]]
+"""An expression from one time to another, a value each so many seconds."""
+
+_BY = ", ".join(SCOPES["engine"])
+_GAUGES = {"running": "kvitals_requests_running", "waiting": "kvitals_requests_waiting"}
+_RATES = {
+    "tokens": ("kvitals_generation_tokens_total",),
+    "requests": ("kvitals_requests_finished_total", "kvitals_e2e_seconds_count"),
+    "residence": ("kvitals_e2e_seconds_sum",),
+}
+_LATENCIES = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_seconds_bucket"}
+OBJECTIVES = tuple(_LATENCIES)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Observations of a histogram: counts[step, i] are those up to bounds[i] seconds; the last bound is infinity."""
+
+    bounds: Floats
+    counts: Floats
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What one engine, or several together, did. Arrays have a value a step, NaN where it is not known.
+
+    times: ends of the steps, seconds since the epoch. running, waiting: requests on average. tokens, requests:
+    generated and finished, a second. residence: seconds that finished requests had spent in the engine, a second.
+    """
+
+    entity: Labels
+    step: float
+    times: Floats
+    running: Floats
+    waiting: Floats
+    tokens: Floats
+    requests: Floats
+    residence: Floats
+    latencies: Mapping[str, Counts]
+    engines: Floats  # that were there
+
+    @property
+    def concurrency(self) -> Floats:
+        """Requests that are in the engine, running or waiting; those that wait count as none where nobody tells."""
+        return self.running + np.nan_to_num(self.waiting)
+
+
+def step_of(gap: float) -> float:
+    """How long a step is where rows are `gap` seconds apart."""
+    return float(min(max(STEP_ROWS * gap, MIN_STEP_SECONDS), MAX_STEP_SECONDS))
+
+
+def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
+    """What each engine did from start to end. The number of questions does not depend on how many engines there are."""
+    last = start + max(int((end - start) / step), 1) * step
+    found: dict[Labels, dict[str, dict[int, float]]] = {}
+    buckets: dict[Labels, dict[str, dict[float, dict[int, float]]]] = {}
+    for begin in np.arange(start, last, step * MAX_STEPS).tolist():
+        until = min(begin + step * MAX_STEPS, last)
+        for name, text in _questions(step).items():
+            for one in ask(expression(text), begin + step, until, step):
+                entity, places = one.labels.keep(SCOPES["engine"]), np.rint((one.times - start) / step).astype(int)
+                row = dict(zip(places.tolist(), one.values.tolist(), strict=True))
+                if name in _LATENCIES:
+                    of = buckets.setdefault(entity, {}).setdefault(name, {})
+                    of.setdefault(_bound(one.labels.get("le", "")), {}).update(row)
+                else:
+                    found.setdefault(entity, {}).setdefault(name, {}).update(row)
+    return [_steps(entity, start, step, rows, buckets.get(entity, {})) for entity, rows in sorted(
+        found.items(), key=lambda item: str(item[0])) if "running" in rows]  # fmt: skip
+
+
+def pools(ask: Ask, at: float) -> dict[Labels, Labels]:
+    """The pool of each engine that has one, as its target says."""
+    told = ask(expression(f"max by ({_BY}, pool) ({ENTITIES})"), at, at, 1.0)
+    return {s.labels.keep(SCOPES["engine"]): s.labels.keep(SCOPES["pool"]) for s in told if s.labels.get("pool")}
+
+
+def objectives(ask: Ask, at: float) -> dict[Labels, dict[str, float]]:
+    """What each engine promises: objective -> seconds."""
+    found: dict[Labels, dict[str, float]] = {}
+    for one in ask(expression(f'max by ({_BY}, slo) (kvitals_slo_seconds{{class=""}})'), at, at, 1.0):
+        found.setdefault(one.labels.keep(SCOPES["engine"]), {})[one.labels.get("slo", "")] = float(one.values[-1])
+    return found
+
+
+def joined(before: Steps, after: Steps, since: float) -> Steps:
+    """One after the other; what is older than `since` is let go. Both have the same step."""
+    old, new = before.times >= since, after.times > (before.times[-1] if len(before.times) else -np.inf) + 1e-3
+    series: dict[str, Any] = {
+        name: np.concatenate([getattr(before, name)[old], getattr(after, name)[new]])
+        for name in ("times", "running", "waiting", "tokens", "requests", "residence", "engines")
+    }
+    latencies = {}
+    for name in {*before.latencies, *after.latencies}:
+        a, b = (s.latencies.get(name) for s in (before, after))
+        known = b if b is not None else a
+        assert known is not None
+        parts = [
+            part.counts[rows]
+            if part is not None and np.array_equal(part.bounds, known.bounds)
+            else np.full((int(rows.sum()), len(known.bounds)), np.nan)
+            for part, rows in ((a, old), (b, new))
+        ]
+        latencies[name] = Counts(known.bounds, np.concatenate(parts))
+    return replace(after, latencies=latencies, **series)
+
+
+def together(several: Sequence[Steps], entity: Labels) -> Steps:
+    """Engines of a pool as one, in the steps in which all that are there now were there.
+
+    An engine that came or went makes another pool of it, with another operating point.
+    """
+    times = np.unique(np.concatenate([np.round(one.times, 3) for one in several]))
+    step = several[0].step
+
+    def placed(one: Steps, values: Floats) -> Floats:
+        row = np.full(len(times), np.nan)
+        row[times.searchsorted(np.round(one.times, 3))] = values
+        return row
+
+    there = np.sum([np.isfinite(placed(one, one.running)) for one in several], axis=0)
+    last = there[-1] if len(there) else 0
+    kept = there == last
+
+    def total(name: str) -> Floats:
+        values = np.array([placed(one, getattr(one, name)) for one in several])
+        return np.asarray(np.nansum(values, axis=0)[kept], dtype=np.float64)
+
+    latencies = {}
+    for name in several[0].latencies:
+        bounds = several[0].latencies[name].bounds
+        like = [one for one in several if name in one.latencies and np.array_equal(one.latencies[name].bounds, bounds)]
+        rows = np.zeros((len(times), len(bounds)))
+        for one in like:
+            rows[times.searchsorted(np.round(one.times, 3))] += np.nan_to_num(one.latencies[name].counts)
+        latencies[name] = Counts(bounds, rows[kept])
+    names = ("running", "waiting", "tokens", "requests", "residence")
+    sums = {name: total(name) for name in names}
+    return Steps(entity, step, times[kept], latencies=latencies, engines=there[kept].astype(np.float64), **sums)
+
+
+def _questions(step: float) -> dict[str, str]:
+    window = f"[{round(step)}s]"
+    gauges = {k: f"sum by ({_BY}) (avg_over_time({family}{window}))" for k, family in _GAUGES.items()}
+    rates = {k: " or ".join(f"sum by ({_BY}) (rate({f}{window}))" for f in either) for k, either in _RATES.items()}
+    counts = {k: f"sum by ({_BY}, le) (increase({family}{window}))" for k, family in _LATENCIES.items()}
+    return {**gauges, **rates, **counts}
+
+
+def _steps(
+    entity: Labels,
+    start: float,
+    step: float,
+    rows: Mapping[str, Mapping[int, float]],
+    buckets: Mapping[str, Mapping[float, Mapping[int, float]]],
+) -> Steps:
+    places = sorted(rows["running"])
+    index = {place: i for i, place in enumerate(places)}
+
+    def column(name: str) -> Floats:
+        return _placed(rows.get(name, {}), index)
+
+    latencies = {}
+    for name, of in buckets.items():
+        bounds = np.array(sorted(bound for bound in of if bound == bound))
+        counts = np.column_stack([_placed(of[bound], index) for bound in bounds.tolist()])
+        if len(bounds) and np.isinf(bounds[-1]):
+            latencies[name] = Counts(bounds, counts)
+    return Steps(
+        entity,
+        step,
+        start + np.array(places) * step + 0.0,
+        column("running"),
+        column("waiting"),
+        column("tokens"),
+        column("requests"),
+        column("residence"),
+        latencies,
+        np.ones(len(places)),
+    )
+
+
+def _placed(row: Mapping[int, float], index: Mapping[int, int]) -> Floats:
+    values = np.full(len(index), np.nan)
+    for place, value in row.items():
+        if place in index:
+            values[index[place]] = value
+    return values
+
+
+def _bound(text: str) -> float:
+    try:
+        return float(text.replace("+Inf", "inf"))
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,180 @@
+"""The operating point on queues whose knees are known, and what it says where data do not reach."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnoser.operating_point import fitted, operating_point, quantiles, rising, throughput
+from diagnoser.steps import Counts, Steps, joined, together
+from series.types import Floats, Labels
+
+ENGINE = Labels({"engine": "a"})
+BOUNDS = np.array([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, np.inf])
+
+
+def erlang_c(servers: int, load: float) -> float:
+    """The share of arrivals that wait in M/M/c with an offered load of `load` servers."""
+    below = sum(load**k / math.factorial(k) for k in range(servers))
+    top = load**servers / math.factorial(servers) * servers / (servers - load)
+    return top / (below + top)
+
+
+def mmc(
+    servers: int, service: float, shares: Floats, seconds: float = 30.0, noise: float = 0.0, seed: int = 0
+) -> Steps:
+    """Steps of an M/M/c queue at these shares of its capacity. A first token comes when a request has waited.
+
+    Its curve has the asymptotes N / service and servers / service, so its knee is at `servers` requests.
+    """
+    random = np.random.default_rng(seed)
+    running, waiting, rate, counts = [], [], [], []
+    for share in shares.tolist():
+        load = share * servers
+        queued = erlang_c(servers, load) * share / (1 - share)
+        arrivals = load / service
+        running.append(load)
+        waiting.append(queued)
+        rate.append(arrivals * (1 + noise * random.standard_normal()))
+        drain = (servers - load) / service
+        slower = erlang_c(servers, load) * np.exp(-drain * BOUNDS[:-1])
+        counts.append(np.append(1 - slower, 1.0) * arrivals * seconds)
+    requests, size = np.array(rate), len(shares)
+    times = 1e9 + seconds * np.arange(1, size + 1)
+    residence = np.array(running) + np.array(waiting)
+    found = {"ttft_p99": Counts(BOUNDS, np.array(counts))}
+    return Steps(
+        ENGINE, seconds, times, np.array(running), np.array(waiting), requests * 10, requests, residence, found,
+        np.ones(size),
+    )  # fmt: skip
+
+
+SHARES = np.random.default_rng(7).permutation(np.concatenate([np.linspace(0.05, 0.9, 60), np.linspace(0.9, 0.99, 60)]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(servers=st.integers(4, 60), service=st.floats(0.05, 20), seed=st.integers(0, 1000))
+def test_the_knee_of_a_queue_is_its_servers(servers: int, service: float, seed: int) -> None:
+    found = operating_point(mmc(servers, service, SHARES, noise=0.02, seed=seed), {}, draws=40)
+    assert found.knee is not None, found.missing
+    assert found.knee.concurrency.value == pytest.approx(servers, rel=0.15)
+    assert found.knee.most == pytest.approx(10 * servers / service, rel=0.1)
+    assert found.knee.concurrency.low <= found.knee.concurrency.value <= found.knee.concurrency.high
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    alone=st.floats(0.1, 1000),
+    knee=st.floats(2, 200),
+    sharpness=st.sampled_from([1.0, 1.4, 2.0, 4.0, 8.0]),
+)
+def test_a_curve_of_the_family_is_found_again(alone: float, knee: float, sharpness: float) -> None:
+    load = np.geomspace(knee / 6, knee * 6, 12)[None, :]
+    r0, most, shape, error = fitted(load, throughput(load, alone, knee * alone, sharpness), np.ones_like(load))
+    assert float((r0 * most)[0]) == pytest.approx(knee, rel=1e-3)
+    assert shape[0] == sharpness
+    assert error[0] < 1e-6
+
+
+@given(alone=st.floats(0.1, 1000), knee=st.floats(2, 200), sharpness=st.floats(1, 12))
+def test_power_is_largest_at_the_knee(alone: float, knee: float, sharpness: float) -> None:
+    load = np.array([0.9, 1.0, 1.1]) * knee
+    power = throughput(load, alone, knee * alone, sharpness) ** 2 / load
+    assert power[1] > max(power[0], power[2])
+
+
+def test_c_max_is_where_the_slow_end_of_first_tokens_crosses_its_objective() -> None:
+    servers, service, objective = 16, 2.0, 0.5
+    found = operating_point(mmc(servers, service, SHARES), {"ttft_p99": objective}, draws=40)
+    share = next(s for s in np.linspace(0.3, 0.999, 5000).tolist() if _late(servers, service, s, objective) > 0.01)
+    load = share * servers
+    expected = load + erlang_c(servers, load) * share / (1 - share)
+    (limit,) = found.limits
+    assert limit.concurrency is not None
+    assert limit.concurrency.value == pytest.approx(expected, rel=0.1)
+    assert limit.requests == pytest.approx(load / service, rel=0.1)
+
+
+def _late(servers: int, service: float, share: float, limit: float) -> float:
+    load = share * servers
+    return erlang_c(servers, load) * math.exp(-(servers - load) / service * limit)
+
+
+def test_little_holds_in_a_queue_and_a_doubled_count_is_a_gap() -> None:
+    steps = mmc(8, 1.0, SHARES)
+    assert operating_point(steps, {}, draws=5).littles_gap == pytest.approx(0, abs=1e-9)
+    hidden = Steps(**{**vars(steps), "residence": 2 * steps.residence})
+    assert operating_point(hidden, {}, draws=5).littles_gap == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        (SHARES[:10], "look at a longer time"),
+        (np.linspace(0.5, 0.6, 60), "it takes a span"),
+        (np.linspace(0.05, 0.4, 60), "throughput still"),
+        (np.linspace(0.95, 0.999, 90), "quieter"),
+    ],
+)
+def test_without_the_load_that_it_takes_the_knee_is_not_told(shares: Floats, said: str) -> None:
+    found = operating_point(mmc(16, 1.0, shares), {}, draws=40)
+    assert found.knee is None
+    assert found.headroom is None
+    assert said in found.missing[0]
+
+
+def test_an_objective_that_always_or_never_holds_has_no_c_max() -> None:
+    steps = mmc(16, 1.0, np.linspace(0.05, 0.6, 60))
+    found = operating_point(steps, {"ttft_p99": 4.0}, draws=10).limits[0]
+    assert (found.concurrency, found.why.startswith("it held at all loads seen")) == (None, True)
+    backwards = Counts(BOUNDS, steps.latencies["ttft_p99"].counts[:, ::-1].cumsum(axis=1))
+    late = Steps(**{**vars(steps), "latencies": {"ttft_p99": backwards}})
+    found = operating_point(late, {"ttft_p99": 0.1}, draws=10).limits[0]
+    assert (found.concurrency, found.why.startswith("it was missed at all loads")) == (None, True)
+
+
+def test_nothing_at_all_is_told_as_such() -> None:
+    empty = joined(mmc(4, 1.0, SHARES[:3]), mmc(4, 1.0, SHARES[:3]), since=2e9)
+    found = operating_point(empty, {"ttft_p99": 1.0}, draws=5)
+    assert found.knee is None
+    assert found.now is None
+    assert found.bins == ()
+
+
+def test_steps_go_on_where_the_last_ones_ended() -> None:
+    steps = mmc(8, 1.0, SHARES)
+    first = Steps(**{**vars(steps), **_part(steps, slice(0, 50))})
+    assert np.array_equal(joined(first, steps, since=0).times, steps.times)
+    assert len(joined(first, steps, since=float(steps.times[20])).times) == len(steps.times) - 20
+
+
+def test_a_pool_is_its_engines_while_all_were_there() -> None:
+    steps = mmc(8, 1.0, SHARES)
+    late = Steps(**{**vars(steps), **_part(steps, slice(40, None))})
+    pool = together([steps, late], Labels({"pool": "chat"}))
+    assert np.allclose(pool.concurrency, 2 * steps.concurrency[40:])
+    assert np.allclose(pool.latencies["ttft_p99"].counts, 2 * steps.latencies["ttft_p99"].counts[40:])
+    assert set(pool.engines.tolist()) == {2.0}
+
+
+def _part(steps: Steps, rows: slice) -> dict[str, object]:
+    names = ("times", "running", "waiting", "tokens", "requests", "residence", "engines")
+    cut = {name: Counts(of.bounds, of.counts[rows]) for name, of in steps.latencies.items()}
+    return {**{name: getattr(steps, name)[rows] for name in names}, "latencies": cut}
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
+def test_rising_never_falls_and_keeps_the_mean(values: list[float]) -> None:
+    level = rising(np.array(values), np.ones(len(values)))
+    assert (np.diff(level) >= -1e-9).all()
+    assert level.mean() == pytest.approx(np.mean(values))
+
+
+def test_quantiles_are_as_promqls() -> None:
+    of = Counts(np.array([1.0, 2.0, np.inf]), np.array([[50.0, 100.0, 100.0], [0.0, 10.0, 100.0], [0.0, 0.0, 0.0]]))
+    assert quantiles(of, 0.75).tolist()[:2] == [1.5, 2.0]
+    assert math.isnan(quantiles(of, 0.75)[2])
