@@ -1,6 +1,6 @@
-"""Makes small LoRA adapters for the lab's model: `python make_adapters.py MODEL FOLDER COUNT` writes FOLDER/a0, a1, ...
+"""Makes small LoRA adapters for the lab's model: `make_adapters.py MODEL FOLDER COUNT` writes FOLDER/a0, ...
 
-Runs under the lab's engine environment. Weights are drawn from a seeded generator; what an adapter says does not matter.
+Runs under the lab's engine environment. Weights come from a seeded generator; what an adapter says does not matter.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from pathlib import Path
 from ..paths import LabError
 from ..product import kvitals_command
 from .incident import held_out, load, names
+from .judging import judge, runs
 from .recording import CAPTURES, record_all
+from .tables import rows, summary
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,7 +26,20 @@ def _parser() -> argparse.ArgumentParser:
     recording.add_argument("--out", type=Path, default=CAPTURES, metavar="DIR")
     recording.add_argument("--kvitals", help="the product's command")
     recording.add_argument("--lock", type=Path, metavar="FILE", help="held during each, where others measure here too")
+    replaying = commands.add_parser("replay", help="judge the recordings, and print how right it was")
+    replaying.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
+    replaying.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
     return parser
+
+
+def replay(chosen: Sequence[str], folder: Path) -> bool:
+    """True when every first cause was right, and the healthy were called healthy."""
+    captures = [file for file in runs(folder) if not chosen or file.stem.rpartition("-")[0] in chosen]
+    if not captures:
+        raise LabError(f"nothing of that is recorded in {folder}: python -m tests.lab.incidents record")
+    outcomes = [judge(capture) for capture in captures]
+    print(rows(outcomes), summary(outcomes), sep="\n\n")
+    return all(one.score.first and one.score.health for one in outcomes)
 
 
 def list_all() -> None:
@@ -47,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 out = args.out.resolve()
                 failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), out, args.lock))
                 return 1 if failed else 0
+            case "replay":
+                return 0 if replay(args.incidents, args.captures) else 1
     except (LabError, TimeoutError) as error:
         print(f"incidents: {error or 'took too long'}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """What an incident is: servers, load, and the label that is to be told. One YAML file each, in `catalogue/`.
 
-Numbers of a file may be drawn: `vary: {slots: [2, 4]}` makes `$slots` a whole number from 2 to 4 wherever it stands, and
-`{of: [...]}` one of a list. A seed fixes all of them, so a run can be had again and another seed is another run.
+Numbers of a file may be drawn: `vary: {slots: [2, 4]}` makes `$slots` a whole number from 2 to 4 wherever it stands,
+and `{of: [...]}` one of a list. A seed fixes all of them, so a run can be had again and another seed is another run.
 """
 
 from __future__ import annotations

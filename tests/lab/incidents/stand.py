@@ -1,8 +1,8 @@
 """Puts an incident's servers up, plays it, and keeps the truth.
 
-    async with stand(incident, lab) as it:
-        await it.play()                  # baseline and incident
-    it.truth()
+async with stand(incident, lab) as it:
+    await it.play()                  # baseline and incident
+it.truth()
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ class Stand:
         seed = f"{self.incident.run}/{name}"
         load = Load(self.door, tenants, cache=cache, seed=seed, sticky=self.incident.sticky)
         async with contextlib.AsyncExitStack() as undo:
-            watches = {
-                server.name: await undo.enter_async_context(Watch(server.url)) for server in self.site.watched
-            }
+            watches = {server.name: await undo.enter_async_context(Watch(server.url)) for server in self.site.watched}
             await load.start()
             try:
                 yield
