@@ -210,11 +210,12 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
         line.append("·" * start, style="dim").append("█" * (WIDTH - start), style="red" if stage > 2 else "yellow")
         line.append(f"  +{onset['began'] - began:.0f} s  {what}" + (" (was so)" if onset["before"] else ""))
         console.print(line, soft_wrap=True)
-    for sentence in _sentences(one, names):
+    for sentence in sentences(one, names):
         console.print(Text(f"    {sentence}"), soft_wrap=True)
 
 
-def _sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Iterable[str]:
+def sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Iterable[str]:
+    """What a cascade cost, what set it off, who paid, how early it could be told; each begins with a word for it."""
     cost = f"cost      {short(one['refaulted_tokens'])} tokens computed again"
     if one["prefill_seconds"] is not None:
         cost += f", {seconds(one['prefill_seconds'])} of prefill"

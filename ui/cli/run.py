@@ -26,16 +26,17 @@ from agent.places import state_directory
 from rules.finding import Source, encode
 from series.promql import PromQLError
 from ui.alerting import groups
-from ui.cli.common import UsageError, add_judging_options, setup, status_console
+from ui.cli.common import UsageError, add_judging_options, parse_slo, setup, status_console
 from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
 from ui.cli.search import Search
 from ui.demo import DEMO
-from ui.keeping import Keeping
+from ui.keeping import Keeping, directory
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
 from ui.state import load_state, save_state, state_file
 from ui.web import serve as web_page
+from ui.web.settings import Settings
 
 WEB_PORT = 8501
 
@@ -196,7 +197,7 @@ async def _served(
     except OSError as error:
         await runner.cleanup()
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
-    page = None if args.no_web else await _start_page(args, f"http://{host}:{port}")
+    page = None if args.no_web else await _start_page(args, f"http://{host}:{port}", pipeline, keeping)
     watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
         yield
@@ -232,18 +233,33 @@ def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-async def _start_page(args: argparse.Namespace, api: str) -> asyncio.subprocess.Process:
+async def _start_page(
+    args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None
+) -> asyncio.subprocess.Process:
     """The web page's server, silent unless it fails."""
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", args.web_port)) == 0:
             raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")
-    command = web_page.command(args.web_port, api)
+    settings = _page_settings(args, api, pipeline, keeping)
+    command = web_page.command(args.web_port, settings)
     return await asyncio.create_subprocess_exec(
         *command,
-        env=web_page.environment(api),
+        env=web_page.environment(settings),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+    )
+
+
+def _page_settings(args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None) -> Settings:
+    """What the page shows: a recording itself, so that any moment of it can be picked, else this agent."""
+    return Settings(
+        api=api,
+        recording=str(Path(args.demo).absolute()) if args.demo else "",
+        history=str(directory(pipeline.setup.config)) if keeping is not None else "",
+        config=str(args.config.absolute()) if args.config else "",
+        rules=tuple(str(one.absolute()) for one in args.rules),
+        slo=parse_slo(args.slo),
     )
 
 

@@ -1,32 +1,117 @@
-"""The page's shell: what Streamlit runs. Which views there are, and how a view stays live without flicker."""
+"""The page's shell: who may look, which pages there are, and how a page stays live without flicker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
 
-from ui.web.fetch import api_url
-from ui.web.views import now
+from ui.web import access, bar, state
+from ui.web.data import EVERY_SECONDS
+from ui.web.failure import UnansweredError
+from ui.web.settings import SettingsError, read
+from ui.web.sources.base import Look
+from ui.web.views import (
+    cache,
+    cascades,
+    fleet,
+    requests,
+    rules,
+    sources,
+    tenants,
+    timeline,
+    triage,
+    whatif,
+)
 
-EVERY_SECONDS = 5
 STYLE = Path(__file__).with_name("style.css")
 ICON = Path(__file__).with_name("icon.svg")
+
+
+@dataclass(frozen=True)
+class View:
+    """A page. `live`: drawn again and again while the source is live; `windowed`: follows the window."""
+
+    title: str
+    path: str
+    icon: str
+    show: Callable[[str, Look | None], None]
+    live: bool = True
+    windowed: bool = True
+
+
+SECTIONS = {
+    "Now": [
+        View("Triage", "triage", "vital_signs", triage.show),
+        View("Timeline", "timeline", "timeline", timeline.show),
+    ],
+    "Why, and who": [
+        View("Tenants", "tenants", "groups", tenants.show),
+        View("Cache", "cache", "memory", cache.show),
+        View("Cascades", "cascades", "waterfall_chart", cascades.show),
+        View("Requests", "requests", "swap_vert", requests.show),
+        View("Fleet", "fleet", "dns", fleet.show),
+    ],
+    "What to do": [
+        View("What if", "what-if", "science", whatif.show, live=False, windowed=False),
+        View("Rules", "rules", "menu_book", rules.show, live=False),
+    ],
+    "Where from": [View("Sources", "sources", "cable", sources.show, live=False, windowed=False)],
+}
+
+
+FIRST = "triage"
 
 
 def main() -> None:
     st.set_page_config(page_title="kvitals", page_icon=str(ICON), layout="wide")
     st.html(STYLE)
-    page = st.navigation([st.Page(_now, title="Now", url_path="now", default=True)], position="hidden")
-    page.run()
+    try:
+        settings = read()
+    except SettingsError as error:
+        bar.failure_text("The page can not start", str(error))
+        return
+    if not access.admitted(settings):
+        st.navigation([st.Page(lambda: None, title="kvitals")], position="hidden").run()
+        return
+    wanted = state.take_link()
+    pages = {
+        section: [
+            st.Page(
+                partial(_page, view),
+                title=view.title,
+                icon=f":material/{view.icon}:",
+                url_path=view.path,
+                default=view.path == FIRST,
+            )
+            for view in views
+        ]
+        for section, views in SECTIONS.items()
+    }
+    chosen = st.navigation(pages, position="sidebar", expanded=True)
+    if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
+        st.switch_page(page, query_params=state.parameters())
+    bar.side(settings)
+    chosen.run()
 
 
-def _now() -> None:
-    """The verdict of this moment, in a fragment: it alone is drawn again, and keeps what was opened."""
-    with st.container(key="bar", horizontal=True, vertical_alignment="center"):
-        st.markdown(":material/vital_signs: **kvitals**", width="stretch")
-        live = st.toggle("Live", value=True, key="live", help=f"Ask the agent every {EVERY_SECONDS} seconds.")
-    st.fragment(now.show, run_every=EVERY_SECONDS if live else None)(api_url())
+def _page(view: View) -> None:
+    """One page: the bar, and what it shows in a fragment, which alone is drawn again and keeps what was opened."""
+    place, look = state.place(), state.look()
+    state.on_page("" if view.path == FIRST else view.path)
+    live = bar.top(view.title, place, look, view.windowed)
+    every = EVERY_SECONDS if live and view.live and look is None else None
+    st.fragment(_guarded, run_every=every)(view.show, place, look)
+
+
+def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | None) -> None:
+    try:
+        show(place, look)
+    except UnansweredError as error:
+        bar.failure(error.failure)
 
 
 main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -27,8 +28,8 @@ def chart(evidence: Evidence, entity: Entity) -> alt.Chart | None:
     spoken = f"{evidence.title}, over time: {evidence.text}"
     height = HEIGHT + LEGEND_ROW * legend_rows
     base = alt.Chart(alt.Data.from_dict(data), height=height, padding=PADDING, description=spoken)
-    x = alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=_time_axis())
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=_value_axis(evidence.unit, rows))
+    x = alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=time_axis())
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=value_axis(evidence.unit, rows))
     tooltip = [
         alt.Tooltip("time:T", title="UTC", format="%Y-%m-%d %H:%M:%S", timeUnit="utcyearmonthdatehoursminutesseconds"),
         alt.Tooltip("value:Q", title="value", format=".4~g"),
@@ -67,11 +68,13 @@ def _rows(evidence: Evidence, entity: Entity) -> list[dict[str, float | str]]:
     ]
 
 
-def _time_axis() -> alt.Axis:
+def time_axis() -> alt.Axis:
+    """Times of day, as many as fit."""
     return alt.Axis(format="%H:%M:%S", labelOverlap="greedy", tickCount=2, grid=False, labelFlush=True)
 
 
-def _value_axis(unit: str, rows: list[dict[str, float | str]]) -> alt.Axis:
+def value_axis(unit: str, rows: Sequence[Mapping[str, Any]], **options: Any) -> alt.Axis:
+    """Ticks of a value in its unit; `rows` have the largest."""
     top = max((abs(float(row["value"])) for row in rows), default=0.0)
     label = {
         "ratio": "format(datum.value, '.0%')" if top >= 0.05 else "format(datum.value, '.1%')",
@@ -80,4 +83,6 @@ def _value_axis(unit: str, rows: list[dict[str, float | str]]) -> alt.Axis:
         "bytes": "format(datum.value, '~s') + 'B'",
         "bool": "datum.value == 1 ? 'yes' : datum.value == 0 ? 'no' : ''",
     }.get(unit, "abs(datum.value) < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')")
-    return alt.Axis(labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="parity", domain=False)
+    return alt.Axis(
+        labelExpr=label, tickCount=1 if unit == "bool" else 3, labelOverlap="parity", domain=False, **options
+    )

@@ -1,4 +1,4 @@
-"""How the page is started: a Streamlit process of its own, on the loopback interface."""
+"""How the page is started: a Streamlit process of its own, on the loopback interface unless told otherwise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import sys
 from pathlib import Path
 
+from ui.web.settings import VARIABLE, Settings
+
 ADDRESS = "127.0.0.1"
-API_VARIABLE = "KVITALS_API"
 APP = Path(__file__).with_name("app.py")
 
 # Colours that people with any colour vision can tell apart, dark enough on white and light enough on black.
@@ -16,7 +17,6 @@ _LINES_LIGHT = '["#0072B2", "#D55E00", "#007F5F", "#9B4F96", "#8A6D00", "#5A5A5A
 _LINES_DARK = '["#56B4E9", "#E69F00", "#2FBF9B", "#DDA0D8", "#F0E442", "#BBBBBB"]'
 
 _OPTIONS = {
-    "server.address": ADDRESS,
     "server.headless": "true",
     "browser.gatherUsageStats": "false",
 }
@@ -36,19 +36,20 @@ _TASTE = {
 }
 
 
-def command(port: int, api_url: str) -> list[str]:
-    """The command line that serves the page of the agent at `api_url` on 127.0.0.1:`port`.
+def command(port: int, settings: Settings, address: str = ADDRESS) -> list[str]:
+    """The command line that serves the page at `address`:`port`.
 
-    Start it with `environment(api_url)`, which is how the page learns of the agent.
+    Start it with `environment(settings)`, which is how the page learns what to show.
     """
-    options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(APP), f"--server.port={port}", *options]
+    chosen = _OPTIONS | {"server.address": address, "server.maxUploadSize": str(settings.upload_megabytes)}
+    options = [f"--{name}={value}" for name, value in chosen.items()]
+    return [sys.executable, "-m", "ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
 
 
-def environment(api_url: str) -> dict[str, str]:
-    """This process's environment, with the agent's address and without a user's Streamlit settings."""
+def environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with the settings, and without a user's own of Streamlit."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLIT_")}
-    return {**inherited, **{_variable(k): v for k, v in _TASTE.items()}, API_VARIABLE: api_url}
+    return {**inherited, **{_variable(k): v for k, v in _TASTE.items()}, VARIABLE: settings.encode()}
 
 
 def _variable(option: str) -> str:

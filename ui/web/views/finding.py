@@ -7,7 +7,8 @@ from datetime import tzinfo
 
 import streamlit as st
 
-from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting
+from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
+from ui.web import export, state
 from ui.web.charts import chart
 from ui.web.wording import count, inline_code, literal, moment
 
@@ -25,7 +26,12 @@ def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
 
 
 def card(
-    finding: Finding, zone: tzinfo | None, *, number: int | None = None, explained: Sequence[Finding] = ()
+    finding: Finding,
+    zone: tzinfo | None,
+    triage: Triage,
+    *,
+    number: int | None = None,
+    explained: Sequence[Finding] = (),
 ) -> None:
     """A whole finding. `explained` are folded in; `number` is its rank where there are several."""
     place = finding.id
@@ -40,6 +46,7 @@ def card(
         _explained_proof(finding, explained)
         _levers(finding, place)
         _doubt(finding)
+        _ticket(finding, triage)
 
 
 def _badges(finding: Finding) -> None:
@@ -153,3 +160,9 @@ def _doubt(finding: Finding) -> None:
             st.caption(f"{count(len(finding.evidence), 'query', 'queries')} behind the charts")
         for item in finding.evidence:
             st.code(item.query.strip(), language=None, wrap_lines=True)
+
+
+def _ticket(finding: Finding, triage: Triage) -> None:
+    """The finding to paste into a ticket."""
+    with st.expander("As Markdown, for a ticket", key=f"ticket-{finding.id}"):
+        st.code(export.one(finding, triage, state.link()), language=None, wrap_lines=True)

@@ -1,16 +1,17 @@
-"""The verdict of this moment, with its causes, its proof and what to do."""
+"""The verdict on a window, with its causes, their proof and what to do."""
 
 from __future__ import annotations
 
 import time
-import zoneinfo
 from collections.abc import Sequence
 from datetime import tzinfo
 
 import streamlit as st
 
-from rules.finding import Finding, RuledOut, Slo, Triage
-from ui.web.fetch import Failure, fetch
+from rules.finding import Finding, RuledOut, Slo, Triage, encode
+from ui.web import bar, data, export, places, state
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import Look
 from ui.web.views.finding import card, explained_by
 from ui.web.wording import count, inline_code, literal, moment, span
 
@@ -23,47 +24,46 @@ _STATE = {
 _OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tokens p99"}
 
 
-def show(api: str) -> None:
-    """Ask the agent and draw its answer; while it cannot be asked, the last answer, marked as such."""
-    answer = fetch(api)
-    if isinstance(answer, Triage):
-        st.session_state["last"] = answer
-        # An element that comes and goes must not move those after it, or all of them are drawn anew.
-        st.container()
-        document(answer)
+def show(place: str, look: Look | None) -> None:
+    """Ask the source and draw its answer; while it can not be asked, the last answer, marked as such."""
+    try:
+        answer = data.triage(place, look)
+    except UnansweredError as error:
+        last = _last(place, look)
+        with st.container():
+            bar.failure(error.failure)
+            if last is not None:
+                st.markdown(f":material/history: Below is the last answer, of {moment(last.window.end)}.")
+        if last is not None:
+            document(last, place)
         return
-    with st.container():
-        failure(answer)
-    if (last := st.session_state.get("last")) is not None:
-        document(last)
+    st.session_state["last"] = (place, look, answer)
+    # An element that comes and goes must not move those after it, or all of them are drawn anew.
+    st.container()
+    document(answer, place)
 
 
-def failure(answer: Failure) -> None:
-    """Why there is no answer now, and what to do about it."""
-    with st.container(border=True, key="failure"):
-        st.markdown(f"### :material/cloud_off: {literal(answer.title)}")
-        st.markdown(literal(answer.detail))
-        st.markdown(literal(answer.todo))
-        for command in answer.commands:
-            st.code(command, language=None, wrap_lines=True)
-        if (last := st.session_state.get("last")) is not None:
-            st.markdown(f":material/history: Below is the last answer, of {moment(last.window.end)}.")
+def _last(place: str, look: Look | None) -> Triage | None:
+    """The last answer of the same source about the same window."""
+    asked, of, answer = st.session_state.get("last", ("", None, None))
+    return answer if (asked, of) == (place, look) and isinstance(answer, Triage) else None
 
 
-def document(triage: Triage) -> None:
+def document(triage: Triage, place: str) -> None:
     """The whole document, in the order in which a person asks."""
-    zone = _zone()
+    zone = state.zone()
     _verdict(triage, zone)
+    _exports(triage, place)
     heads = [c for c in triage.causes if not explained_by(c, triage.causes)]
     shown = {f.id for c in heads for f in _explained(c, triage)}
     for number, cause in enumerate(heads, 1):
-        card(cause, zone, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
+        card(cause, zone, triage, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
     # A circle of causes, or one whose explanation is not a head, must not vanish.
     for cause in triage.causes:
         if cause not in heads and cause.id not in shown:
-            card(cause, zone)
-    _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone)
-    _group("What kvitals cannot see well", triage.telemetry, zone)
+            card(cause, zone, triage)
+    _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone, triage)
+    _group("What kvitals cannot see well", triage.telemetry, zone, triage)
     _ruled_out(triage.ruled_out)
     _unknown(triage)
     _plain("Noted", triage.notes, "noted")
@@ -88,6 +88,50 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
             st.markdown(f":material/history: **This answer is {span(age)} old.** The agent no longer looks.")
 
 
+def _exports(triage: Triage, place: str) -> None:
+    """The whole answer to take along: for a ticket, for a program, and what it was made from."""
+    stem = f"kvitals-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(triage.window.end))}"
+    link = state.link()
+    with st.container(horizontal=True, key="exports"), st.popover("Export", icon=":material/download:"):
+        st.download_button(
+            "Markdown, for a ticket",
+            lambda: export.document(triage, link),
+            file_name=f"{stem}.md",
+            mime="text/markdown",
+            icon=":material/confirmation_number:",
+            on_click="ignore",
+            key="export-markdown",
+        )
+        st.download_button(
+            "JSON, for a program",
+            lambda: encode(triage),
+            file_name=f"{stem}.json",
+            mime="application/json",
+            icon=":material/data_object:",
+            on_click="ignore",
+            key="export-json",
+        )
+        _capture(place)
+
+
+def _capture(place: str) -> None:
+    """The recording itself; of what is live, how to make one."""
+    path = places.file_of(place)
+    if path is None:
+        st.caption("To keep what this was judged from, record it:")
+        st.code("kvitals record http://HOST:8000 --out incident.kvcap --for 60s", language=None, wrap_lines=True)
+        return
+    st.download_button(
+        "The recording (.kvcap)",
+        path.read_bytes,
+        file_name=path.name if not place.startswith(places.UPLOAD) else "incident.kvcap",
+        mime="application/octet-stream",
+        icon=":material/save:",
+        on_click="ignore",
+        key="export-capture",
+    )
+
+
 def _objective(slo: Slo) -> str:
     time_ = f"{slo.seconds:g} s" if slo.seconds >= 1 else f"{1000 * slo.seconds:g} ms"
     return literal(f"{_OBJECTIVE.get(slo.name, slo.name)} ≤ {time_} ({slo.source})")
@@ -98,12 +142,12 @@ def _explained(cause: Finding, triage: Triage) -> list[Finding]:
     return [f for f in [*triage.symptoms, *triage.causes] if f.id in cause.explained and f.id != cause.id]
 
 
-def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None) -> None:
+def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage: Triage) -> None:
     with st.container():
         if findings:
             st.markdown(f"## {title}")
         for finding in findings:
-            card(finding, zone)
+            card(finding, zone, triage)
 
 
 def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
@@ -159,11 +203,3 @@ def _coverage(triage: Triage) -> None:
             st.caption(" · ".join(told))
         if not c.engines:
             st.caption("no engine was seen")
-
-
-def _zone() -> tzinfo | None:
-    """The reader's time zone, as the browser tells it."""
-    try:
-        return zoneinfo.ZoneInfo(st.context.timezone or "UTC")
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-        return None

@@ -1,0 +1,86 @@
+"""`kvitals web`: the web page alone, on an agent, a recording or a Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from ui.cli.common import UsageError, add_judging_options, agent_of, configuration, parse_slo
+from ui.web import serve
+from ui.web.settings import Settings
+
+PORT = 8501
+MAX_UPLOAD_MEGABYTES = 1024
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "web",
+        help="the web page alone",
+        description="Serves the web page. It is reachable from this machine alone unless --address says otherwise.",
+    )
+    parser.add_argument(
+        "source", nargs="?", default="", metavar="URL|FILE", help="an agent (this node's) or a recording"
+    )
+    parser.add_argument("--prometheus", default="", metavar="URL", help="a Prometheus instead")
+    parser.add_argument("--history", type=Path, metavar="DIR", help="the agent's history, for windows that are past")
+    parser.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"({PORT})")
+    parser.add_argument("--address", default=serve.ADDRESS, metavar="IP", help=f"({serve.ADDRESS})")
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="viewers must know what is in it")
+    parser.add_argument(
+        "--identity-header", default="", metavar="NAME", help="set by a proxy on this machine, or nobody"
+    )
+    parser.add_argument("--max-upload", type=int, default=64, metavar="MB", help="of a recording that is sent (64)")
+    add_judging_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    settings = settings_of(args)
+    with socket.socket(socket.AF_INET6 if ":" in args.address else socket.AF_INET) as probe:
+        if probe.connect_ex((args.address, args.port)) == 0:
+            raise UsageError(f"port {args.port} is taken; choose another with --port")
+    print(f"web page  http://{args.address}:{args.port}\nCtrl-C stops.", flush=True)
+    command = serve.command(args.port, settings, args.address)
+    os.execve(sys.executable, command, serve.environment(settings))  # noqa: S606 (our own command)
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """What the page is told. Raises UsageError for what would let strangers in."""
+    try:
+        loopback = ipaddress.ip_address(args.address).is_loopback
+    except ValueError:
+        raise UsageError(f"--address {args.address}: write an IP address of this machine, as in 127.0.0.1") from None
+    if not loopback and args.password_file is None:
+        raise UsageError(f"--address {args.address} is reachable from elsewhere: also give --password-file FILE")
+    if not loopback and args.identity_header:
+        raise UsageError(
+            "--identity-header is believed, so only a proxy on this machine may reach the page: leave --address away"
+        )
+    if args.password_file is not None and not args.password_file.is_file():
+        raise UsageError(f"--password-file {args.password_file}: no such file")
+    if not 1 <= args.max_upload <= MAX_UPLOAD_MEGABYTES:
+        raise UsageError(f"--max-upload {args.max_upload}: write 1 to {MAX_UPLOAD_MEGABYTES}")
+    recording = args.source if args.source and "://" not in args.source else ""
+    if recording and not Path(recording).is_file():
+        raise UsageError(f"{recording}: no such file; give a recording, or the URL of an agent")
+    if args.source and args.prometheus:
+        raise UsageError("one source at a time: leave --prometheus away, or the other")
+    return Settings(
+        api=args.source if args.source and not recording else agent_of(configuration(args)),
+        recording=str(Path(recording).absolute()) if recording else "",
+        prometheus=args.prometheus,
+        history=str(args.history.absolute()) if args.history else "",
+        config=str(args.config.absolute()) if args.config else "",
+        rules=tuple(str(one.absolute()) for one in args.rules),
+        slo=parse_slo(args.slo),
+        password_file=str(args.password_file.absolute()) if args.password_file else "",
+        identity_header=args.identity_header,
+        may_type=loopback and not args.identity_header and args.password_file is None,
+        upload_megabytes=args.max_upload,
+    )

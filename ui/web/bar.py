@@ -1,0 +1,139 @@
+"""What every page has: where its answers come from, which window, how to share it; and how a failure is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import streamlit as st
+
+from ui.web import access, data, places, state
+from ui.web.failure import Failure, UnansweredError
+from ui.web.settings import Settings
+from ui.web.sources.base import Extent, Look
+from ui.web.wording import inline_code, literal, moment, span
+
+PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
+
+
+def side(settings: Settings) -> None:
+    """Below the names of the pages: whose installation, and who looks."""
+    with st.sidebar, st.container(key="side"):
+        if who := access.viewer(settings):
+            st.caption(f"seen by {literal(who)}")
+
+
+def top(title: str, place: str, look: Look | None, windowed: bool) -> bool:
+    """Title, source and window, and how to share them; whether the page goes on asking."""
+    live = _is_live(place)
+    with st.container(key="bar", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**{title}**", width="stretch")
+        st.markdown(f":material/cable: {inline_code(places.named(place))}", width="content")
+        if windowed:
+            _window(place, look)
+        with st.popover("Share", icon=":material/link:", key="share"):
+            _share(place)
+        if not live:
+            return False
+        if look is not None:
+            return False
+        return st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
+
+
+def failure(told: Failure, *, key: str = "failure") -> None:
+    """Why there is no answer now, and what to do about it."""
+    with st.container(border=True, key=key):
+        st.markdown(f"### :material/cloud_off: {literal(told.title)}")
+        st.markdown(literal(told.detail))
+        st.markdown(literal(told.todo))
+        for command in told.commands:
+            st.code(command, language=None, wrap_lines=True)
+
+
+def failure_text(title: str, text: str) -> None:
+    """A failure before there is a page."""
+    failure(Failure(title, text, "Then start the page again."))
+
+
+def nothing(title: str, text: str, *commands: str) -> None:
+    """Nothing to show, which is no failure: why, and what would bring something."""
+    with st.container(border=True, key="nothing"):
+        st.markdown(f"### :material/inbox: {literal(title)}")
+        st.markdown(literal(text))
+        for command in commands:
+            st.code(command, language=None, wrap_lines=True)
+
+
+def _is_live(place: str) -> bool:
+    try:
+        return places.open_source(place).live
+    except UnansweredError:
+        return False
+
+
+def _window(place: str, look: Look | None) -> None:
+    try:
+        there = data.extent(place)
+    except UnansweredError:
+        return
+    zone = state.zone()
+    live = _is_live(place)
+    now = "now" if live else "the end"
+    label = now if look is None else f"{_clock(look.start, zone)} to {_clock(look.end, zone)}"
+    with st.popover(label, icon=":material/schedule:", key="window"):
+        st.markdown("**Which window everything is about**")
+        picker(there, look, key="bar")
+        with st.container(horizontal=True):
+            if live:
+                for name, seconds in PRESETS.items():
+                    if there.end - seconds >= there.start - 1:
+                        chosen = Look(there.end - seconds, there.end)
+                        st.button(name, key=f"preset-{seconds:.0f}", on_click=state.pick, args=(chosen,))
+            if look is not None:
+                st.button(f"Back to {now}", key="back", icon=":material/undo:", on_click=state.pick, args=(None,))
+
+
+def picker(there: Extent, look: Look | None, *, key: str) -> None:
+    """A slider over all that there is; what is picked is looked at."""
+    zone = state.zone() or UTC
+    low, high = (datetime.fromtimestamp(round(t), zone) for t in (there.start, there.end))
+    if (high - low).total_seconds() < state.LEAST_SECONDS:
+        st.caption("There is too little yet to pick a window from.")
+        return
+    chosen = look or Look(max(there.start, there.end - there.window), there.end)
+    begun, ended = (min(max(datetime.fromtimestamp(round(t), zone), low), high) for t in (chosen.start, chosen.end))
+    name = f"pick-{key}-{low.timestamp():.0f}-{chosen.start:.0f}-{chosen.end:.0f}"
+    short = (high - low).total_seconds() < 86400
+
+    def picked() -> None:
+        start, end = (one.timestamp() for one in st.session_state[name])
+        if end - start >= state.LEAST_SECONDS:
+            state.pick(Look(start, min(end, there.end)))
+
+    st.slider(
+        "from, to",
+        min_value=low,
+        max_value=high,
+        value=(begun, ended),
+        step=_step(there),
+        format="HH:mm:ss" if short else "DD MMM HH:mm",
+        key=name,
+        on_change=picked,
+    )
+    st.caption(f"of {span(there.end - there.start)}, {literal(moment(there.start, zone))} to {_clock(there.end, zone)}")
+
+
+def _step(there: Extent) -> timedelta:
+    return timedelta(seconds=1 if there.end - there.start <= 3600 else 15)
+
+
+def _share(place: str) -> None:
+    st.markdown("**A link to what you see**")
+    st.code(state.link(), language=None, wrap_lines=True)
+    if not places.is_known(place):
+        st.caption("The address that you typed is not in it: whoever opens it sees what the page was started with.")
+    elif place.startswith(places.UPLOAD):
+        st.caption("It shows the uploaded recording until this page is started anew.")
+
+
+def _clock(t: float, zone: tzinfo | None) -> str:
+    return f"{datetime.fromtimestamp(t, zone or UTC):%H:%M:%S}"

@@ -1,0 +1,88 @@
+"""What pages ask for, kept for a moment, so that several viewers and their refreshes ask once.
+
+Sources are named by their place, and windows by value, since these are the keys of what is kept.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from rules.finding import Triage
+from ui.cache import Known as Blocks
+from ui.ledger import Known as Lookups
+from ui.requests import Asked, Found
+from ui.web import places
+from ui.web.sources.base import Extent, Line, Look, Past
+
+LIVE_SECONDS = 4.0
+"""How long an answer counts as new. Pages ask every `EVERY_SECONDS`."""
+
+EVERY_SECONDS = 5
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=32, show_spinner=False)
+def findings(place: str, look: Look | None) -> Triage:
+    """The triage document of a window."""
+    return places.open_source(place).findings(look)
+
+
+@st.cache_data(ttl=600, max_entries=32, show_spinner=False)
+def past_findings(place: str, look: Look) -> Triage:
+    """The triage document of a window that is over, which does not change."""
+    return places.open_source(place).findings(look)
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=32, show_spinner=False)
+def extent(place: str) -> Extent:
+    """What there is of a source."""
+    return places.open_source(place).extent()
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=256, show_spinner=False)
+def series(place: str, query: str, start: float, end: float) -> list[Line]:
+    """A query's series over a stretch of time."""
+    return places.open_source(place).series(query, start, end)
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=16, show_spinner=False)
+def past(place: str, start: float, end: float) -> Past:
+    """What happened in a stretch of time."""
+    return places.open_source(place).past(start, end)
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=8, show_spinner=False)
+def blocks(place: str) -> Blocks:
+    """What caches hold, and eviction cascades."""
+    return places.open_source(place).blocks()
+
+
+@st.cache_data(ttl=LIVE_SECONDS, max_entries=64, show_spinner=False)
+def requests(place: str, asked: Asked) -> Found:
+    """Single requests, and why the slow ones are slow."""
+    return places.open_source(place).requests(asked)
+
+
+@st.cache_resource(ttl=60, max_entries=2, show_spinner=False)
+def lookups(place: str) -> Lookups:
+    """The look-ups that can be replayed with other caches."""
+    return places.open_source(place).lookups()
+
+
+def triage(place: str, look: Look | None) -> Triage:
+    """The document that everything on a page goes by."""
+    return findings(place, None) if look is None else past_findings(place, look)
+
+
+def window(place: str, look: Look | None) -> Look:
+    """The stretch of time that charts show: the one that was picked, or all of a recording, or the last minutes."""
+    if look is not None:
+        return look
+    there = extent(place)
+    if places.open_source(place).live:
+        end = round(there.end / LIVE_SECONDS) * LIVE_SECONDS  # viewers who ask within a moment ask the same
+        return Look(max(there.start, end - MINUTES * 60.0), end)
+    return Look(there.start, there.end)
+
+
+MINUTES = 15
+"""Of a live source that are drawn where nothing was picked."""

@@ -1,0 +1,94 @@
+"""Findings as Markdown, for a ticket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rules.finding import Finding, LeverAdvice, Triage
+from ui.web.wording import moment
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+_BREAKS = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+")
+
+
+def document(triage: Triage, link: str = "") -> str:
+    """All of it."""
+    lines = [f"# {plain(triage.verdict)}", ""]
+    lines += [f"{triage.source.kind} {plain(triage.source.name)}, {triage.window.seconds:.0f} s up to "
+              f"{moment(triage.window.end)}.", ""]  # fmt: skip
+    if triage.slo:
+        objectives = ", ".join(f"{plain(s.name)} {s.seconds:g} s ({plain(s.source)})" for s in triage.slo)
+        lines += [f"Objectives: {objectives}.", ""]
+    if link:
+        lines += [link, ""]
+    for finding in (*triage.causes, *(s for s in triage.symptoms if not s.explained_by), *triage.telemetry):
+        lines += [*_finding(finding), ""]
+    if explained := [s for s in triage.symptoms if s.explained_by]:
+        lines += ["## Explained by these", ""]
+        lines += [f"- {f.code} {plain(f.title)}: {plain(f.conclusion)}" for f in explained] + [""]
+    if triage.ruled_out:
+        lines += ["## Ruled out", ""]
+        lines += [f"- {r.code} {plain(r.title)} ({plain(r.entity)}): {plain(r.because)}" for r in triage.ruled_out]
+        lines += [""]
+    if triage.unknown:
+        lines += ["## Could not tell", ""]
+        lines += [f"- {f.code} {plain(f.title)}: {plain(f.reason)}" for f in triage.unknown] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def one(finding: Finding, triage: Triage, link: str = "") -> str:
+    """A single finding."""
+    head = [
+        f"# {finding.code} {plain(finding.title)}",
+        "",
+        f"On {plain(finding.entity.title)}, {triage.source.kind} {plain(triage.source.name)}, "
+        f"{triage.window.seconds:.0f} s up to {moment(triage.window.end)}.",
+        "",
+    ]
+    return "\n".join([*head, *([link, ""] if link else []), *list(_finding(finding))[2:]]).rstrip() + "\n"
+
+
+def plain(text: str) -> str:
+    """Anybody's text, on one line, so that a tracker shows it and does nothing."""
+    return _SPECIAL.sub(r"\\\1", _BREAKS.sub(" ", text)).replace("@", "@\u2060").replace("://", ":\u2060//").strip()
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"## {finding.code} {plain(finding.title)} ({finding.severity}, {plain(finding.entity.title)})"
+    yield ""
+    yield plain(finding.conclusion)
+    yield ""
+    if finding.since is not None:
+        yield f"Since {'at least ' if finding.since_at_least else ''}{moment(finding.since)}."
+    if finding.confidence_words:
+        yield f"Confidence {finding.confidence_words} ({finding.confidence:.0%})."
+    if finding.evidence:
+        yield ""
+        yield "| proof | value | query |"
+        yield "|---|---|---|"
+        for item in finding.evidence:
+            yield f"| {plain(item.title)} | {plain(item.text)} | `{' '.join(item.query.split()).replace('`', '')}` |"
+    if finding.levers:
+        yield ""
+        yield "To do, in this order:"
+        yield ""
+        for number, lever in enumerate(finding.levers, 1):
+            yield from _lever(number, lever)
+    for unknown in finding.unknowns:
+        yield f"Not known: {plain(unknown.what)}: {plain(unknown.why)}"
+    if finding.next_check:
+        yield ""
+        yield f"Next: {plain(finding.next_check)}"
+
+
+def _lever(number: int, lever: LeverAdvice) -> Iterator[str]:
+    yield f"{number}. **{plain(lever.title)}**: {plain(lever.why)}"
+    if lever.setting is not None:
+        now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
+        restart = ", needs a restart" if lever.setting.restart else ""
+        yield f"   `{lever.setting.flag} {lever.setting.to}`".replace("``", "") + f"{now}{restart}"
+    if lever.does_not_fix:
+        yield f"   Will not fix: {plain(lever.does_not_fix)}"
+    if lever.risk:
+        yield f"   Risk: {plain(lever.risk)}"

@@ -1,0 +1,199 @@
+"""Charts over time with the same left edge, so that they can be read one under another, and charts of shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from ui.web.charts import time_axis, value_axis
+from ui.web.sources.base import Line
+
+LEFT = 58
+"""Pixels left of the plot on every chart that has the common time axis."""
+
+PADDING = {"left": 2, "right": 10, "top": 4, "bottom": 2}
+LANE = 26
+MAX_SHOWN = 8
+"""Lines of one chart; more can not be told apart."""
+
+NAME = 34
+SECOND: Any = "utcyearmonthdatehoursminutesseconds"
+CHARACTERS = 110
+"""Of a lane's text that fit on the whole axis."""
+
+# Readable with any colour vision, on white and on black; what they mean is written beside.
+COLORS = {
+    "healthy": "#1b9e77",
+    "unhealthy": "#d0553f",
+    "unknown": "#c99700",
+    "page": "#d0553f",
+    "ticket": "#e08e00",
+    "info": "#4a94c9",
+    "stage": "#9a6bb5",
+    "event": "#7f7f7f",
+    "chosen": "#4a94c9",
+}
+PHASES = {
+    "gateway": "#4a78b5",
+    "queue": "#e0a100",
+    "kv_wait": "#b5559a",
+    "prefill": "#2a9fc4",
+    "transfer": "#8a63b8",
+    "decode": "#2f9e6e",
+    "unattributed": "#9a9a9a",
+}
+PURPOSES = {"pinned": "#2f9e6e", "hot": "#2a9fc4", "cold": "#9a9a9a", "offloaded": "#8a63b8"}
+
+
+def values(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
+    """Rows within the chart itself."""
+    return alt.Data.from_dict({"values": list(rows)})
+
+
+def milliseconds(t: float) -> float:
+    """As Vega has times."""
+    return round(1000.0 * t)
+
+
+def named(labels: Mapping[str, str], common: Mapping[str, str] | None = None) -> str:
+    """What tells a series from its siblings, briefly."""
+    shared = common or {}
+    own = [v for k, v in labels.items() if k != "__name__" and shared.get(k) != v]
+    return brief(" ".join(own) or next((v for v in labels.values() if v), "value"))
+
+
+def brief(text: str, most: int = NAME) -> str:
+    """The beginning of a long name; nothing where there is no room for one."""
+    text = " ".join(text.split())
+    if most < 6:
+        return ""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Any:
+    """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text."""
+    late = start + 0.55 * (end - start)
+    told = [
+        {
+            **row,
+            "start": milliseconds(max(row["start"], start)),
+            "end": milliseconds(min(row["end"], end)),
+            "late": row["start"] > late,
+            "words": brief(str(row["label"]), _room(row, rows, start, end)),
+        }
+        for row in rows
+    ]
+    base = alt.Chart(values(told)).encode(
+        y=alt.Y(
+            "lane:N",
+            sort=list(order),
+            title=None,
+            scale=alt.Scale(domain=list(order)),
+            axis=alt.Axis(minExtent=LEFT, maxExtent=LEFT, domain=False, ticks=False, labelLimit=LEFT, grid=True),
+        )
+    )
+    x = alt.X("start:T", title=None, scale=_scale(start, end), axis=time_axis())
+    color = alt.Color("color:N", legend=None, scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())))
+    tooltip = [
+        alt.Tooltip("label:N", title="what"),
+        alt.Tooltip("text:N", title="said"),
+        alt.Tooltip("where:N", title="on"),
+        alt.Tooltip("from:N", title="when"),
+    ]
+    wide = alt.datum.end > alt.datum.start
+    bars = (
+        base.transform_filter(wide)
+        .mark_bar(height=LANE - 8, opacity=0.55, cornerRadius=3)
+        .encode(x=x, x2="end:T", color=color, tooltip=tooltip)
+    )
+    points = (
+        base.transform_filter(~wide)
+        .mark_point(shape="diamond", size=90, filled=True, opacity=0.9)
+        .encode(x=x, color=color, tooltip=tooltip)
+    )
+    text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}
+    early_words = base.transform_filter("!datum.late").mark_text(align="left", dx=7, **text).encode(x=x, text="words:N")
+    late_words = base.transform_filter("datum.late").mark_text(align="right", dx=-7, **text).encode(x=x, text="words:N")
+    return alt.layer(bars, points, early_words, late_words).properties(
+        height=LANE * max(1, len(order)), padding=PADDING
+    )
+
+
+def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: float, end: float) -> int:
+    """Characters that fit beside a bar's beginning before the next one of its lane begins."""
+    begun = max(row["start"], start)
+    later = [one["start"] for one in rows if one["lane"] == row["lane"] and one["start"] > begun]
+    alone = not any(one["lane"] == row["lane"] and one is not row for one in rows)
+    share = (min(later, default=end) - begun) / max(end - start, 1e-9)
+    return 60 if alone else int(min(60.0, CHARACTERS * share))
+
+
+def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height: int = 92) -> alt.Chart | None:
+    """Series over the common time axis, the largest few where they are many; None where there is nothing to draw."""
+    largest = sorted(found, key=lambda line: -max(abs(v) for _, v in line.points))[:MAX_SHOWN]
+    shared = _shared(found)
+    rows = [
+        {"time": milliseconds(t), "value": v, "line": named(line.labels, shared)}
+        for line in largest
+        for t, v in line.points
+    ]
+    if not rows:
+        return None
+    names = list(dict.fromkeys(str(row["line"]) for row in rows))
+    chart: alt.Chart = (
+        alt.Chart(values(rows), height=height + (22 * len(names) if len(names) > 1 else 0), padding=PADDING)
+        .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
+        .encode(
+            x=alt.X("time:T", title=None, scale=_scale(start, end), axis=time_axis()),
+            y=alt.Y(
+                "value:Q",
+                title=None,
+                scale=alt.Scale(zero=True, nice=True),
+                axis=value_axis(unit, rows, minExtent=LEFT, maxExtent=LEFT),
+            ),
+            tooltip=[
+                alt.Tooltip("line:N", title="series"),
+                alt.Tooltip("time:T", title="UTC", format="%H:%M:%S", timeUnit=SECOND),
+                alt.Tooltip("value:Q", format=".4~g"),
+            ],
+        )
+    )
+    if len(names) > 1:
+        legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", labelLimit=260, columns=1, offset=4)
+        chart = chart.encode(
+            color=alt.Color("line:N", sort=names, legend=legend), strokeDash=alt.StrokeDash("line:N", sort=names)
+        )
+    return chart
+
+
+def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: str, *, height: int = 44) -> Any:
+    """Parts of a whole, side by side: rows with `part` and `amount`, in order."""
+    told = [{**row, "at": i} for i, row in enumerate(rows)]
+    return (
+        alt.Chart(values(told), height=height, padding=PADDING)
+        .mark_bar(height=24)
+        .encode(
+            x=alt.X("amount:Q", title=None, stack="zero", axis=value_axis(unit, [{"value": 1e6}])),
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=list(colors), range=list(colors.values())),
+                legend=alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4),
+            ),
+            order=alt.Order("at:Q"),
+            tooltip=[alt.Tooltip("part:N"), alt.Tooltip("amount:Q", format=".4~s")],
+        )
+    )
+
+
+def _shared(found: Sequence[Line]) -> dict[str, str]:
+    """Labels that all lines have alike."""
+    if not found:
+        return {}
+    first = dict(found[0].labels)
+    return {k: v for k, v in first.items() if all(line.labels.get(k) == v for line in found)}
+
+
+def _scale(start: float, end: float) -> alt.Scale:
+    return alt.Scale(type="utc", domain=[milliseconds(start), milliseconds(end)], clamp=True)

@@ -1,0 +1,231 @@
+"""Which sources there are and how each is opened. A place is a short text: `agent`, `demo:few_slots`, `file:1f0c...`.
+
+Places are in links, which others send. So a link can name what this page was started with, what ships, and what was
+uploaded to this very process; an address that somebody typed is known in their session alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agent.config import Config, ConfigError
+from agent.config import load as load_config
+from rules.loader import Knowledge, KnowledgeError
+from rules.loader import load as load_knowledge
+from series.history.schema import FILE
+from ui.demo import incidents
+from ui.pipeline import Setup
+from ui.web.failure import Failure, UnansweredError
+from ui.web.settings import Settings, read
+from ui.web.sources.agent import Agent
+from ui.web.sources.base import Source
+from ui.web.sources.recording import Recording
+from ui.web.sources.server import Server
+
+AGENT, RECORDING, PROMETHEUS = "agent", "recording", "prometheus"
+DEMO, UPLOAD, TYPED_AGENT, TYPED_SERVER = "demo:", "file:", "agent:", "prometheus:"
+MAX_RECORDINGS = 3
+"""Replayed ones in memory; the one that was not looked at for longest leaves."""
+
+MAX_UPLOADS = 8
+MAX_URL = 300
+INCIDENTS = Path(__file__).with_name("incidents")
+DEMOS = {
+    "eviction_cascade": "Eviction feeds on itself: blocks, tenants, requests",
+    "heavy_tenant": "Long generations of one tenant fill the KV cache",
+    "few_slots": "Requests wait for slots while the cache has room",
+    "caching_off": "Prefix caching is switched off",
+    "working_set": "What is reused does not fit into the cache",
+    "unique_prompts": "Prompts that share nothing",
+    "healthy": "Nothing is wrong",
+}
+"""What each incident that ships is about."""
+_names: dict[str, str] = {}  # of uploads
+_uploads: OrderedDict[str, Path] = OrderedDict()
+_recordings: OrderedDict[str, Recording] = OrderedDict()
+_lock = threading.Lock()
+_replaying: dict[str, threading.Lock] = {}
+
+
+@lru_cache(maxsize=1)
+def knowledge() -> Knowledge:
+    """What is known, the user's own rules included."""
+    return load_knowledge(_directories(read()))
+
+
+def _directories(settings: Settings) -> tuple[Path, ...]:
+    """Where the user's own rules are."""
+    return (*(Path(one) for one in settings.rules), *_configuration(settings).agent.rules)
+
+
+@lru_cache(maxsize=1)
+def setup() -> Setup:
+    """How recordings are judged. Raises UnansweredError."""
+    settings = read()
+    try:
+        config = _configuration(settings)
+        known = knowledge()
+        slo = msgspec.structs.replace(config.slo, **{f"{n}_seconds": v for n, v in settings.slo.items()})
+    except (ConfigError, KnowledgeError, ValueError, TypeError) as error:
+        raise UnansweredError(
+            Failure("The configuration can not be used", str(error), "Mend it and start the page again.")
+        ) from error
+    sources = dict.fromkeys(settings.slo, "command line")
+    return Setup(known, msgspec.structs.replace(config, slo=slo), sources, _directories(settings))
+
+
+def _configuration(settings: Settings) -> Config:
+    return load_config(Path(settings.config) if settings.config else None)
+
+
+def first() -> str:
+    """What is shown when nothing was chosen."""
+    settings = read()
+    return RECORDING if settings.recording else PROMETHEUS if settings.prometheus else AGENT
+
+
+def offered() -> dict[str, str]:
+    """Places that anyone may choose, and what they are called."""
+    settings = read()
+    found = {AGENT: f"Agent {settings.agent}"}
+    if settings.recording:
+        found[RECORDING] = f"Recording {Path(settings.recording).name}"
+    if settings.prometheus:
+        found[PROMETHEUS] = f"Prometheus {settings.prometheus}"
+    found |= {place: path.stem.replace("_", " ") for place, path in demos().items()}
+    with _lock:
+        return found | {place: _names[place] for place in _uploads}
+
+
+def demos() -> dict[str, Path]:
+    """The incidents that ship, by place, what is worst first."""
+    paths = {path.stem: path for path in (*incidents(), *INCIDENTS.glob("*.kvcap"))}
+    order = [*(name for name in DEMOS if name in paths), *sorted(paths.keys() - DEMOS.keys())]
+    return {f"{DEMO}{name}": paths[name] for name in order}
+
+
+def is_known(place: str) -> bool:
+    """Whether a link may name it."""
+    return place in offered()
+
+
+def upload(name: str, data: bytes) -> str:
+    """Keep a file that somebody sent, for as long as this process lives; its place."""
+    place = UPLOAD + hashlib.sha256(data).hexdigest()[:16]
+    with _lock:
+        if place not in _uploads:
+            path = _folder() / f"{place.removeprefix(UPLOAD)}.kvcap"
+            path.write_bytes(data)
+            _uploads[place] = path
+            _names[place] = name[:100]
+        _uploads.move_to_end(place)
+        while len(_uploads) > MAX_UPLOADS:
+            old, path = _uploads.popitem(last=False)
+            path.unlink(missing_ok=True)
+            _names.pop(old, None)
+            _recordings.pop(old, None)
+    return place
+
+
+def file_of(place: str) -> Path | None:
+    """The recording behind a place, if it is one."""
+    settings = read()
+    if place == RECORDING and settings.recording:
+        return Path(settings.recording)
+    if place.startswith(DEMO):
+        return demos().get(place)
+    with _lock:
+        return _uploads.get(place)
+
+
+def named(place: str) -> str:
+    """What a place is called."""
+    return offered().get(place) or place.partition(":")[2] or place
+
+
+def check_url(url: str) -> str:
+    """An address that somebody typed, made whole. Raises UnansweredError."""
+    url = url.strip().rstrip("/")
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.username
+    except ValueError:
+        good = False
+    if not good or len(url) > MAX_URL:
+        raise UnansweredError(
+            Failure("That is not an address", url[:MAX_URL], "Write it as http://HOST:PORT, without user and password.")
+        )
+    return url
+
+
+def open_source(place: str) -> Source:
+    """The source behind a place. Raises UnansweredError."""
+    settings = read()
+    if place == AGENT:
+        return Agent(settings.agent, setup, _history(settings))
+    if place == PROMETHEUS:
+        return Server(settings.prometheus, setup)
+    if settings.may_type and place.startswith(TYPED_AGENT):
+        return Agent(check_url(place.removeprefix(TYPED_AGENT)), setup)
+    if settings.may_type and place.startswith(TYPED_SERVER):
+        return Server(check_url(place.removeprefix(TYPED_SERVER)), setup)
+    path = file_of(place)
+    if path is None:
+        raise UnansweredError(
+            Failure("This source is gone", place[:MAX_URL], "Choose another one under Sources, or upload it again.")
+        )
+    return _recording(place, path, _names.get(place, path.name))
+
+
+def _recording(place: str, path: Path, name: str) -> Recording:
+    """Replayed once, however many ask at the same time."""
+    with _lock:
+        mine = _replaying.setdefault(place, threading.Lock())
+    with mine:
+        with _lock:
+            if place in _recordings:
+                _recordings.move_to_end(place)
+                return _recordings[place]
+        found = Recording(path, name, setup())
+        with _lock:
+            _recordings[place] = found
+            while len(_recordings) > MAX_RECORDINGS:
+                _recordings.popitem(last=False)
+    return found
+
+
+def _history(settings: Settings) -> Path | None:
+    if not settings.history:
+        return None
+    place = Path(settings.history)
+    path = place / FILE if place.is_dir() else place
+    return path if path.exists() else None
+
+
+@lru_cache(maxsize=1)
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="kvitals-web-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def forget() -> None:
+    """Begin anew, as a process that just started."""
+    with _lock:
+        _recordings.clear()
+        _uploads.clear()
+        _names.clear()
+    knowledge.cache_clear()
+    setup.cache_clear()

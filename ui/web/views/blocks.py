@@ -1,0 +1,22 @@
+"""What the pages about caches share."""
+
+from __future__ import annotations
+
+from ui.cache import Known as Blocks
+from ui.web import bar, places
+
+
+def no_blocks() -> None:
+    """No engine told of its blocks: what would make them tell."""
+    settings = places.knowledge().levers["kv-events-replay"].settings
+    bar.nothing(
+        "No engine has told of its blocks",
+        "So nothing is known of what caches hold, what they lost, and who paid for whom. KV events tell; they need a"
+        " flag and a restart of the engine. Under Sources, the incident “eviction cascade” has them.",
+        *(f"{one.system}: {one.flag} {' '.join(one.value.split())}" for one in settings),
+    )
+
+
+def tenant_of(name: str, known: Blocks) -> str:
+    """What a tenant is called here."""
+    return known.names.get(name, name) or "(unknown)"

@@ -1,0 +1,152 @@
+"""What each cache holds, what it lost and wanted again, and what another size would find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import streamlit as st
+
+from ui.cache import Known as Blocks
+from ui.cli.whatif import short
+from ui.web import data, graphs
+from ui.web.charts import value_axis
+from ui.web.sources.base import Look
+from ui.web.views.blocks import no_blocks
+from ui.web.wording import literal
+
+MAX_ENGINES = 200
+_MEANING = {
+    "pinned": "requests hold it now",
+    "hot": "found within five minutes",
+    "cold": "not found for five minutes",
+    "offloaded": "in a lower tier only",
+}
+
+
+def show(place: str, look: Look | None) -> None:
+    """One engine at a time; those of a node as one cache below."""
+    known = data.blocks(place)
+    engines = known.cache.get("engines") or []
+    if not engines:
+        no_blocks()
+        return
+    if look is not None:
+        st.caption("What caches hold is known of now (of a recording: its end), whichever window was picked.")
+    names = [engine["engine"] for engine in engines[:MAX_ENGINES]]
+    chosen = st.selectbox("Engine", names, key="cache-engine") if len(names) > 1 else names[0]
+    engine = next(one for one in engines if one["engine"] == chosen)
+    _figures(engine)
+    _residency(engine)
+    _curve(engine["curve"], engine["pool_blocks"], engine["block_tokens"], f"engine-{chosen}")
+    _node(known, engine["block_tokens"])
+
+
+def _figures(engine: Mapping[str, Any]) -> None:
+    looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
+    missed = looked - hit
+    with st.container(key="figures"):
+        columns = st.columns(4, gap="small")
+        columns[0].metric("found in the cache", _share(hit, looked), help="of the prompt tokens that were looked up")
+        columns[1].metric("lost and wanted again", f"{short(lost)} tokens", help="evicted, then computed once more")
+        columns[2].metric("of what was computed", _share(lost, missed), help="the share that was computed again")
+        columns[3].metric(
+            "held",
+            _share(engine["live_blocks"], engine["pool_blocks"]),
+            help=f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known",
+        )
+    observed = "an unknown share" if engine["observed"] is None else f"{engine['observed']:.0%}"
+    untold = sum(engine["unobserved"].values())
+    words = f"{observed} of look-ups observed · confidence {engine['confidence']:.0%} · " + (
+        f"{sum(engine['accesses'].values()):,} look-ups" + (f", {untold:,} requests not told" if untold else "")
+    )
+    st.caption(literal(words))
+    if engine["confidence"] < 1 or engine["observed"] is None or engine["observed"] < 0.9:
+        st.caption(":material/warning: Not all was seen, so these figures are too small rather than too large.")
+
+
+def _residency(engine: Mapping[str, Any]) -> None:
+    held = engine["resident_tokens"]
+    rows = [{"part": p, "amount": held[p]} for p in graphs.PURPOSES if p in held]
+    pool = (engine["pool_blocks"] or 0) * engine["block_tokens"]
+    free = max(0, pool - sum(held.get(p, 0) for p in ("pinned", "hot", "cold")))
+    colors = {row["part"]: graphs.PURPOSES[str(row["part"])] for row in rows}
+    if pool and free:
+        rows, colors = [*rows, {"part": "free", "amount": free}], colors | {"free": "#d5d5d5"}
+    st.markdown("### What it holds")
+    if sum(float(row["amount"]) for row in rows):
+        st.altair_chart(graphs.shares(rows, colors, "tokens"), width="stretch", key="residency")
+    said = [
+        f"{row['part']} {short(float(row['amount']))} ({_MEANING.get(str(row['part']), 'not used')})" for row in rows
+    ]
+    st.caption(literal("tokens: " + " · ".join(said)))
+
+
+def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int, key: str) -> None:
+    """What caches of other sizes would find, with today's and one that is picked."""
+    st.markdown("### What another size would find")
+    if curve is None:
+        st.caption("Too few look-ups yet for a curve.")
+        return
+    sizes, rates, errors = curve["capacity_blocks"], curve["token_hit_rate"], curve["error"]
+    today = max((i for i, size in enumerate(sizes) if pool and size <= pool), default=None)
+    picked = st.select_slider(
+        "Blocks of the cache",
+        options=range(len(sizes)),
+        value=min(len(sizes) - 1, (today or 0)),
+        format_func=lambda i: f"{sizes[i]:,}",
+        key=f"size-{key}",
+    )
+    left, right = st.columns([1, 3], gap="medium")
+    gain = f"{100 * (rates[picked] - rates[today]):+.1f} points" if today is not None and picked != today else None
+    left.metric(
+        f"{sizes[picked]:,} blocks, {short(sizes[picked] * block_tokens)} tokens",
+        f"{rates[picked]:.1%}",
+        delta=gain,
+        help=f"of prompt tokens found, ± {errors[picked]:.1%}",
+    )
+    if today is not None:
+        left.caption(f"today: {pool:,} blocks, by the model {rates[today]:.1%}")
+    rows = [{"blocks": s, "rate": r, "error": e} for s, r, e in zip(sizes, rates, errors, strict=True)]
+    marks = [{"blocks": sizes[picked], "what": "picked"}]
+    marks += [{"blocks": sizes[today], "what": "today"}] if today is not None else []
+    right.altair_chart(_drawn(rows, marks), width="stretch", key=f"curve-{key}")
+    st.caption(
+        "of an LRU cache for the look-ups that were seen; one shared cache finds no less than its parts"
+        + (f" · {curve['references']:,} block references, sampled at {curve['sample_rate']:g}")
+    )
+
+
+def _drawn(rows: list[dict[str, Any]], marks: list[dict[str, Any]]) -> Any:
+    x = alt.X("blocks:Q", title="blocks", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format="~s", tickCount=6))
+    y = alt.Y("rate:Q", title=None, scale=alt.Scale(domainMin=0), axis=value_axis("ratio", [{"value": 1}]))
+    tips = [alt.Tooltip("blocks:Q", format=","), alt.Tooltip("rate:Q", title="found", format=".1%")]
+    line = alt.Chart(graphs.values(rows)).mark_line(point=True, strokeWidth=2).encode(x=x, y=y, tooltip=tips)
+    rule = (
+        alt.Chart(graphs.values(marks))
+        .mark_rule(strokeWidth=2)
+        .encode(
+            x="blocks:Q",
+            strokeDash=alt.StrokeDash(
+                "what:N",
+                scale=alt.Scale(domain=["today", "picked"], range=[[1, 0], [4, 4]]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            color=alt.value("#888888"),
+        )
+    )
+    return alt.layer(line, rule).properties(height=210, padding=graphs.PADDING)
+
+
+def _node(known: Blocks, block_tokens: int) -> None:
+    several = len(known.cache.get("engines", [])) > 1
+    if several:
+        st.markdown("### All engines of the node")
+        st.metric("held twice or more", f"{short(known.cache.get('duplicate_tokens', 0))} tokens")
+        st.caption("Blocks that several engines hold: what routing costs.")
+        _curve(known.cache.get("curve"), None, block_tokens, "node")
+
+
+def _share(part: float, whole: float | None) -> str:
+    return f"{part / whole:.1%}" if whole else "unknown"

@@ -1,0 +1,118 @@
+"""Each eviction cascade: its stages over time, what it cost, what set it off, who caused and who paid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from ui.cli.cache import STAGE_WORDS, sentences
+from ui.web import bar, data, graphs, state, tables
+from ui.web.sources.base import Look
+from ui.web.views.blocks import no_blocks
+from ui.web.wording import count, inline_code, literal, moment, span
+
+MAX_SHOWN = 12
+_STATES = {
+    "open": ":material/error: goes on",
+    "cut": ":material/content_cut: cut off: the cache was emptied or nothing was heard",
+    "ended": ":material/check_circle: over",
+}
+_ENGINE = {
+    "cold": "was just filled: nothing to compare with yet",
+    "calm": "no cascade",
+    "pressure": "a full cache stores more than usual",
+    "cascade": "a cascade is under way",
+    "unknown": "too little of the cache is known",
+}
+
+
+def show(place: str, look: Look | None) -> None:
+    """The latest first; with a window picked, those that touch it."""
+    known = data.blocks(place)
+    if not known.cache.get("engines"):
+        no_blocks()
+        return
+    engines = known.cascades.get("engines", [])
+    with st.container(horizontal=True, key="cascade-engines"):
+        for engine in engines[:MAX_SHOWN]:
+            told = _ENGINE.get(engine["state"], engine["state"])
+            st.markdown(f"{inline_code(engine['engine'])} {literal(told)}")
+    found = [one for one in known.cascades.get("cascades", []) if _touches(one, look)]
+    if not found:
+        bar.nothing(
+            "No eviction cascade" + (" in this window" if look is not None else ""),
+            "Blocks that are wanted again are not thrown out in numbers. What was lost is on the Cache page.",
+        )
+        return
+    for one in found[:MAX_SHOWN]:
+        _cascade(one, known.names)
+    if len(found) > MAX_SHOWN:
+        st.caption(f"{len(found) - MAX_SHOWN} earlier ones: kvitals cache --json")
+
+
+def _touches(one: Mapping[str, Any], look: Look | None) -> bool:
+    return look is None or (one["began"] <= look.end and (one["ended"] or look.end) >= look.start)
+
+
+def _cascade(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    zone = state.zone()
+    said = [stage["said"] for stage in one["stages"]]
+    end = max([*said, one["ended"] or 0.0])
+    length = max(end - one["began"], 1.0)
+    with st.container(border=True, key=f"cascade-{one['id']}"):
+        st.markdown(f"## Stage {one['stage']} of 5 on {literal(one['engine'])}")
+        st.caption(
+            f"{_STATES.get(one['state'], literal(one['state']))} · "
+            f":material/schedule: {literal(moment(one['began'], zone))}, {span(length)}"
+        )
+        rows, order = _rows(one, end)
+        margin = 0.02 * length
+        drawn = graphs.lanes(rows, order, one["began"] - margin, end + margin)
+        st.altair_chart(drawn, width="stretch", key=f"stages-{one['id']}")
+        with st.container(gap="xsmall"):
+            for sentence in sentences(one, names):
+                word, _, text = sentence.partition(" ")
+                st.markdown(f"**{literal(word)}** {literal(text.strip())}")
+        _parties(one, names)
+
+
+def _rows(one: Mapping[str, Any], end: float) -> tuple[list[dict[str, Any]], list[str]]:
+    reached = {stage["stage"]: stage for stage in one["stages"]}
+    rows, order = [], []
+    for number, (name, what) in STAGE_WORDS.items():
+        lane = f"{number} {name}"
+        order.append(lane)
+        if (stage := reached.get(number)) is None:
+            continue
+        rows.append(
+            {
+                "lane": lane,
+                "color": "stage" if number < 4 else "page",
+                "start": stage["began"],
+                "end": end,
+                "label": f"+{stage['began'] - one['began']:.0f} s  {what}" + (" (was so)" if stage["before"] else ""),
+                "text": f"could be told {stage['said'] - stage['began']:.0f} s later",
+                "where": one["engine"],
+                "from": f"{stage['began'] - one['began']:.0f} s after it began",
+            }
+        )
+    return rows, order
+
+
+def _parties(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Who caused and who paid, as tables."""
+    if not one["caused"]:
+        return
+    with st.expander(
+        f"Who caused it and who paid: {count(len(one['suffered']), 'tenant')} lost", key=f"who-{one['id']}"
+    ):
+        left, right = st.columns(2)
+        for column, title, parts in ((left, "caused by", one["caused"]), (right, "paid by", one["suffered"])):
+            rows = [
+                {title: names.get(p["tenant"], p["tenant"]) or "(unknown)", "tokens": p["tokens"], "share": p["share"]}
+                for p in parts[:20]
+            ]
+            with column:
+                tables.show(rows, f"{title}-{one['id']}", {"tokens": tables.number("compact"), "share": tables.share()})

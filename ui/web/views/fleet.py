@@ -1,0 +1,159 @@
+"""Every engine that is seen: what is wrong with which, pools and roles, and who stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import streamlit as st
+
+from rules.finding import Finding, Triage
+from rules.loader import SIGNAL_PREFIX
+from ui.web import bar, data, graphs, places, tables
+from ui.web.charts import value_axis
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import Line, Look
+from ui.web.wording import count, inline_code, literal
+
+TOP = 500
+DRAWN = 25
+SIGNALS = ("ttft_p99_seconds", "itl_p99_seconds", "kv_usage_p90", "waiting_avg", "running_avg", "prefix_hit_ratio")
+_RANK = {"page": 0, "ticket": 1, "info": 2}
+_GROUPS = ("pool", "role", "model", "system", "version", "node")
+
+
+def show(place: str, look: Look | None) -> None:
+    """Engines by what is wrong with them, groups, and one signal over all."""
+    triage = data.triage(place, look)
+    engines = triage.coverage.engines
+    if not engines:
+        bar.nothing(
+            "No engine was seen", "Give the agent an engine, or look at a recording.", "kvitals run http://HOST:8000"
+        )
+        return
+    fired = [*triage.causes, *triage.symptoms, *triage.telemetry]
+    worst = _by_engine(fired)
+    _figures(engines, worst)
+    values = _values(place, look, triage)
+    _table(engines, worst, values)
+    _groups(engines, worst)
+    _wide(fired)
+    _outliers(values)
+
+
+def _by_engine(fired: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Engine -> its findings, the worst first."""
+    found: dict[str, list[Finding]] = {}
+    for finding in sorted(fired, key=lambda f: _RANK.get(f.severity, 3)):
+        if name := finding.entity.labels.get("engine"):
+            found.setdefault(name, []).append(finding)
+    return found
+
+
+def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
+    alarmed = [one for one in engines if any(f.severity == "page" for f in worst.get(one.get("engine", ""), ()))]
+    first, second, third = st.columns(3)
+    first.metric("engines", len(engines))
+    second.metric("with a page", len(alarmed))
+    third.metric("with any finding", sum(1 for one in engines if worst.get(one.get("engine", ""))))
+
+
+def _values(place: str, look: Look | None, triage: Triage) -> dict[str, dict[str, float]]:
+    """Signal -> engine -> its value at the end of the window, where the source has series."""
+    end = look.end if look is not None else triage.window.end
+    found = {}
+    for name in SIGNALS:
+        try:
+            lines: list[Line] = data.series(place, f"{SIGNAL_PREFIX}{name}", end - 60.0, end)
+        except UnansweredError:
+            return {}
+        found[name] = {line.labels.get("engine", ""): line.points[-1][1] for line in lines}
+    return {name: values for name, values in found.items() if values}
+
+
+def _table(
+    engines: Sequence[Mapping[str, str]],
+    worst: Mapping[str, Sequence[Finding]],
+    values: Mapping[str, Mapping[str, float]],
+) -> None:
+    ordered = sorted(engines, key=lambda one: _order(worst.get(one.get("engine", ""), ())))
+    rows = []
+    for one in ordered[:TOP]:
+        name = one.get("engine", "")
+        found = worst.get(name, ())
+        row: dict[str, Any] = {
+            "engine": name,
+            "worst": found[0].severity if found else "",
+            "what": found[0].title if found else "nothing found",
+            "findings": len(found),
+        }
+        row |= {_word(signal): of.get(name) for signal, of in values.items()}
+        rows.append(row | {k: one[k] for k in _GROUPS if one.get(k)})
+    known = places.knowledge().signals
+    formats = {"ratio": "percent", "seconds": "%.3f s"}
+    config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
+    config["engine"] = st.column_config.TextColumn(pinned=True)
+    config["what"] = st.column_config.TextColumn(width="large")
+    tables.show(rows, "engines", config, most=460)
+    if len(engines) > TOP:
+        st.caption(f"the {TOP} with the worst findings of {len(engines):,}")
+
+
+def _order(found: Sequence[Finding]) -> tuple[int, int]:
+    return (_RANK.get(found[0].severity, 3) if found else 9, -len(found))
+
+
+def _word(signal: str) -> str:
+    return signal.removesuffix("_seconds").removesuffix("_avg").replace("_", " ")
+
+
+def _groups(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
+    """How many engines of each pool, role, model and version, and how many of them are in trouble."""
+    names = [name for name in _GROUPS if any(one.get(name) for one in engines)]
+    if not names or len(engines) < 2:
+        return
+    by = st.segmented_control("Grouped by", names, default=names[0], required=True, key="fleet-group") or names[0]
+    rows: dict[str, dict[str, Any]] = {}
+    for one in engines:
+        row = rows.setdefault(
+            one.get(by, "") or "(none)", {by: one.get(by, "") or "(none)", "engines": 0, "in trouble": 0}
+        )
+        row["engines"] += 1
+        row["in trouble"] += bool(worst.get(one.get("engine", "")))
+    ordered = sorted(rows.values(), key=lambda row: (-row["in trouble"], -row["engines"]))
+    tables.show(ordered[:TOP], "fleet-groups")
+
+
+def _wide(fired: Sequence[Finding]) -> None:
+    """What is wrong with more than one engine."""
+    wide = [f for f in fired if "engine" not in f.entity.labels]
+    if wide:
+        st.markdown("### Of nodes, pools and the fleet")
+        for finding in wide[:50]:
+            st.markdown(
+                f"{inline_code(finding.code)} **{literal(finding.title)}** on {literal(finding.entity.title)}: "
+                f"{literal(finding.conclusion)}"
+            )
+
+
+def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
+    several = {name: of for name, of in values.items() if len(of) > 1}
+    if not several:
+        return
+    st.markdown("### Who stands out")
+    name = st.selectbox("Signal", list(several), format_func=_word, key="outliers")
+    unit = places.knowledge().signals[name].unit
+    ordered = sorted(several[name].items(), key=lambda item: -item[1])
+    rows = [{"engine": graphs.brief(engine), "value": value} for engine, value in ordered[:DRAWN]]
+    middle = ordered[len(ordered) // 2][1]
+    base = alt.Chart(graphs.values(rows))
+    bars = base.mark_bar(height=14).encode(
+        y=alt.Y("engine:N", sort=None, title=None, axis=alt.Axis(labelLimit=200, domain=False, ticks=False)),
+        x=alt.X("value:Q", title=None, axis=value_axis(unit, rows)),
+        tooltip=["engine:N", alt.Tooltip("value:Q", format=".4~g")],
+    )
+    rule = alt.Chart(graphs.values([{"value": middle}])).mark_rule(strokeDash=[4, 4], strokeWidth=2, color="#888888")
+    chart = alt.layer(bars, rule.encode(x="value:Q")).properties(height=24 * len(rows) + 24, padding=graphs.PADDING)
+    st.altair_chart(chart, width="stretch", key="outlier-bars")
+    st.caption(f"the largest {count(len(rows), 'value')} of {len(ordered):,}; dashed: the middle one of all")

@@ -1,0 +1,192 @@
+"""The rules: find one, read it, see what it says now, and try it with other thresholds over the window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from rules.finding import Triage
+from rules.loader import SIGNAL_PREFIX, Knowledge, parameters
+from rules.model import SCOPES, Rule
+from series.promql import PromQLError, expand
+from ui.web import data, graphs, places, tables
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import MAX_STEPS, Line, Look
+from ui.web.wording import count, inline_code, literal
+
+MAX_PARAMS = 20
+_SECTIONS = (
+    ("What it sees", "sees"),
+    ("Why it happens", "why"),
+    ("When it is wrong", "wrong_when"),
+    ("What to do", "do"),
+    ("What not to do", "do_not"),
+)
+_WINDOWS = {"fast": "1m", "slow": "15m"}
+
+
+def show(place: str, look: Look | None) -> None:
+    """One rule at a time; the list behind a click."""
+    known = places.knowledge()
+    codes = sorted(known.rules)
+    said = _said(place, look)
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    groups = sorted({rule.group for rule in known.rules.values()})
+    group = right.selectbox("Group", ["all", *groups], key="rule-group")
+    codes = [code for code in codes if group in ("all", known.rules[code].group)]
+    code = left.selectbox(
+        "Rule",
+        codes,
+        index=_first(codes, said),
+        format_func=lambda c: f"{c} {known.rules[c].title}",
+        key=f"rule-{group}",
+    )
+    with st.expander(f"All of them: {count(len(codes), 'rule')}", key="all-rules"):
+        tables.show([_listed(known.rules[c], said) for c in codes], "rules", most=320)
+    for problem in known.problems[:20]:
+        st.markdown(f":material/warning: left out: {literal(str(problem))}")
+    if code is not None:
+        _rule(known.rules[code], known, place, look, said)
+
+
+def _said(place: str, look: Look | None) -> dict[str, list[str]]:
+    """Rule -> what the document of the window says of it."""
+    try:
+        triage = data.triage(place, look)
+    except UnansweredError:
+        return {}
+    return outcomes(triage)
+
+
+def outcomes(triage: Triage) -> dict[str, list[str]]:
+    """Rule -> sentences on it; rules that are clear or not applicable are in no document."""
+    told: dict[str, list[str]] = {}
+    for finding in (*triage.causes, *triage.symptoms, *triage.telemetry, *triage.notes):
+        told.setdefault(finding.code, []).append(f"fired on {finding.entity.title}: {finding.conclusion}")
+    for out in triage.ruled_out:
+        told.setdefault(out.code, []).append(f"ruled out on {out.entity}: {out.because}")
+    for finding in triage.unknown:
+        told.setdefault(finding.code, []).append(f"could not tell on {finding.entity.title}: {finding.reason}")
+    for finding in triage.muted:
+        told.setdefault(finding.code, []).append(f"muted on {finding.entity.title}: {finding.muted}")
+    return told
+
+
+def _first(codes: Sequence[str], said: dict[str, list[str]]) -> int:
+    """The first rule that fired, where one did."""
+    fired = (i for i, code in enumerate(codes) if any(s.startswith("fired") for s in said.get(code, ())))
+    return next(fired, 0)
+
+
+def _listed(rule: Rule, said: dict[str, list[str]]) -> dict[str, Any]:
+    outcome = said.get(rule.code, ["clear, or nothing to judge"])[0].partition(" on ")[0]
+    return {
+        "code": rule.code,
+        "now": outcome,
+        "what it means when it fires": rule.title,
+        "kind": rule.kind,
+        "severity": rule.severity,
+        "group": rule.group,
+    }
+
+
+def _rule(rule: Rule, known: Knowledge, place: str, look: Look | None, said: dict[str, list[str]]) -> None:
+    st.markdown(f"## {inline_code(rule.code)} {literal(rule.title)}")
+    st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}")
+    for sentence in said.get(rule.code, ["Clear here, or there is nothing to judge."])[:10]:
+        st.markdown(literal(sentence))
+    page, trial, query = st.tabs(["Its page", "Try it on this window", "PromQL"], key=f"tabs-{rule.code}")
+    with page:
+        _page(rule, known)
+    with trial:
+        _trial(rule, known, place, look)
+    with query:
+        _queries(rule, known)
+
+
+def _page(rule: Rule, known: Knowledge) -> None:
+    for title, name in _SECTIONS:
+        st.markdown(f"### {title}")
+        for paragraph in str(getattr(rule.page, name)).strip().split("\n\n"):
+            st.markdown(literal(paragraph))
+    if rule.levers:
+        st.markdown("### Levers, in order")
+        for use in rule.levers:
+            lever = known.levers[use.lever]
+            st.markdown(f"- **{literal(lever.title)}**: {literal(lever.does)}")
+    if rule.explains:
+        st.markdown(f"**Explains** {', '.join(inline_code(code) for code in rule.explains)}")
+    if rule.page.references:
+        st.caption("see " + literal("; ".join(rule.page.references)))
+
+
+def _queries(rule: Rule, known: Knowledge) -> None:
+    st.markdown("The condition, over signals; each comparison is true, false or unknown.")
+    st.code(expand(rule.when, parameters(rule)).strip(), language=None, wrap_lines=True)
+    for name, param in rule.params.items():
+        st.markdown(f"- {inline_code(f'${name} = {param.default:g}')} {literal(param.why)}")
+    st.markdown("Each signal, over the families that the agent exports:")
+    for name in known.needs(rule):
+        signal = known.signals[name]
+        scope = ", ".join(SCOPES[signal.scope])
+        st.markdown(f"{inline_code(SIGNAL_PREFIX + name)} {literal(signal.meaning)}")
+        text = expand(signal.expr, {"window": _WINDOWS[signal.window], "scope": scope})
+        st.code(text.strip(), language=None, wrap_lines=True)
+
+
+def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
+    """Where the condition held, with thresholds as chosen."""
+    window = data.window(place, look)
+    overrides = {}
+    if rule.params:
+        columns = st.columns(min(3, len(rule.params)))
+        for i, (name, param) in enumerate(list(rule.params.items())[:MAX_PARAMS]):
+            overrides[name] = columns[i % len(columns)].number_input(
+                f"${name}", value=float(param.default), help=param.why, key=f"param-{rule.code}-{name}", format="%g"
+            )
+    condition = expand(rule.when, parameters(rule, overrides))
+    try:
+        held = data.series(place, condition, window.start, window.end)
+    except (UnansweredError, PromQLError) as error:
+        told = error.failure.detail if isinstance(error, UnansweredError) else str(error)
+        st.markdown(f":material/warning: {literal(told)}")
+        return
+    changed = any(overrides[n] != rule.params[n].default for n in overrides)
+    what = "With these thresholds" if changed else "With its own thresholds"
+    rows, order = stretches(held, window)
+    if rows:
+        st.markdown(f"{what} the condition holds on {count(len(order), 'entity', 'entities')} here:")
+        drawn = graphs.lanes(rows, order, window.start, window.end)
+        st.altair_chart(drawn, width="stretch", key=f"held-{rule.code}")
+    else:
+        st.markdown(f"{what} the condition holds nowhere in this window.")
+    st.caption(
+        f"The condition alone: the rule fires when it held for {rule.for_}, and says “unknown” where a signal lacks."
+    )
+    for name in known.needs(rule)[:6]:
+        signal = known.signals[name]
+        found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)
+        chart = graphs.lines(found, signal.unit, window.start, window.end)
+        if chart is None:
+            st.caption(f"{literal(name.replace('_', ' '))}: no value in this window")
+        else:
+            st.caption(f"**{literal(name.replace('_', ' '))}**")
+            st.altair_chart(chart, width="stretch", key=f"trial-{rule.code}-{name}")
+
+
+def stretches(held: Sequence[Line], window: Look) -> tuple[list[dict[str, Any]], list[str]]:
+    """When each entity had a value: rows for `graphs.lanes`, and the lanes."""
+    step = max(1.0, window.seconds / MAX_STEPS)
+    rows: list[dict[str, Any]] = []
+    for line in held[: graphs.MAX_SHOWN]:
+        lane = graphs.named(line.labels)
+        begun = last = line.points[0][0]
+        for t, _ in [*line.points[1:], (float("inf"), 0.0)]:
+            if t - last > max(2.5 * step, 6.0):
+                rows.append({"lane": lane, "color": "ticket", "start": begun, "end": max(last, begun + step),
+                             "label": "true", "text": "", "where": lane, "from": ""})  # fmt: skip
+                begun = t
+            last = t
+    return rows, list(dict.fromkeys(str(row["lane"]) for row in rows))

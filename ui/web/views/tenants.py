@@ -1,0 +1,256 @@
+"""How tenants fare: what each finds and could find, who pushed out whose blocks, who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import streamlit as st
+
+from ui.cache import Known as Blocks
+from ui.cli.whatif import short
+from ui.requests import Asked
+from ui.web import bar, data, graphs, tables
+from ui.web.charts import value_axis
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import Line, Look
+from ui.web.views.blocks import tenant_of
+from ui.web.wording import count, literal
+
+TOP = 200
+DRAWN = 15
+MATRIX = 12
+TTFT = "topk(8, histogram_quantile(0.99, sum by (tenant, le) (rate(kvitals_tenant_ttft_seconds_bucket[1m]))))"
+RATE = "topk(8, sum by (tenant) (rate(kvitals_tenant_requests_total[1m])))"
+FAIRNESS = "kvitals_cache_fairness"
+INDICES = {
+    "jain": ("Jain", "1 where all fare alike, 1/n where one has everything"),
+    "gini": ("Gini", "0 where all fare alike"),
+    "max_min": ("worst over best", "1 where all fare alike"),
+    "long_tail": ("below half", "share of tenants that find less than half of what they could"),
+}
+
+
+def show(place: str, look: Look | None) -> None:
+    """The table first, then charts, blame, and the tail of one tenant."""
+    window = data.window(place, look)
+    known = _blocks(place)
+    series = _series(place, window)
+    rows = _rows(known)
+    if not rows and not series:
+        bar.nothing(
+            "No tenant is known",
+            "Whose a request is, is told by a header, an attribute of spans, or a request log; the tap, OpenTelemetry"
+            " or a log tells it (docs/tenants.md). What caches do for tenants needs KV events besides.",
+            "kvitals tap --upstream http://127.0.0.1:8000",
+        )
+        return
+    if rows:
+        _fairness(place, window)
+        _table(rows)
+        _reached(rows)
+        _blame(known)
+    for title, found, unit in series:
+        drawn = graphs.lines(_renamed(found, known), unit, window.start, window.end, height=150)
+        if drawn is not None:
+            st.markdown(f"### {title}")
+            st.altair_chart(drawn, width="stretch", key=f"tenant-{unit}")
+    _tail(place, rows, series, known)
+
+
+def _blocks(place: str) -> Blocks:
+    try:
+        return data.blocks(place)
+    except UnansweredError:
+        return Blocks()
+
+
+def _series(place: str, window: Look) -> list[tuple[str, list[Line], str]]:
+    asked = (("Time to first token, p99", TTFT, "seconds"), ("Requests a second", RATE, "per_second"))
+    try:
+        found = [(title, data.series(place, query, window.start, window.end), unit) for title, query, unit in asked]
+    except UnansweredError:
+        return []
+    return [one for one in found if one[1]]
+
+
+def _renamed(found: list[Line], known: Blocks) -> list[Line]:
+    return [Line({"tenant": tenant_of(line.labels.get("tenant", ""), known)}, line.points) for line in found]
+
+
+def _rows(known: Blocks) -> list[dict[str, Any]]:
+    """A row a tenant, who looked up most first."""
+    tenants: Mapping[str, Any] = known.cache.get("tenants") or {}
+    cost: dict[str, float] = {}
+    for engine in known.cache.get("engines") or []:
+        for cell in engine["blame"]["tokens"]:
+            if cell["by"] != cell["tenant"]:
+                cost[cell["by"]] = cost.get(cell["by"], 0.0) + cell["tokens"]
+    asked = {name: sums for name, sums in tenants.items() if sums["lookup_tokens"]}
+    ordered = sorted(asked, key=lambda name: -asked[name]["lookup_tokens"])
+    return [_row(name, asked[name], cost.get(name, 0.0), known) for name in ordered]
+
+
+def _row(name: str, sums: Mapping[str, Any], cost: float, known: Blocks) -> dict[str, Any]:
+    looked, could = sums["lookup_tokens"], sums["attainable_tokens"]
+    return {
+        "key": name,
+        "tenant": tenant_of(name, known),
+        "looked up": looked,
+        "found": sums["hit_tokens"] / looked,
+        "could find": could / looked if could is not None else None,
+        "of that": sums["hit_tokens"] / could if could else None,
+        "lost": sums["refaulted_tokens"],
+        "cost others": cost,
+        "holds": sums["resident_tokens"],
+    }
+
+
+def _fairness(place: str, window: Look) -> None:
+    try:
+        found = {
+            line.labels.get("index", ""): line.points[-1][1]
+            for line in data.series(place, FAIRNESS, window.start, window.end)
+        }
+    except UnansweredError:
+        return
+    if not found:
+        return
+    with st.container(key="fairness"):
+        for column, (index, (name, meaning)) in zip(st.columns(len(INDICES)), INDICES.items(), strict=True):
+            value = f"{found[index]:.2f}" if index in found else "unknown"
+            column.metric(name, value, help=meaning)
+    st.caption("How even tenants fare: what each found over what it could have found, in the last quarter of an hour.")
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    tables.show(
+        [{k: v for k, v in row.items() if k != "key"} for row in rows[:TOP]],
+        "tenants",
+        {
+            "tenant": st.column_config.TextColumn(pinned=True),
+            "looked up": tables.number("compact", "prompt tokens"),
+            "found": tables.share("of what was looked up"),
+            "could find": tables.share("with an endless cache of its own"),
+            "of that": tables.share("found over could find; more than all: it finds what others stored"),
+            "lost": tables.number("compact", "tokens evicted and computed again"),
+            "cost others": tables.number("compact", "tokens that others lost to its blocks"),
+            "holds": tables.number("compact", "tokens in the cache now"),
+        },
+    )
+    if len(rows) > TOP:
+        st.caption(f"the {TOP} with most look-ups of {len(rows):,}; all: kvitals cache --json")
+
+
+def _reached(rows: list[dict[str, Any]]) -> None:
+    """What each finds beside what it could."""
+    told = [
+        {"tenant": row["tenant"], "what": what, "share": min(row[what], 1.0)}
+        for row in rows[:DRAWN]
+        for what in ("found", "could find")
+        if row[what] is not None
+    ]
+    st.markdown("### Found, and could be found")
+    order = [row["tenant"] for row in rows[:DRAWN]]
+    base = alt.Chart(graphs.values(told)).encode(
+        y=alt.Y(
+            "tenant:N", sort=order, title=None, axis=alt.Axis(labelLimit=130, domain=False, ticks=False, grid=True)
+        ),
+        x=alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=value_axis("ratio", [{"value": 1}])),
+    )
+    line = base.mark_line(strokeWidth=3, color="#9a9a9a").encode(detail="tenant:N")
+    dots = base.mark_point(filled=True, size=110, opacity=1).encode(
+        color=alt.Color(
+            "what:N",
+            scale=alt.Scale(domain=["found", "could find"], range=["#d0553f", "#4a94c9"]),
+            legend=alt.Legend(title=None, orient="top"),
+        ),
+        shape=alt.Shape("what:N", scale=alt.Scale(domain=["found", "could find"], range=["circle", "diamond"])),
+        tooltip=["tenant:N", "what:N", alt.Tooltip("share:Q", format=".1%")],
+    )
+    drawn = alt.layer(line, dots).properties(height=30 * len(order) + 10, padding=graphs.PADDING)
+    st.altair_chart(drawn, width="stretch", key="reached")
+
+
+def _names() -> alt.Axis:
+    return alt.Axis(labelLimit=130, domain=False, ticks=False, grid=True)
+
+
+def _blame(known: Blocks) -> None:
+    """Tokens that a row lost to a column's blocks."""
+    cells: dict[tuple[str, str], float] = {}
+    told: list[float] = []
+    for engine in known.cache.get("engines") or []:
+        told += [engine["blame"]["known"]] if engine["blame"]["known"] is not None else []
+        for cell in engine["blame"]["tokens"]:
+            pair = (tenant_of(cell["tenant"], known), tenant_of(cell["by"], known))
+            cells[pair] = cells.get(pair, 0.0) + cell["tokens"]
+    if not cells:
+        return
+    st.markdown("### Who paid for whom")
+    rows, columns = _largest(cells, 0), _largest(cells, 1)
+    drawn: list[dict[str, Any]] = [
+        {"lost by": a, "to": b, "tokens": cells[a, b], "words": short(cells[a, b])}
+        for a in rows
+        for b in columns
+        if (a, b) in cells
+    ]
+    most = max(row["tokens"] for row in drawn)
+    base = alt.Chart(graphs.values(drawn)).encode(
+        x=alt.X("to:N", sort=columns, title="to blocks of", axis=alt.Axis(orient="top", labelAngle=0, labelLimit=110)),
+        y=alt.Y("lost by:N", sort=rows, title="lost by", axis=alt.Axis(labelLimit=130)),
+    )
+    boxes = base.mark_rect(cornerRadius=2).encode(
+        color=alt.Color("tokens:Q", scale=alt.Scale(scheme="cividis", reverse=True), legend=None),
+        tooltip=["lost by:N", "to:N", alt.Tooltip("tokens:Q", format=",.0f")],
+    )
+    words = base.mark_text(fontSize=12).encode(
+        text="words:N", color=alt.condition(f"datum.tokens > {most / 2}", alt.value("#ffffff"), alt.value("#000000"))
+    )
+    chart = alt.layer(boxes, words).properties(height=34 * len(rows) + 40, padding=graphs.PADDING)
+    st.altair_chart(chart, width="stretch", key="blame")
+    known_share = f"; both known for {min(told):.0%}" if told else ""
+    st.caption(f"tokens that a row lost because blocks of a column were stored{known_share}")
+
+
+def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
+    sums: dict[str, float] = {}
+    for pair, tokens in cells.items():
+        sums[pair[side]] = sums.get(pair[side], 0.0) + tokens
+    return sorted(sums, key=lambda name: -sums[name])[:MATRIX]
+
+
+def _tail(place: str, rows: list[dict[str, Any]], series: list[tuple[str, list[Line], str]], known: Blocks) -> None:
+    """The slowest requests of one tenant."""
+    keys = [row["key"] for row in rows[:TOP] if row["key"]]
+    keys += [line.labels["tenant"] for _, lines, _ in series for line in lines if line.labels.get("tenant")]
+    tenants = list(dict.fromkeys(keys))
+    if not tenants:
+        return
+    st.markdown("### The slowest requests of one tenant")
+    chosen = st.selectbox("Tenant", tenants, format_func=lambda t: tenant_of(t, known), key="tenant-tail")
+    try:
+        found = data.requests(place, Asked(slowest=20, tenant=chosen))
+    except UnansweredError as error:
+        bar.failure(error.failure, key="tail-failure")
+        return
+    if not found.requests:
+        st.caption("No request of this tenant is kept; requests are known where spans, a log or the tap tell of them.")
+        return
+    table = [
+        {
+            "request": told.record.id,
+            "to the first token": told.record.ttft,
+            "end to end": told.record.e2e,
+            "prompt": told.record.prompt_tokens,
+            "cached": told.record.cached_tokens,
+            "output": told.record.output_tokens,
+            "outcome": told.record.outcome,
+        }
+        for told in found.requests
+    ]
+    timed = tables.number("%.3f s")
+    tables.show(table, "tail", {"to the first token": timed, "end to end": timed}, most=260)
+    st.caption(f"the {count(len(table), 'slowest request')} of {literal(tenant_of(chosen, known))} that are kept; "
+               "the Requests page draws each")  # fmt: skip

@@ -1,0 +1,198 @@
+"""One time axis for verdicts, findings, cascades, restarts, changes and signals; the window is picked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import streamlit as st
+
+from rules.finding import Triage
+from rules.loader import SIGNAL_PREFIX
+from rules.model import Signal
+from ui.web import bar, data, graphs, places, state
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import Happening, Line, Look
+from ui.web.wording import count, inline_code, literal
+
+USUAL = (
+    "ttft_p99_seconds",
+    "itl_p99_seconds",
+    "waiting_avg",
+    "running_avg",
+    "kv_usage_p90",
+    "preemptions_per_request",
+    "prefix_hit_ratio",
+    "refault_share",
+)
+MAX_SIGNALS = 12
+MAX_LANES = 24
+_RANK = {"page": 0, "ticket": 1, "info": 2}
+
+
+def show(place: str, look: Look | None) -> None:
+    """The axis, then the signals under it."""
+    window = data.window(place, look)
+    zone = state.zone()
+    _pick(place, look)
+    told = data.past(place, window.start, window.end)
+    lanes, rows, left_out = _lanes(told.happened, _stages(place), window)
+    with st.container(key="axis"):
+        if rows:
+            st.altair_chart(graphs.lanes(rows, lanes, window.start, window.end), width="stretch", key="lanes")
+            st.caption(
+                ":material/square: "
+                + "verdict, findings by severity, stages of a cascade · :material/diamond: moments, in UTC"
+                + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
+            )
+        else:
+            bar.nothing("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
+        if told.why_not_all:
+            st.caption(literal(told.why_not_all))
+    _signals(place, window)
+    _list(told.happened, zone)
+
+
+def _pick(place: str, look: Look | None) -> None:
+    with st.container(border=True, key="pick"):
+        st.markdown("**Pick a window, and every page is about it**")
+        bar.picker(data.extent(place), look, key="timeline")
+        if look is not None:
+            name = "now" if places.open_source(place).live else "the end"
+            st.button(f"Back to {name}", key="timeline-back", icon=":material/undo:", on_click=_back)
+
+
+def _back() -> None:
+    state.pick(None)
+
+
+def _stages(place: str) -> list[Mapping[str, Any]]:
+    """Cascades, where blocks are known."""
+    try:
+        return list(data.blocks(place).cascades.get("cascades", []))
+    except UnansweredError:
+        return []
+
+
+def _lanes(
+    happened: Sequence[Happening], cascades: Sequence[Mapping[str, Any]], window: Look
+) -> tuple[list[str], list[dict[str, Any]], int]:
+    """Names of the lanes from top to bottom, what is in them, and how many were left out."""
+    verdicts = [_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
+    findings = sorted(
+        (one for one in happened if one.kind == "finding"),
+        key=lambda one: (_RANK.get(one.severity, 3), one.start, one.code),
+    )
+    codes = list(dict.fromkeys(one.code for one in findings))
+    kept = codes[:MAX_LANES]
+    rows = [*verdicts, *(_row(one.code, one.severity, one, window) for one in findings if one.code in kept)]
+    stages = [row for cascade in cascades for row in _stage_rows(cascade, window)]
+    events = [_row("events", "event", one, window) for one in happened if one.kind == "event"]
+    lanes = (["verdict"] if verdicts else []) + kept
+    lanes += list(dict.fromkeys(str(row["lane"]) for row in stages)) + (["events"] if events else [])
+    rows = [row for row in [*rows, *stages, *events] if row["end"] >= window.start and row["start"] <= window.end]
+    return lanes, rows, len(codes) - len(kept)
+
+
+def _row(lane: str, color: str, one: Happening, window: Look) -> dict[str, Any]:
+    end = one.end if one.end is not None else one.start
+    title = one.title if not one.text or one.kind == "finding" else f"{one.title}: {one.text}"
+    return {
+        "lane": lane,
+        "color": color,
+        "start": max(one.start, window.start) if one.end is not None else one.start,
+        "end": min(end, window.end) if one.end is not None else end,
+        "label": title,
+        "text": one.text,
+        "where": one.entity,
+        "from": f"{_clock(one.start)} to {_clock(end)}" if one.end is not None else _clock(one.start),
+    }
+
+
+def _stage_rows(cascade: Mapping[str, Any], window: Look) -> list[dict[str, Any]]:
+    """A stage lasts until the next one begins to hold, which it outlasts: all go on to the cascade's end."""
+    ended = cascade["ended"] or window.end
+    return [
+        {
+            "lane": f"stage {stage['stage']}",
+            "color": "stage",
+            "start": stage["began"],
+            "end": ended,
+            "label": stage["name"],
+            "text": "held before the cascade began" if stage["before"] else "",
+            "where": cascade["engine"],
+            "from": f"{_clock(stage['began'])} to {_clock(ended)}",
+        }
+        for stage in cascade["stages"]
+    ]
+
+
+def _signals(place: str, window: Look) -> None:
+    known = places.knowledge().signals
+    triage = _document(place)
+    chosen = st.multiselect(
+        "Signals",
+        sorted(known),
+        default=_telling(known, triage),
+        max_selections=MAX_SIGNALS,
+        format_func=lambda name: name.replace("_", " "),
+        key=f"signals-{place}",
+    )
+    empty = []
+    for name in chosen:
+        try:
+            found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)
+        except UnansweredError as error:
+            bar.failure(error.failure, key="signals-failure")
+            return
+        if not _signal(name, known[name], found, window):
+            empty.append(name.replace("_", " "))
+    if empty:
+        st.caption(f"no value in this window: {literal(', '.join(empty))}")
+
+
+def _signal(name: str, signal: Signal, found: list[Line], window: Look) -> bool:
+    drawn = graphs.lines(found, signal.unit, window.start, window.end)
+    if drawn is None:
+        return False
+    with st.container(key=f"signal-{name}", gap=None):
+        more = f", {graphs.MAX_SHOWN} largest of {len(found)}" if len(found) > graphs.MAX_SHOWN else ""
+        st.caption(f"**{literal(name.replace('_', ' '))}** {literal(_short(signal.meaning) + more)}")
+        st.altair_chart(drawn, width="stretch", key=f"line-{name}")
+    return True
+
+
+def _short(meaning: str) -> str:
+    first = " ".join(meaning.split()).split(". ")[0].rstrip(".")
+    return graphs.brief(first, 120)
+
+
+def _telling(known: Mapping[str, Signal], triage: Triage | None) -> list[str]:
+    """What the findings of the moment rest on, then the usual."""
+    found = [] if triage is None else [*triage.causes, *triage.symptoms]
+    queries = [item.query.strip() for finding in found for item in finding.evidence]
+    names = [query.removeprefix(SIGNAL_PREFIX) for query in queries if query.startswith(SIGNAL_PREFIX)]
+    return [name for name in dict.fromkeys([*USUAL[:3], *names, *USUAL]) if name in known][:8]
+
+
+def _document(place: str) -> Triage | None:
+    try:
+        return data.triage(place, state.look())
+    except UnansweredError:
+        return None
+
+
+def _list(happened: Sequence[Happening], zone: Any) -> None:
+    """The same as text, for whoever can not see the chart."""
+    with st.expander(f"As a list: {count(len(happened), 'entry', 'entries')}", key="happened"):
+        for one in sorted(happened, key=lambda one: one.start)[-300:]:
+            until = f" to {_clock(one.end)}" if one.end is not None else ""
+            code = f"{inline_code(one.code)} " if one.code else ""
+            text = f": {literal(one.text)}" if one.text else ""
+            where = f" on {literal(one.entity)}" if one.entity else ""
+            st.markdown(f"{literal(_clock(one.start) + until)} {code}**{literal(one.title)}**{where}{text}")
+
+
+def _clock(t: float) -> str:
+    return f"{datetime.fromtimestamp(t, UTC):%H:%M:%S}"

@@ -1,0 +1,203 @@
+"""What other memory, routing or eviction would have made of the look-ups seen: the numbers of `kvitals whatif`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import altair as alt
+import streamlit as st
+
+from diagnoser.whatif import Worth, base_of, worth
+from kvcache.eviction import POLICIES, Policy
+from kvcache.routing import ROUTINGS, Routing
+from kvcache.sampling import SampleError
+from kvcache.whatif import MAX_NODES, Plan, Row, what_if
+from ui.cli.common import UsageError
+from ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
+from ui.web import bar, data, graphs, places, tables
+from ui.web.charts import value_axis
+from ui.web.sources.base import Look
+from ui.web.wording import count, literal
+
+MAX_ROWS = 60
+MAX_WORK = 30_000_000
+"""Block references replayed for one answer; some half a minute."""
+
+MAX_TEXT = 200
+
+
+def show(place: str, look: Look | None) -> None:
+    """The form, then its rows."""
+    del look  # all look-ups are replayed: a cache's past is part of what it finds
+    known = data.lookups(place)
+    of = Subject(known.accesses, places.named(place), known.pool)
+    _about(of)
+    with st.form("what-if"):
+        first, second = st.columns(2)
+        capacities = first.text_input(
+            "Capacities of one node",
+            value="1x,2x,4x,inf" if of.today else "1000000t,inf",
+            max_chars=MAX_TEXT,
+            help="blocks (1953), tokens (3000000t), a multiple of today's (2x), endless (inf)",
+        )
+        today = second.text_input(
+            "Today's capacity", value=str(of.today or ""), max_chars=40, help="blocks, or tokens as in 3000000t"
+        )
+        policies = first.multiselect("Eviction", POLICIES, default=["lru"])
+        routings = second.multiselect("Routing", ROUTINGS, default=["round-robin"])
+        nodes = first.number_input("Nodes", min_value=1, max_value=MAX_NODES, value=1)
+        host = second.text_input("Host tier of a node", value="", max_chars=40, help="blocks or tokens; empty: none")
+        rate = first.number_input(
+            "Prompt tokens a node computes in a second", min_value=0.0, value=0.0, help="for times; 0: not known"
+        )
+        sample = second.select_slider("Share of blocks looked at", [1.0, 0.5, 0.2, 0.1, 0.05, 0.01], value=1.0)
+        asked = st.form_submit_button("Replay", type="primary", icon=":material/play_arrow:")
+    if asked:
+        try:
+            of = replace(of, today=parse_size(today, of.accesses.block_size, "today's capacity")) if today else of
+            plan = _plan(capacities, policies, routings, int(nodes), host, rate or None, float(sample), of)
+            with st.spinner("replaying"):
+                st.session_state["what-if-answer"] = (place, of.today, plan, what_if(of.accesses, plan))
+        except (UsageError, SampleError, ValueError) as error:
+            st.session_state.pop("what-if-answer", None)
+            bar.nothing("That can not be replayed", str(error))
+            return
+    kept = st.session_state.get("what-if-answer")
+    if kept is None or kept[0] != place:
+        st.caption("Nothing was replayed yet.")
+        return
+    _, size, plan, rows = kept
+    _answer(replace(of, today=size), plan, rows)
+
+
+def _about(of: Subject) -> None:
+    accesses = of.accesses
+    observed = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
+    lasted = float(accesses.time[-1] - accesses.time[0])
+    st.markdown(
+        f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
+        f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up."
+    )
+    st.caption(literal(f"observed: {observed} of look-ups ({accesses.learned or 'nothing is known of the rest'})"))
+
+
+def _plan(
+    capacities: str,
+    policies: Sequence[str],
+    routings: Sequence[str],
+    nodes: int,
+    host: str,
+    rate: float | None,
+    sample: float,
+    of: Subject,
+) -> Plan:
+    """What was asked for. Raises UsageError, ValueError."""
+    if not policies or not routings:
+        raise UsageError("choose at least one order of eviction and one routing")
+    sizes = tuple(dict.fromkeys(parse_capacity(text, of) for text in capacities.split(",") if text.strip()))
+    rows = len(sizes) * len(policies) * len(routings)
+    if not sizes or rows > MAX_ROWS:
+        raise UsageError(f"that makes {rows} rows: 1 to {MAX_ROWS} are replayed at once; fewer of anything helps")
+    if rows * of.accesses.references * sample > MAX_WORK:
+        raise UsageError("that takes too long here: look at a smaller share of blocks, or ask `kvitals whatif`")
+    known_policies: tuple[Policy, ...] = tuple(p for p in get_args(Policy) if p in policies)
+    known_routings: tuple[Routing, ...] = tuple(r for r in get_args(Routing) if r in routings)
+    return Plan(
+        capacities=sizes,
+        nodes=nodes,
+        routings=known_routings,
+        policies=known_policies,
+        rate=sample,
+        host_blocks=parse_size(host, of.accesses.block_size, "host tier") if host.strip() else 0,
+        prefill_rate=rate,
+    )
+
+
+def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
+    base = base_of(rows, of.today)
+    worths = [worth(row, base, len(of.accesses), plan.prefill_rate) for row in rows]
+    best = max(rows, key=lambda row: row.token_hit_rate)
+    first, second, third = st.columns(3)
+    first.metric("base", f"{base.token_hit_rate:.1%}", help=_name(base))
+    second.metric("best of these", f"{best.token_hit_rate:.1%}", help=_name(best))
+    saved = worths[rows.index(best)].prefill_saved
+    third.metric("of the prefill work", f"{-saved:+.1%}" if saved is not None else "unknown", help="best against base")
+    st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
+    tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
+    hit = _recorded(of)
+    if hit is not None:
+        st.markdown(
+            f"Found when it was recorded: **{hit:.1%}**. Compare it with today's size: where they differ by much, "
+            "believe neither."
+        )
+    for note in _notes(of, plan, rows):
+        st.caption(note)
+
+
+def _name(row: Row) -> str:
+    size = "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,} blocks"
+    return f"{row.policy}, {row.routing}, {size}" if row.nodes > 1 else f"{row.policy}, {size}"
+
+
+def _row(row: Row, gain: Worth, is_base: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "": "base" if is_base else "",
+        "routing": row.routing,
+        "policy": row.policy,
+        "blocks": "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,}",
+        "found": f"{row.token_hit_rate:.2%}" + (f" ± {row.error:.2%}" if row.sample_rate < 1 else ""),
+        "to prefill": short(row.prefill_tokens),
+        "saved": "" if is_base or gain.prefill_saved is None else f"{gain.prefill_saved:+.1%}",
+    }
+    if row.host_token_hit_rate is not None:
+        told["in host"] = f"{row.host_token_hit_rate:.2%}"
+    if gain.seconds_saved is not None:
+        told |= {"seconds": f"{gain.seconds_saved:+,.0f}", "TTFT": f"{1000 * (gain.ttft_change or 0):+,.0f} ms"}
+    if row.nodes > 1:
+        told["busiest"] = f"{row.load_max_over_mean:.2f}"
+    return told
+
+
+def _drawn(rows: list[Row], base: Row) -> Any:
+    told = [
+        {"name": f"{i}. {_name(row)}", "found": row.token_hit_rate, "what": "base" if row is base else "tried"}
+        for i, row in enumerate(rows, 1)
+    ]
+    return (
+        alt.Chart(graphs.values(told), height=26 * len(told) + 24, padding=graphs.PADDING)
+        .mark_bar(height=16)
+        .encode(
+            y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, domain=False, ticks=False)),
+            x=alt.X("found:Q", title="prompt tokens found", axis=value_axis("ratio", [{"value": 1}])),
+            color=alt.Color(
+                "what:N",
+                scale=alt.Scale(domain=["base", "tried"], range=["#9a9a9a", "#4a94c9"]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            tooltip=["name:N", alt.Tooltip("found:Q", format=".2%")],
+        )
+    )
+
+
+def _recorded(of: Subject) -> float | None:
+    """The share of prompt tokens that was found in truth, over the look-ups of which that is known."""
+    accesses = of.accesses
+    known = accesses.hit >= 0
+    tokens = int(accesses.tokens[known].sum())
+    return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
+
+
+def _notes(of: Subject, plan: Plan, rows: Sequence[Row]) -> list[str]:
+    notes = [
+        f"{count(len(rows), 'row')}; found: of prompt tokens; blocks: of one node; saved: of the base's prefill work"
+    ]
+    by_session = any((row.routing in BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
+    if by_session and not (of.accesses.session >= 0).any():
+        notes.append("Sessions are guessed from how prompts begin: sticky, prefix and priority may be points too good.")
+    if plan.rate < 1:
+        notes.append("±: two standard errors of the sample's chance.")
+    if plan.prefill_rate is not None:
+        notes.append("Seconds, and TTFT on average, are of prefill alone; shorter queues bring more.")
+    return notes
