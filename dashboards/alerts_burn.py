@@ -57,8 +57,8 @@ BURNS = (
     Burn(1, "3d", "6h", "ticket", "3h"),
 )
 _LADDER = (
-    ("30m", "5m[30m:5m]"), ("1h", "5m[1h:5m]"), ("2h", "5m[2h:5m]"),
-    ("6h", "1h[6h:1h]"), ("1d", "1h[1d:1h]"), ("3d", "1h[3d:1h]"),
+    ("30m", "5m[30m]"), ("1h", "5m[1h]"), ("2h", "5m[2h]"),
+    ("6h", "1h[6h:5m]"), ("1d", "1h[1d:1h]"), ("3d", "1h[3d:1h]"),
 )  # fmt: skip
 """Long windows are means of shorter ones, so that none reads days of buckets."""
 

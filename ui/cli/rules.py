@@ -1,4 +1,4 @@
-"""`kvitals rules`: list, show, test and start rules."""
+"""`kvitals rules`: list, show, publish, test and start rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from dashboards import runbooks, runbooks_site
 from rules.loader import Knowledge, load
-from rules.model import Rule
 from ui.cli.common import UsageError, add_rules_option
 
 TEMPLATE = """\
@@ -40,8 +40,8 @@ page:
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("rules", help="list, show, test and start rules")
-    sub = parser.add_subparsers(dest="what", metavar="list|show|test|new", required=True)
+    parser = commands.add_parser("rules", help="list, show, publish, test and start rules")
+    sub = parser.add_subparsers(dest="what", metavar="list|show|site|test|new", required=True)
     listed = sub.add_parser("list", help="every rule, a line each")
     add_rules_option(listed)
     listed.set_defaults(do=list_)
@@ -49,6 +49,10 @@ def add(commands: Any) -> None:
     shown.add_argument("code", metavar="CODE")
     add_rules_option(shown)
     shown.set_defaults(do=show)
+    sited = sub.add_parser("site", help="every rule's page as a small static site")
+    sited.add_argument("--out", type=Path, default=Path("runbooks"), metavar="DIR", help="where to (runbooks)")
+    add_rules_option(sited)
+    sited.set_defaults(do=site)
     tested = sub.add_parser("test", help="check a directory of your own rules")
     tested.add_argument("directory", type=Path, metavar="DIR")
     tested.set_defaults(do=test)
@@ -77,38 +81,18 @@ def show(args: argparse.Namespace) -> int:
     rule = knowledge.rules.get(args.code.upper())
     if rule is None:
         raise UsageError(f"no rule {args.code}; kvitals rules list shows them")
-    Console().print(Markdown(page(rule, knowledge)))
+    Console().print(Markdown(runbooks.page(rule, knowledge)))
     return 0
 
 
-def page(rule: Rule, knowledge: Knowledge) -> str:
-    """A rule as Markdown: what `rules show` prints."""
-    lines = [
-        f"# {rule.code} {rule.name}",
-        "",
-        f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})",
-        "",
-    ]
-    for heading, text in (
-        ("What it sees", rule.page.sees),
-        ("Why it happens", rule.page.why),
-        ("When it is wrong", rule.page.wrong_when),
-        ("What to do", rule.page.do),
-        ("What not to do", rule.page.do_not),
-    ):
-        lines += [f"## {heading}", "", text.strip(), ""]
-    lines += ["## The condition", "", "```", rule.when.strip(), "```", ""]
-    lines += [f"* `${name}` = {p.default:g}: {p.why}" for name, p in rule.params.items()]
-    lines += ["", "## The signals", ""]
-    lines += [f"* `{n}`: {knowledge.signals[n].meaning.strip()}" for n in knowledge.needs(rule)]
-    if rule.levers:
-        lines += ["", "## The levers, in order", ""]
-        lines += [f"* **{use.lever}**: {knowledge.levers[use.lever].does.strip()}" for use in rule.levers]
-    if rule.explains:
-        lines += ["", f"Explains: {', '.join(rule.explains)}"]
-    if rule.page.references:
-        lines += ["", "## References", ""] + [f"* {r}" for r in rule.page.references]
-    return "\n".join(lines)
+def site(args: argparse.Namespace) -> int:
+    knowledge = load(args.rules)
+    try:
+        pages = runbooks_site.write(knowledge, args.out)
+    except OSError as error:
+        raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
+    print(f"{pages} pages; open {args.out / runbooks_site.HOME}")
+    return _problems(knowledge, Console())
 
 
 def test(args: argparse.Namespace) -> int:

@@ -1,0 +1,117 @@
+"""Alertmanager's configuration: who is told of what, what is told together, and what is held back.
+
+An alert that another one explains is held back, as triage folds symptoms under their cause, but never where that would
+take a page away: a ticket holds back tickets only, a rule in preview only others in preview.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dashboards.alerts import alertable, labels
+from dashboards.alerts_burn import OBJECTIVES
+from dashboards.alerts_guards import CODE as TELEMETRY
+from dashboards.alerts_guards import GUARDS
+from dashboards.alerts_options import Options
+from dashboards.alerts_yaml import dump
+from rules.loader import Knowledge
+from rules.model import SCOPES, Rule
+
+PATH = "alertmanager/alertmanager.yaml"
+IDENTITY = ("cluster", "pool", "node", "engine")
+_WITHIN: dict[str, tuple[str, ...]] = {"engine": ("engine",), "node": ("engine", "node")}
+"""Scopes whose alerts carry all labels of a scope: these can be compared."""
+
+NOTE = """\
+Merge it into yours: the routes below your own, the inhibit_rules to yours. `kvitals-page` and `kvitals-ticket` both
+send to kvitals, which diagnoses and hands on; put your own receivers in their place where you do without.
+Check it with: amtool check-config alertmanager.yaml"""
+
+
+def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
+    return {PATH: dump(configuration(knowledge, options), note=NOTE)}
+
+
+def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
+    """A whole configuration, which Alertmanager runs as it is."""
+    hook = {"url": options.receiver, "send_resolved": True, "max_alerts": 100}
+    return {
+        "route": {
+            "receiver": "kvitals-ticket",
+            "group_by": list(IDENTITY),  # what is wrong with one thing is one message
+            "group_wait": "5s",  # an early warning is early by seconds
+            "group_interval": "1m",
+            "repeat_interval": "12h",
+            "routes": [
+                {
+                    "matchers": ['code!=""', 'severity="page"'],
+                    "receiver": "kvitals-page",
+                    "repeat_interval": "1h",
+                },
+                {"matchers": ['code!=""', 'severity="ticket"'], "receiver": "kvitals-ticket"},
+            ],
+        },
+        "receivers": [{"name": name, "webhook_configs": [hook]} for name in ("kvitals-page", "kvitals-ticket")],
+        "inhibit_rules": list(inhibitions(knowledge)),
+    }
+
+
+def inhibitions(knowledge: Knowledge) -> Iterator[dict[str, Any]]:
+    """What holds back what: a page its own tickets, a cause what it explains, a thing that is gone what is of it."""
+    yield {
+        "source_matchers": ['code!=""', 'severity="page"'],
+        "target_matchers": [f'code=~"{"|".join(OBJECTIVES)}"', 'severity="ticket"'],
+        "equal": ["code", *SCOPES["engine"]],
+    }
+    pool, engine = (f"{TELEMETRY}-{guard.name}" for guard in (GUARDS[1], GUARDS[0]))
+    yield {
+        "source_matchers": [f'alertname="{pool}"'],
+        "target_matchers": [f'alertname="{engine}"'],
+        "equal": list(SCOPES["pool"]),
+    }
+    for code, held in held_back(knowledge).items():
+        cause = knowledge.rules[code]
+        target = [f'code=~"{"|".join(held)}"']
+        if labels(cause)["severity"] == "ticket":
+            target.append('severity="ticket"')
+        if cause.stage == "preview":
+            target.append('stage="preview"')
+        if cause.scope == "node":
+            target.append('node!=""')  # engines without a node are not all of one
+        yield {"source_matchers": [f'code="{code}"'], "target_matchers": target, "equal": list(SCOPES[cause.scope])}
+
+
+def held_back(knowledge: Knowledge) -> Mapping[str, list[str]]:
+    """Code -> codes of the alerts that it explains on the same entity or on what that is made of. Without circles:
+    two alerts that held one another back would both be silent."""
+    alerting = {code: rule for code, rule in sorted(knowledge.rules.items()) if alertable(rule)}
+    found: dict[str, list[str]] = {}
+    for code, rule in alerting.items():
+        targets = [t for t in rule.explains if t in alerting and _may(rule, alerting[t])]
+        kept = [target for target in targets if not _reaches(target, code, found)]
+        if kept:
+            found[code] = kept
+    return found
+
+
+def _may(cause: Rule, effect: Rule) -> bool:
+    """Whether an alert may hold back another at all."""
+    if effect.scope not in _WITHIN.get(cause.scope, (cause.scope,)):
+        return False
+    if cause.severity != "page" and labels(effect)["severity"] == "page":
+        return False
+    return cause.stage == "stable" or effect.stage == "preview"
+
+
+def _reaches(start: str, goal: str, edges: Mapping[str, list[str]]) -> bool:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        code = todo.pop()
+        if code == goal:
+            return True
+        if code not in seen:
+            seen.add(code)
+            todo += edges.get(code, ())
+    return False

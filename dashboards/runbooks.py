@@ -1,0 +1,162 @@
+"""Runbooks: a page per rule as Markdown, from its file and from those of its signals and levers, and an index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dashboards.alerts import alertable, labels
+from dashboards.alerts_burn import OBJECTIVES
+from dashboards.alerts_burn import name as burn_name
+from rules.loader import Knowledge
+from rules.model import Lever, Rule, Setting
+
+FOLDER = "runbooks"
+INDEX = "README.md"
+GROUPS = {
+    "latency": "Latency",
+    "engine": "Engines",
+    "telemetry": "Telemetry",
+    "scheduling": "Scheduling",
+    "kv": "KV cache",
+    "prefix": "Prefixes and routing",
+    "tenant": "Tenants",
+    "disaggregation": "Prefill and decode apart",
+    "speculation": "Speculative decoding",
+    "lora": "Adapters",
+    "gpu": "GPUs and hosts",
+    "capacity": "Capacity",
+    "efficiency": "Efficiency",
+    "scaling": "Scaling",
+    "guardrail": "Guardrails",
+    "hetero": "Unlike hardware",
+}
+_SEVERITY = {"page": "wakes someone", "ticket": "a ticket", "info": "for who looks, no alert"}
+_THREAD = re.compile(r"(?<![\w/])([A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*)#(\d+)")
+
+
+def files(knowledge: Knowledge) -> dict[str, str]:
+    """Every page by its path."""
+    pages = {f"{FOLDER}/{code}.md": page(rule, knowledge) for code, rule in knowledge.rules.items()}
+    return {f"{FOLDER}/{INDEX}": index(knowledge), **pages}
+
+
+def index(knowledge: Knowledge) -> str:
+    """All rules by group, those that alert marked with their severity."""
+    lines = [
+        "# Runbooks",
+        "",
+        "What each rule sees, why it happens, and what to do. `kvitals rules show CODE` prints a page.",
+    ]
+    for group, title in GROUPS.items():
+        rules = sorted((r for r in knowledge.rules.values() if r.group == group), key=lambda r: r.code)
+        if rules:
+            lines += ["", f"## {title}", ""]
+            lines += [f"- [{r.code}]({r.code}.md) {r.title} ({r.kind}, {r.severity})" for r in rules]
+    return "\n".join(lines) + "\n"
+
+
+def page(rule: Rule, knowledge: Knowledge) -> str:
+    """A rule as Markdown: what `kvitals rules show` prints."""
+    parts = (_head(rule), _text(rule), _condition(rule), _signals(rule, knowledge), _alert(rule, knowledge))
+    more = (_levers(rule, knowledge), _related(rule, knowledge), _references(rule))
+    return "\n".join(line for part in (*parts, *more) for line in part).rstrip() + "\n"
+
+
+def _head(rule: Rule) -> Iterator[str]:
+    yield f"# {rule.code} {rule.name}"
+    yield ""
+    yield f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})"
+    yield ""
+
+
+def _text(rule: Rule) -> Iterator[str]:
+    for heading, text in (
+        ("What it sees", rule.page.sees),
+        ("Why it happens", rule.page.why),
+        ("When it is wrong", rule.page.wrong_when),
+        ("What to do", rule.page.do),
+        ("What not to do", rule.page.do_not),
+    ):
+        yield from (f"## {heading}", "", text.strip(), "")
+
+
+def _condition(rule: Rule) -> Iterator[str]:
+    yield from ("## The condition", "", "```promql", rule.when.strip(), "```", "")
+    if rule.clear:
+        yield from ("Once it fired it goes on while this holds:", "", "```promql", rule.clear.strip(), "```", "")
+    yield f"Judged of each {rule.scope}; it counts after {rule.for_} and stays for {rule.keep} after it was last true."
+    yield ""
+    if rule.params:
+        yield from (f"- `${name}` = {param.default:g}: {param.why}" for name, param in rule.params.items())
+        yield ""
+
+
+def _signals(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
+    yield from ("## The signals", "")
+    for name in knowledge.needs(rule):
+        signal = knowledge.signals[name]
+        least = f" From {signal.samples.min:g} {signal.samples.of} on." if signal.samples else ""
+        yield f"- `{name}` ({signal.unit}): {' '.join(signal.meaning.split())}{least}"
+    yield ""
+
+
+def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
+    yield from ("## The alert", "")
+    if not alertable(rule):
+        yield f"None: severity {rule.severity} is {_SEVERITY[rule.severity]}."
+    else:
+        severity = labels(rule)["severity"]
+        yield f"`{rule.slug}` in Prometheus, severity {severity}: {_SEVERITY[severity]}."
+    if rule.code in OBJECTIVES:
+        yield f"`{burn_name(rule)}` pages where the budget of late requests is spent 14.4 or 6 times too fast."
+    yield ""
+
+
+def _levers(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
+    if not rule.levers:
+        return
+    yield from ("## The levers, in order", "")
+    for number, use in enumerate(rule.levers, 1):
+        lever = knowledge.levers[use.lever]
+        yield f"{number}. **{lever.title}** (`{lever.name}`): {_line(lever.does)}"
+        yield f"   - Does not fix: {_line(lever.does_not_fix)}"
+        yield f"   - Risk: {_line(lever.risk)}"
+        yield from (f"   - {line}" for line in _settings(lever))
+    yield ""
+
+
+def _settings(lever: Lever) -> Iterator[str]:
+    for setting in lever.settings:
+        versions = "" if setting.versions == ">=0" else f" {setting.versions}"
+        note = f" {_line(setting.note)}" if setting.note else ""
+        yield f"{setting.system}{versions}: `{setting.flag}`{_value(setting)}.{note}"
+
+
+def _value(setting: Setting) -> str:
+    return f", {_line(setting.value)}" if setting.value else ""
+
+
+def _related(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
+    causes = [other.code for other in knowledge.rules.values() if rule.code in other.explains]
+    for heading, codes in (("What it explains", rule.explains), ("What may explain it", causes)):
+        if codes:
+            yield from (f"## {heading}", "")
+            yield from (f"- [{code}]({code}.md) {knowledge.rules[code].title}" for code in sorted(codes))
+            yield ""
+
+
+def _references(rule: Rule) -> Iterator[str]:
+    if rule.page.references:
+        yield from ("## References", "")
+        yield from (f"- {_THREAD.sub(_thread, reference)}" for reference in rule.page.references)
+        yield ""
+
+
+def _thread(found: re.Match[str]) -> str:
+    """A GitHub thread as a link; GitHub leads from an issue's address to a pull request's by itself."""
+    return f"[{found[0]}](https://github.com/{found[1]}/issues/{found[2]})"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
