@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rules.condition import Comparison, Condition, Connective
@@ -61,21 +61,24 @@ def decide(condition: Condition, entity: Labels, side: Callable[[Comparison], tu
     )
 
 
-def compiled(
-    condition: Condition, side: Callable[[Comparison], tuple[Values, Values]]
-) -> Callable[[Labels], bool | None]:
-    """What `decide` finds a condition's truth to be, for many entities: a fleet's rules are mostly plainly false."""
+def truths(
+    condition: Condition, entities: Sequence[Labels], side: Callable[[Comparison], tuple[Values, Values]]
+) -> list[bool | None]:
+    """What `decide` finds a condition's truth to be, for many entities: most rules are plainly false of most."""
     if isinstance(condition, Comparison):
-        left, right = side(condition)
+        left, right = (_column(values, entities) for values in side(condition))
         compare = _COMPARE[condition.op]
+        return [None if x is None or y is None else compare(x, y) for x, y in zip(left, right, strict=True)]
+    first, second = truths(condition.left, entities, side), truths(condition.right, entities, side)
+    return [_connect(condition, x, y) for x, y in zip(first, second, strict=True)]
 
-        def compared(entity: Labels) -> bool | None:
-            x, y = _value(left, entity), _value(right, entity)
-            return None if x is None or y is None else compare(x, y)
 
-        return compared
-    first, second = compiled(condition.left, side), compiled(condition.right, side)
-    return lambda entity: _connect(condition, first(entity), second(entity))
+def _column(values: Values, entities: Sequence[Labels]) -> list[float | None]:
+    if isinstance(values, float):
+        return [None if values != values else values] * len(entities)
+    if not values:
+        return [None] * len(entities)
+    return [None if value is None or value != value else value for value in map(values.get, entities)]
 
 
 def _value(values: Values, entity: Labels) -> float | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 import msgspec
 
-from diagnoser.condition import Decided, Values, Verdict, compiled, decide
+from diagnoser.condition import Decided, Values, Verdict, decide, truths
 from diagnoser.expressions import expression
-from diagnoser.signals import Known, Signals, Span, by_entity
+from diagnoser.signals import Known, Signals, Span
 from diagnoser.text import plain, render
 from rules.condition import Comparison, Condition, comparisons, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from rules.model import SCOPES, Rule, Scope
-from series.promql import Expr, Number, Selector, evaluate, expand
+from series.promql import Batch, Expr, Number, Selector, evaluate, expand
 from series.types import Labels
 
 ENTITIES = "kvitals_target_up"
@@ -58,15 +58,14 @@ class Memory(msgspec.Struct):
         return not self.fired and self.true_since is None
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """One rule on one entity at one moment."""
 
     rule: Rule
     entity: Labels
     outcome: Outcome
     why: str | Callable[[], str]  # or how to tell, of what is rarely asked
-    verdict: Verdict | None
+    how: Verdict | Callable[[], Verdict] | None  # the same of what made it
     since: float | None = None
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
@@ -76,12 +75,18 @@ class Judgement:
         """Why it is so, for people. To be asked before the next moment is judged."""
         return self.why if isinstance(self.why, str) else self.why()
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
+        return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
+
 
 @dataclass
 class _Entities:
     """Who is there at one moment."""
 
     at: float
+    entity: Callable[[Labels, tuple[str, ...]], Labels]
     up: Sequence[Labels] = ()
     infos: Sequence[Labels] = ()
     _of: dict[str, list[Labels]] = field(default_factory=dict)  # by scope
@@ -93,7 +98,7 @@ class _Entities:
 
     def of(self, scope: str) -> list[Labels]:
         if scope not in self._of:
-            self._of[scope] = sorted({labels.keep(SCOPES[scope]) for labels in self.up}, key=str)
+            self._of[scope] = sorted({self.entity(labels, SCOPES[scope]) for labels in self.up}, key=str)
         return self._of[scope]
 
     def text(self, entity: Labels) -> str:
@@ -141,7 +146,8 @@ class Judge:
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
-    _entities: _Entities = field(default_factory=lambda: _Entities(0.0))
+    _batch: Batch | None = None  # what the sides of all conditions read
+    _entities: _Entities | None = None
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _looked: bool = False
 
@@ -152,6 +158,7 @@ class Judge:
     def judge(self, span: Span) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
         self.signals.observe(span)
+        self.signals.now.prepare(self._reads())
         cache: dict[Expr, Values] = {}
         found: list[Judgement] = []
         self.crashed = {}
@@ -209,11 +216,22 @@ class Judge:
         return {name for side in sides for name in signal_names(side)}
 
     def _at(self, at: float) -> _Entities:
-        if self._entities.at != at:
+        known = self._entities
+        if known is None or known.at != at:
             up, infos = (evaluate(expression(family), self.signals.source, at) for family in (ENTITIES, INFO))
             assert not isinstance(up, float) and not isinstance(infos, float)
-            self._entities = _Entities(at, up.labels, infos.labels)
-        return self._entities
+            if known is None or known.up != up.labels or known.infos != infos.labels:
+                known = self._entities = _Entities(at, self.signals.entity, up.labels, infos.labels)
+            known.at = at
+        return known
+
+    def _reads(self) -> Batch:
+        """What the conditions read beside what is known of signals."""
+        if self._batch is None:
+            found = (comparisons(c) for rule in self.knowledge.rules.values() for c in self._condition(rule))
+            sides = [(one.left, one.right) for several in found for one in several]
+            self._batch = Batch([expr for both in sides for expr in both], self.signals.source.window)
+        return self._batch
 
     def _judge_rule(self, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Iterable[Judgement]:
         when, clear = self._condition(rule)
@@ -227,31 +245,39 @@ class Judge:
                 known = sides[id(comparison)] = (next(both), next(both))
             return known
 
-        true = compiled(when, side)
-        for entity in self.entities(rule.scope, span.at) if self.only is None else self.only[rule.code]:
-            key = rule.code + self._at(span.at).text(entity)
-            self._judged.add(key)
+        entities = self.entities(rule.scope, span.at) if self.only is None else self.only[rule.code]
+        text = self._at(span.at).text
+        for entity, truth in zip(entities, truths(when, entities, side), strict=True):
+            key = rule.code + text(entity)
             memory = self.memory.get(key)
             reason = self.not_applicable(rule, entity, span)
             if reason:
                 self.memory.pop(key, None)
                 yield Judgement(rule, entity, "n/a", reason, None)
                 continue
-            if (memory is None or memory.blank) and true(entity) is False:
-                yield Judgement(rule, entity, "clear", partial(self._why_false, when, entity, side), None)
+            if truth is not True and (memory is None or memory.blank):
+                self.memory.pop(key, None)
+                yield self._not_so(rule, entity, truth, partial(decide, when, entity, side), span)
                 continue
+            self._judged.add(key)
             memory = self.memory.setdefault(key, Memory())
             verdict = decide(clear if memory.fired else when, entity, side)
-            untold = self._untold(verdict, entity, span) if verdict.truth is None and not memory.fired else ""
+            unknown = verdict.truth is None and not memory.fired
+            untold = self._untold(partial(decide, when, entity, side), entity, span) if unknown else ""
             if untold:
                 yield Judgement(rule, entity, "n/a", untold, verdict)
             else:
                 yield self._outcome(rule, entity, verdict, memory, span)
 
-    def _why_false(
-        self, condition: Condition, entity: Labels, side: Callable[[Comparison], tuple[Values, Values]]
-    ) -> str:
-        return self.why_false(decide(condition, entity, side), entity)
+    def _not_so(
+        self, rule: Rule, entity: Labels, truth: bool | None, verdict: Callable[[], Verdict], span: Span
+    ) -> Judgement:
+        """The judgement of what is false or unknown and was not true before, which is most; told when asked."""
+        if truth is False:
+            return Judgement(rule, entity, "clear", lambda: self.why_false(verdict(), entity), None)
+        if untold := self._untold(verdict, entity, span):
+            return Judgement(rule, entity, "n/a", untold, verdict)
+        return Judgement(rule, entity, "unknown", lambda: self.why_unknown(verdict(), entity, span), verdict)
 
     def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
         if rule.code not in self._conditions:
@@ -275,7 +301,7 @@ class Judge:
             if signal is not None and expr.name != name and signal.scope == rule.scope:
                 return self.signals.known[name].values  # what was just stored need not be looked up
         result = self.signals.now.evaluate(expr)
-        return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope])
+        return result if isinstance(result, float) else self.signals.by_entity(result, SCOPES[rule.scope])
 
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
@@ -302,9 +328,11 @@ class Judge:
                 return f"a {known.title} need not tell {family}; the engines behind it do"
         return ""
 
-    def _untold(self, verdict: Verdict, entity: Labels, span: Span) -> str:
+    def _untold(self, verdict: Callable[[], Verdict], entity: Labels, span: Span) -> str:
         """Why what is missing for a verdict is no fault of the page; empty where it is one."""
-        missing = [m for name in missing_signals(verdict) for m in self.signals.untold(name, entity, span)]
+        if self.info(entity, span.at).get("kind") not in IN_FRONT:
+            return ""
+        missing = [m for name in missing_signals(verdict()) for m in self.signals.untold(name, entity, span)]
         return self.need_not_tell(missing, entity, span.at)
 
     def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:
@@ -338,7 +366,7 @@ class Judge:
         symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
         open_ = {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
         return [
-            replace(j, outcome="fired", why="")
+            msgspec.structs.replace(j, outcome="fired", why="")
             if j.early is not None
             and j.rule.kind == "cause"
             and any((j.rule.scope, j.entity, code) in open_ for code in j.rule.explains)

@@ -19,6 +19,8 @@ from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, Seri
 from series.window import Group, Window
 
 BASELINE_SECONDS = 3600.0
+MAX_ENTITIES = 100_000
+"""Labels of which it is remembered whose they are, for each scope."""
 _FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})  # have a value without series
 
 
@@ -113,6 +115,9 @@ class Signals:
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
+        self._identities: dict[
+            tuple[str, ...], dict[Labels, Labels]
+        ] = {}  # scope -> labels -> the entity that they are of
         self._asked: Span | None = None  # the moment of `_seen`
         self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
@@ -165,10 +170,29 @@ class Signals:
 
     def _evaluate(self, name: str, compiled: _Compiled, *, possible: bool) -> Known:
         signal = self.knowledge.signals[name]
-        values = by_entity(self.now.evaluate(compiled.expr), SCOPES[signal.scope]) if possible else {}
+        scope = SCOPES[signal.scope]
+        values = self.by_entity(self.now.evaluate(compiled.expr), scope) if possible else {}
         if compiled.samples is None or signal.samples is None:
             return Known(values)
-        return with_enough_samples(signal, values, by_entity(self.now.evaluate(compiled.samples), SCOPES[signal.scope]))
+        return with_enough_samples(signal, values, self.by_entity(self.now.evaluate(compiled.samples), scope))
+
+    def by_entity(self, result: Vector | float, scope: tuple[str, ...]) -> dict[Labels, float]:
+        """As the function of that name. The labels of an entity are always the same object, which is soon found."""
+        if isinstance(result, float):
+            return {}
+        entity = self.entity
+        return {entity(x, scope): v for x, v in zip(result.labels, result.values.tolist(), strict=True)}
+
+    def entity(self, labels: Labels, scope: tuple[str, ...]) -> Labels:
+        """The identity of the entity that labels are of."""
+        known = self._identities.setdefault(scope, {})
+        found = known.get(labels)
+        if found is None:
+            if len(known) > MAX_ENTITIES:
+                known.clear()
+            found = labels.keep(scope)
+            found = known[labels] = known.setdefault(found, found)
+        return found
 
     def focus(self, entities: Sequence[Labels]) -> None:
         """From here on only these entities are asked about. It is for signals that are far away; here all are near."""
@@ -202,9 +226,14 @@ class Signals:
             self._asked, self._seen = span, {}
         key = (metric, *entity)
         if key not in self._seen:
-            frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, metric)], span.start, span.at)
-            self._seen[key] = {labels.keep(key[1:]) for frame in frames for labels in frame.labels}
+            self._seen[key] = self._with(metric, key[1:], span)
         return entity in self._seen[key]
+
+    def _with(self, metric: str, names: tuple[str, ...], span: Span) -> set[Labels]:
+        if not self.source.has(metric):
+            return set()
+        frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, metric)], span.start, span.at)
+        return {labels.keep(names) for frame in frames for labels in frame.labels}
 
 
 def with_enough_samples(signal: Signal, values: dict[Labels, float], counts: dict[Labels, float] | None) -> Known:

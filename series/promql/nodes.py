@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from series.types import METRIC_NAME, Matcher, MatchOp, escape
 
@@ -36,9 +36,10 @@ _RESERVED = AGGREGATIONS | SET_OPERATORS | {
 
 
 class Expr:
-    """Base of all nodes."""
+    """Base of all nodes. The hash of one is computed once."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
+    _hash: int
 
     def children(self) -> Iterator[Expr]:
         """The direct sub-expressions, from left to right."""
@@ -52,6 +53,25 @@ class Expr:
             yield from child.walk()
 
 
+N = TypeVar("N", bound=type[Expr])
+
+
+def _hashed_once(node: N) -> N:
+    """A class of nodes that remember their hash: the same expressions are looked up every few seconds."""
+    compute: Callable[[Expr], int] = node.__hash__
+
+    def remembered(self: Expr) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = compute(self)
+            object.__setattr__(self, "_hash", found)
+            return found
+
+    node.__hash__ = remembered  # type: ignore[assignment, method-assign]
+    return node
+
+
 def _expressions(value: object) -> Sequence[Expr]:
     if isinstance(value, Expr):
         return (value,)
@@ -60,6 +80,7 @@ def _expressions(value: object) -> Sequence[Expr]:
     return ()
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Number(Expr):
     value: float
@@ -73,6 +94,7 @@ class Number(Expr):
         return text.removesuffix(".0")
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class String(Expr):
     value: str
@@ -81,6 +103,7 @@ class String(Expr):
         return f'"{escape(self.value)}"'
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Selector(Expr):
     """An instant selector. `name` is empty where the metric is not fixed by one equality."""
@@ -106,6 +129,7 @@ class Selector(Expr):
         return name + ("{" + ", ".join(map(str, inside)) + "}" if inside else "")
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Range(Expr):
     """A range selector: the samples of `selector` in the closed interval [t - range, t], less its offset."""
@@ -117,6 +141,7 @@ class Range(Expr):
         return f"{self.selector.base()}[{duration(self.range)}]{_offset(self.selector.offset)}"
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Subquery(Expr):
     """`expr` evaluated at every multiple of `step` in the range; None is the evaluator's default step."""
@@ -135,6 +160,7 @@ class Subquery(Expr):
         return f"{inner if atom else f'({inner})'}[{duration(self.range)}:{step}]{_offset(self.offset)}"
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Call(Expr):
     func: str
@@ -144,6 +170,7 @@ class Call(Expr):
         return f"{self.func}({', '.join(map(str, self.args))})"
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Aggregate(Expr):
     """`grouping` is sorted. Without `without`, an empty grouping makes one group of everything."""
@@ -162,6 +189,7 @@ class Aggregate(Expr):
         return f"{self.op}{by}({param}{self.expr})"
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Unary(Expr):
     """Unary minus; plus is dropped when parsing."""
@@ -195,6 +223,7 @@ class Matching:
         return " ".join(parts)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
     op: str
