@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -228,9 +229,11 @@ class Judge:
     def _reads(self) -> Batch:
         """What the conditions read beside what is known of signals."""
         if self._batch is None:
-            found = (comparisons(c) for rule in self.knowledge.rules.values() for c in self._condition(rule))
-            sides = [(one.left, one.right) for several in found for one in several]
-            self._batch = Batch([expr for both in sides for expr in both], self.signals.source.window)
+            sides: list[Expr] = []
+            for rule in self.knowledge.rules.values():
+                with suppress(Exception):  # it crashes again where it is judged, and there it is said
+                    sides += [s for c in self._condition(rule) for one in comparisons(c) for s in (one.left, one.right)]
+            self._batch = Batch(sides, self.signals.source.window)
         return self._batch
 
     def _judge_rule(self, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Iterable[Judgement]:
