@@ -286,7 +286,7 @@ def _limit(name: str, seconds: float, steps: Steps, busy: Ints, number: Ints, co
         why = (
             f"it held at all loads seen, up to {holds_to:.1f} requests at a time"
             if holds_to is not None
-            else f"it was missed at all loads seen, from {n[0].min():.1f} requests at a time on"
+            else f"it was missed at all loads of which enough was seen, from {n[0].min():.1f} requests at a time on"
         )
         return Limit(name, seconds, None, None, None, holds_to, why)
     found = crossed[1:][np.isfinite(crossed[1:])]

@@ -20,8 +20,8 @@ from series.types import Floats, Labels
 STEP_ROWS = 4
 """Rows in a step: fewer make a rate of noise."""
 MIN_STEP_SECONDS, MAX_STEP_SECONDS = 5.0, 300.0
-MAX_STEPS = 10_000
-"""That one question asks for."""
+SECONDS_AT_ONCE = 6 * 3600.0
+"""That one question asks about: a histogram of many engines is large."""
 
 Ask = Callable[[Expr, float, float, float], list[Series]]
 """An expression from one time to another, a value each so many seconds."""
@@ -80,8 +80,9 @@ def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
     last = start + max(int((end - start) / step), 1) * step
     found: dict[Labels, dict[str, dict[int, float]]] = {}
     buckets: dict[Labels, dict[str, dict[float, dict[int, float]]]] = {}
-    for begin in np.arange(start, last, step * MAX_STEPS).tolist():
-        until = min(begin + step * MAX_STEPS, last)
+    at_once = max(int(SECONDS_AT_ONCE / step), 1) * step
+    for begin in np.arange(start, last - step / 2, at_once).tolist():
+        until = min(begin + at_once, last)
         for name, text in _questions(step).items():
             for one in ask(expression(text), begin + step, until, step):
                 entity, places = one.labels.keep(SCOPES["engine"]), np.rint((one.times - start) / step).astype(int)

@@ -43,7 +43,7 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
     """
     with Prometheus(access) as server, _without_collections():
         found = survey(server, at, window)
-        signals = RemoteSignals(setup.knowledge, Served(server, _dialect(server, found, setup)), found.interval)
+        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
         judging = server.asked
@@ -65,7 +65,7 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
+def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     if found.agents:
         return Families(found.names)
 

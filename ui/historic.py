@@ -48,7 +48,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
     cycle = max(CYCLE_SECONDS, step)
     run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
-    pipeline = Pipeline(_with_window(setup, lead), Source("agent", f"history, {path}"))
+    pipeline = Pipeline(with_window(setup, lead), Source("agent", f"history, {path}"))
     cells = _fill(pipeline, reader, at - lead, at, at - run_up)
     if cells == 0:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
@@ -77,7 +77,7 @@ def _step(reader: HistoryReader, at: float, first: float) -> float:
     return float(np.median(gaps)) if len(gaps) else LOOKBACK_SECONDS / ROWS_IN_WINDOW
 
 
-def _with_window(setup: Setup, least: float) -> Setup:
+def with_window(setup: Setup, least: float) -> Setup:
     """The same setup, with a window that holds so many seconds."""
     window = Seconds(max(setup.config.agent.window, least))
     agent = msgspec.structs.replace(setup.config.agent, window=window)

@@ -1,0 +1,292 @@
+"""`kvitals knee`: throughput and latency against load, where the knee is and how far it is off, and what binds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from agent import objectives as promised
+from diagnoser import steps
+from diagnoser.binding import Binding, bindings
+from diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
+from diagnoser.steps import Steps, gather, step_of, together
+from diagnoser.text import render
+from series.history.schema import FILE, HistoryError
+from series.promql import PromQLError
+from series.types import Labels
+from ui import courses
+from ui.cli import prometheus
+from ui.cli.common import UsageError, add_judging_options, agent_of, parse_past, setup
+from ui.courses import Course
+from ui.keeping import directory
+from ui.pipeline import Setup
+
+BINDING_SECONDS = 3600.0
+WIDTH = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_BINDS = {
+    "fault": "down or wedged",
+    "kv": "KV blocks",
+    "slots": "slots",
+    "token_budget": "the token budget of a step",
+    "deferral": "deferred (adapters, KV on its way)",
+    "room": "slots or KV blocks, it can not be told which",
+    "arrival": "nothing: it works off what arrives",
+    "unknown": "not told",
+}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "knee",
+        help="how much load engines carry: the knee, C_max at the objective, headroom, and what binds",
+        description="Throughput and latency against requests at a time, of each engine and pool, from what was seen.",
+    )
+    add_source(parser)
+    parser.add_argument(
+        "--step", metavar="TIME", help="seconds that are one point (default: by how far rows are apart)"
+    )
+    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    add_judging_options(parser)
+    prometheus.add_options(parser)
+    parser.set_defaults(do=do)
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Where it is read what engines did over time."""
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="URL|DIR|FILE",
+        help="a kvitals agent, the directory of a history, a recording; none: the history of this node's agent",
+    )
+    parser.add_argument(
+        "--history", action="store_true", help="the history of this node's agent, whether it runs or not"
+    )
+    parser.add_argument(
+        "--from", dest="from_", metavar="T", help="from then on: RFC 3339, or --from=-7d (a day before)"
+    )
+    parser.add_argument("--to", metavar="T", help="until then (now)")
+
+
+def do(args: argparse.Namespace) -> int:
+    chosen = setup(args)
+    try:
+        with course(args, chosen) as of:
+            found = points(of, chosen, args)
+            bound = {
+                one.entity: one for one in bindings(of.ask, max(of.start, of.end - BINDING_SECONDS), of.end, of.gap)
+            }
+    except (HistoryError, PromQLError) as error:
+        raise UsageError(str(error)) from error
+    if not found:
+        raise UsageError(f"{of.name} knows of no engine that says how many requests it runs")
+    if args.json:
+        print(json.dumps([_document(point, bound.get(point.entity), of) for point in found], indent=2))
+        return 0
+    console = Console(highlight=False)
+    console.print(f"{of.name}: {_moment(of.start)} to {_moment(of.end)}", style="dim", markup=False, soft_wrap=True)
+    for point in found:
+        console.print()
+        show(point, bound.get(point.entity), console)
+    return 0
+
+
+def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Course]:
+    """What the arguments ask for. Raises UsageError."""
+    start = parse_past(args.from_, "--from") if args.from_ else None
+    end = parse_past(args.to, "--to") if args.to else None
+    if start is not None and start >= (end or time.time()):
+        raise UsageError("--from must lie before --to")
+    if sum(map(bool, (args.source, args.history, args.prometheus))) > 1:
+        raise UsageError("one of URL, DIR or FILE, --history and --prometheus")
+    if args.source and "://" in args.source:
+        args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
+    if args.prometheus:
+        return courses.of_server(prometheus.access(args), chosen, start, end or time.time())
+    path = Path(args.source) if args.source else directory(chosen.config)
+    if args.source and not path.exists():
+        raise UsageError(f"no file or directory {path}; a URL begins with http://")
+    if path.is_dir() or path.suffix == ".db":
+        file = path / FILE if path.is_dir() else path
+        if not file.exists():
+            at = agent_of(chosen.config)
+            raise UsageError(
+                f"no history in {path}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})"
+            )
+        return courses.of_history(file, start, end)
+    return courses.of_recording(path, chosen)
+
+
+def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
+    """The operating point of each engine, and of each pool of several."""
+    step = float(args.step.removesuffix("s")) if args.step else step_of(of.gap)
+    if step < 2 * of.gap:
+        raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
+    several = gather(of.ask, of.start, of.end, step)
+    told = {} if args.slo else steps.objectives(of.ask, of.end)
+    general = {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}
+
+    def objectives(entity: Labels) -> dict[str, float]:
+        return {name: told.get(entity, general).get(name, general[name]) for name in steps.OBJECTIVES}
+
+    found = [operating_point(one, objectives(one.entity)) for one in several]
+    for pool, members in _pools(several, steps.pools(of.ask, of.end)):
+        found.append(operating_point(together(members, pool), objectives(members[0].entity)))
+    return found
+
+
+def _pools(several: Sequence[Steps], pool_of: dict[Labels, Labels]) -> Iterator[tuple[Labels, list[Steps]]]:
+    members: dict[Labels, list[Steps]] = {}
+    for one in several:
+        if one.entity in pool_of:
+            members.setdefault(pool_of[one.entity], []).append(one)
+    yield from ((pool, engines) for pool, engines in members.items() if len(engines) > 1)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A load that is pointed out in the chart."""
+
+    load: float
+    text: str
+
+
+def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None:
+    """An operating point as a small chart and sentences."""
+    title = point.entity.get("engine") or f"pool {point.entity.get('pool', '')}, {point.engines} engines"
+    console.print(title, style="bold", markup=False)
+    for line in chart(point):
+        console.print(line, soft_wrap=True)
+    if point.bins:
+        console.print()
+    for sentence in sentences(point, bound):
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for missing in point.missing:
+        console.print(f"  not known: {missing}.", style="yellow", markup=False, soft_wrap=True)
+
+
+def chart(point: OperatingPoint) -> list[Text]:
+    """Throughput as a bar for each load, with the p99 of first tokens beside it."""
+    rates = [_rate(one, point.unit) for one in point.bins]
+    if not rates:
+        return []
+    top = max(rates)
+    lines = [
+        Text(f"  {'at a time':>9}  {'':{WIDTH}}  {point.unit + '/s':>10}  {'TTFT p99':>9}  {'ITL p99':>9}", style="dim")
+    ]
+    marks = _marks(point)
+    for i, (one, rate) in enumerate(zip(point.bins, rates, strict=True)):
+        upper = point.bins[i + 1].concurrency if i + 1 < len(point.bins) else math.inf
+        here = [mark.text for mark in marks if (one.concurrency if i else 0.0) <= mark.load < upper]
+        line = Text(f"  {one.concurrency:>9.1f}  ")
+        line.append(f"{_bar(rate / top):{WIDTH}}", style="cyan")
+        line.append(f"  {rate:>10,.4g}  {_seconds(one.p99.get('ttft_p99')):>9}  {_seconds(one.p99.get('itl_p99')):>9}")
+        lines.append(line.append(f"  {', '.join(here)}" if here else "", style="bold"))
+    return lines
+
+
+def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
+    """What the numbers mean."""
+    if point.knee is not None:
+        knee = point.knee
+        yield (
+            f"Knee at {_estimate(knee.concurrency)} requests at a time: one alone makes {knee.alone:,.4g}"
+            f" {point.unit}/s, all together at most {knee.most:,.4g}, {knee.there / knee.most:.0%} of that at the knee."
+        )
+    if point.now is not None and point.headroom is not None:
+        where = (
+            f"{point.headroom:.0%} below the knee" if point.headroom >= 0 else f"{-point.headroom:.0%} beyond the knee"
+        )
+        yield f"Now {point.now:.1f} at a time: {where}."
+    for limit in point.limits:
+        if limit.concurrency is not None:
+            yield _usable(limit)
+    if point.littles_gap is not None:
+        yield f"Little's law: rate times residence is {point.littles_gap:+.1%} off what is counted as being there."
+    if point.burst is not None:
+        yield f"Bursts: the busiest hundredth of {point.step:g} s has {point.burst:.1f} times the mean arrivals."
+    if bound is not None:
+        shares = sorted(((share, name) for name, share in bound.shares.items() if share >= 0.005), reverse=True)
+        told = ", ".join(f"{_BINDS[name]} {share:.0%}" for share, name in shares)
+        yield f"What bound it in the last {render(bound.seconds, 'seconds')}: {told}."
+
+
+def _usable(limit: Limit) -> str:
+    assert limit.concurrency is not None
+    rates = [
+        f"{value:,.4g} {unit}/s" for value, unit in ((limit.requests, "requests"), (limit.tokens, "tokens")) if value
+    ]
+    name = limit.objective.upper().replace("_P99", " p99")
+    usable = f": usable are {' or '.join(rates)}" if rates else ""
+    return f"{name} passes {_seconds(limit.seconds)} at {_estimate(limit.concurrency)} at a time (C_max){usable}."
+
+
+def _marks(point: OperatingPoint) -> list[_Mark]:
+    marks = [_Mark(point.knee.concurrency.value, "knee")] if point.knee else []
+    marks += [_Mark(one.concurrency.value, _c_max(one)) for one in point.limits if one.concurrency is not None]
+    return [*marks, *([_Mark(point.now, "now")] if point.now is not None else [])]
+
+
+def _c_max(limit: Limit) -> str:
+    return f"C_max {limit.objective.removesuffix('_p99').upper()}"
+
+
+def _estimate(of: Estimate) -> str:
+    return f"{of.value:.1f} ({of.low:.1f} to {of.high:.1f})"
+
+
+def _rate(one: Bin, unit: str) -> float:
+    return (one.tokens if unit == "tokens" else one.requests) or 0.0
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else render(value, "seconds")
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * WIDTH * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _moment(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
+
+
+def _document(point: OperatingPoint, bound: Binding | None, of: Course) -> dict[str, Any]:
+    document = asdict(replace(point, entity=Labels()))
+    document["entity"] = dict(point.entity)
+    document["source"] = of.name
+    document["binding"] = None
+    if bound is not None:
+        document["binding"] = {
+            "seconds": bound.seconds,
+            "shares": {name: round(share, 4) for name, share in bound.shares.items()},
+            "slots": bound.slots,
+            "slots_from": bound.slots_from,
+        }
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it: six digits, and what is no number is null."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return float(f"{value:.6g}") if abs(value) < 1e8 else value  # a time keeps its digits
+    return value

@@ -1,0 +1,109 @@
+"""Where it can be read what engines did over time: a history, a recording, a running agent or a Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from diagnoser.judge import ENTITIES
+from diagnoser.sources.prometheus import Access, Prometheus
+from diagnoser.sources.served import Served
+from diagnoser.sources.survey import survey
+from diagnoser.steps import Ask
+from rules.finding import Source
+from series.capture import CaptureReader
+from series.history.reader import HistoryReader
+from series.promql import Expr, Limits, Series, evaluate_range
+from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
+from ui.fleet import dialect
+from ui.historic import with_window
+from ui.pipeline import Pipeline, Setup
+from ui.recorded import RecordingError, span_of
+
+DAY_SECONDS = 86400.0
+LOOK_SECONDS = 300.0
+LIMITS = Limits(samples=10_000_000, seconds=30.0)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows."""
+
+    name: str
+    ask: Ask
+    start: float
+    end: float
+    gap: float
+
+
+@contextmanager
+def of_history(path: Path, start: float | None, end: float | None) -> Iterator[Course]:
+    """A history on disk; the last day of it, where nothing else is said. Raises HistoryError, RecordingError."""
+    reader = HistoryReader(path, max_samples=LIMITS.samples)
+    try:
+        span = reader.span()
+        if span is None:
+            raise RecordingError(f"{path} holds nothing yet")
+        until = min(span[1], end) if end is not None else span[1]
+        since = max(span[0], start if start is not None else until - DAY_SECONDS)
+        if since >= until:
+            raise RecordingError(f"{path} has nothing of that time")
+        yield Course(f"history, {path}", _over(reader), since, until, _gap(reader, until))
+    finally:
+        reader.close()
+
+
+@contextmanager
+def of_recording(path: Path, setup: Setup) -> Iterator[Course]:
+    """A recording, whole. Raises CaptureError, RecordingError."""
+    first, last = span_of(path)
+    pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        pipeline.feed(reader)
+    yield Course(f"recording, {path.name}", _over(pipeline.node.window), first, last, _gap(pipeline.node.window, last))
+
+
+@contextmanager
+def of_server(access: Access, setup: Setup, start: float | None, end: float) -> Iterator[Course]:
+    """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said.
+
+    Raises ServerError.
+    """
+    with Prometheus(access) as server:
+        found = survey(server, end)
+        served = Served(server, dialect(server, found, setup))
+        yield Course(access.url, _asking(served), start or end - DAY_SECONDS, end, found.interval)
+
+
+def _over(source: SeriesSource) -> Ask:
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        return evaluate_range(expr, source, start, end, step, limits=LIMITS)
+
+    return ask
+
+
+def _asking(served: Served) -> Ask:
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        times = [start + i * step for i in range(round((end - start) / step) + 1)]
+        points: dict[Labels, list[tuple[float, float]]] = {}
+        for t, rows in served.course([expr], times)[expr].items():
+            for labels, value in rows:
+                points.setdefault(labels, []).append((t, value))
+        columns = ((labels, np.array(course).T) for labels, course in points.items())
+        return [Series(labels, at, values) for labels, (at, values) in columns]
+
+    return ask
+
+
+def _gap(source: SeriesSource, end: float) -> float:
+    """Seconds between rows, with most targets. Raises RecordingError where there are none."""
+    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], end - LOOK_SECONDS, end)
+    gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
+    if not len(gaps):
+        raise RecordingError("no engine was watched in the last five minutes of it")
+    return float(np.median(gaps))
