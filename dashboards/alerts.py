@@ -74,7 +74,7 @@ def alert(
         "annotations": {
             "summary": summary(rule),
             "description": description(rule, knowledge),
-            **links(rule.code, rule.scope, options),
+            **links(rule.code, rule.scope, rule.group, options),
         },
     }
     return {key: value for key, value in made.items() if value != "0s"}

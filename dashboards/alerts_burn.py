@@ -104,7 +104,7 @@ def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
                     "summary": f"Late {objective.of} spend their budget {burn.factor:g} times too fast: "
                     + entity(rule.scope),
                     "description": _description(rule, objective, burn, knowledge),
-                    **links(code, rule.scope, options),
+                    **links(code, rule.scope, rule.group, options),
                 },
             }
 

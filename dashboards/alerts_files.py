@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from dashboards import alertmanager, manifests
 from dashboards.alerts import Alerts, alert_rules
 from dashboards.alerts_burn import RATES, rates
 from dashboards.alerts_options import Options, duration
@@ -16,6 +18,7 @@ from series.promql import parse
 
 FOLDER = "prometheus"
 RATES_INTERVAL = "1m"
+RAW_BOARDS = "-raw"
 
 Groups = dict[str, Any]
 
@@ -28,6 +31,7 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
 
 def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
     """The same over the engines' own metrics, and the rules that have no alert there."""
+    options = replace(options, board_suffix=RAW_BOARDS)
     raw = Raw(knowledge)
     recorded = raw.record(options)
     alerts = alert_rules(knowledge, recorded, options, raw.rewrite)
@@ -41,7 +45,12 @@ def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
     raw_recording, raw_alerts, left_out = without_agents(knowledge, options)
     every = f"Scrape every {options.scrape_seconds:g} s: the shortest window is {duration(options.fast_seconds)}."
     missing = "\n".join(f"  {code}: {why}" for code, why in left_out.items())
-    return {
+    rules = {
+        "agents": [*recording["groups"], *alerts["groups"]],
+        "engines": [*raw_recording["groups"], *raw_alerts["groups"]],
+    }
+    beside = alertmanager.files(knowledge, options) | manifests.files(knowledge, options, rules)
+    return beside | {
         f"{FOLDER}/agents/recording.yaml": dump(recording, note=f"Over what agents export. {every}"),
         f"{FOLDER}/agents/alerts.yaml": dump(alerts, note="Over recording.yaml beside it."),
         f"{FOLDER}/engines/recording.yaml": dump(

@@ -87,7 +87,7 @@ def guards(options: Options) -> list[dict[str, Any]]:
             "annotations": {
                 "summary": f"{guard.summary}: {entity(guard.scope)}",
                 "description": guard.description,
-                **links(CODE, guard.scope, options),
+                **links(CODE, guard.scope, "telemetry", options),
             },
         }
         for guard in GUARDS

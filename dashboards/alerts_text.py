@@ -10,7 +10,12 @@ from rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from rules.model import SCOPES, Rule, Scope
 from series.promql import expand
 
-BOARD = "kvitals-overview"
+_BOARDS = {
+    "kv": "kv", "prefix": "kv", "tenant": "tenants", "disaggregation": "disaggregation", "scheduling": "engines",
+    "engine": "engines", "gpu": "gpu", "telemetry": "telemetry", "efficiency": "efficiency", "capacity": "efficiency",
+}  # fmt: skip
+"""Group of a rule -> the board that shows most of its evidence; of the others it is the overview."""
+
 _AS = {
     "seconds": "{{ . | first | value | humanizeDuration }}",
     "ratio": "{{ . | first | value | humanizePercentage }}",
@@ -68,11 +73,11 @@ def _who(label: str, rule: Rule) -> str:
     return f"{{{{ with printf `{asked}` {names} | query }}}}{found}{{{{ else }}}}unknown{{{{ end }}}}"
 
 
-def links(code: str, scope: Scope, options: Options) -> dict[str, str]:
-    """Where to read on: the rule's page, and the board of the entity."""
+def links(code: str, scope: Scope, group: str, options: Options) -> dict[str, str]:
+    """Where to read on: the rule's page, and the board that shows the entity and the rule's group."""
     variables = [label for label in SCOPES[scope] if label in ("cluster", "engine")]
     chosen = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in variables)
     return {
         "runbook_url": f"{options.runbooks}/{quote(code)}.html",
-        "dashboard_url": f"{options.boards}/d/{BOARD}?{chosen}",
+        "dashboard_url": f"{options.boards}/d/kvitals-{_BOARDS.get(group, 'overview')}{options.board_suffix}?{chosen}",
     }

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import alerts_files, boards
+from dashboards import alerts_files, boards, manifests, runbooks
 from dashboards.alerts_options import Options
 from rules.loader import Knowledge, load
 
@@ -24,7 +24,8 @@ SHOWN_LINES = 40
 def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
     """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
     options = options or Options()
-    return boards.files(knowledge, options.runbooks) | alerts_files.files(knowledge, options)
+    drawn = boards.files(knowledge, options.runbooks)
+    return drawn | manifests.boards(drawn) | alerts_files.files(knowledge, options) | runbooks.files(knowledge)
 
 
 def differences(files: dict[str, str], directory: Path) -> list[str]:

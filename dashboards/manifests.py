@@ -1,0 +1,148 @@
+"""Manifests for Kubernetes: rules, who is scraped, boards, and autoscalers on signals that lead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from dashboards.alerts_options import Options, duration
+from dashboards.alerts_yaml import dump
+from rules.loader import SIGNAL_PREFIX, Knowledge
+
+FOLDER = "kubernetes"
+NAMESPACE = "monitoring"
+PORT = "metrics"
+SELECTED = {"app.kubernetes.io/name": "kvitals"}
+BOARD_LABEL = {"grafana_dashboard": "1"}
+"""What the sidecar of Grafana's chart looks for."""
+
+_RULES_NOTE = """\
+For the Prometheus Operator. Give it the labels that your Prometheus' ruleSelector asks for, and apply it with
+`kubectl apply --server-side`: it is too large for the annotation that a plain apply writes."""
+_MONITOR_NOTE = """\
+For the Prometheus Operator; honorLabels, since an agent tells `node` and `engine` of what it watches, not of itself."""
+_SCALER_NOTE = """\
+An example for KEDA: put your own names and numbers in.
+
+What a trigger can do is arithmetic. New capacity serves `cold` seconds after it was asked for: scheduling, image,
+weights, captured graphs, and a first cache. A signal that leads by `lead` seconds saves just these; for the other
+  gap = cold - lead
+seconds the replicas that are there have to carry the rise. So choose the threshold by room, and not by the objective:
+  threshold = limit - slope * gap
+where `limit` is the level at which the objective breaks and `slope` how fast it is approached in your steepest rise.
+{lead}
+Measure `cold` once: from the pod's creation to its first request within the objective. With gap above what a
+threshold can hold, keep spare replicas (minReplicaCount): no trigger makes up for it.
+pollingInterval and your rules' evaluation interval are both part of `cold`."""
+_MEASURED = """\
+Measured on a real vLLM (docs/measured.md, five runs): the first stage of a cascade could be told 16 to 22 s before the
+objective for first tokens was missed, the second, on which this one scales, 8 to 21 s. With gap = cold - 8 that pays
+for shedding load and for replicas that are warm already; where cold is minutes, it does not."""
+_UNMEASURED = """\
+How long it leads depends on how fast your load rises; it was not measured."""
+
+
+def files(knowledge: Knowledge, options: Options, rules: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Every manifest but the boards', by its path. `rules`: flavour -> groups."""
+    found = {f"{FOLDER}/{name}": text for name, text in _scalers(knowledge).items()}
+    found[f"{FOLDER}/monitors.yaml"] = dump(*_monitors(options), note=_MONITOR_NOTE)
+    for flavour, groups in rules.items():
+        found[f"{FOLDER}/rules-{flavour}.yaml"] = dump(_rule(flavour, groups), note=_RULES_NOTE)
+    return found
+
+
+def boards(made: Mapping[str, str]) -> dict[str, str]:
+    """Boards as ConfigMaps, one each: together they are larger than one may be. `made`: path -> text."""
+    found = {}
+    for path in map(PurePosixPath, made):
+        name = f"{path.parent.name}-{path.stem}"
+        found[f"{FOLDER}/boards/{name}.yaml"] = dump(_board(name, made[str(path)]))
+    return found
+
+
+def _board(name: str, text: str) -> dict[str, Any]:
+    about = _meta(f"kvitals-board-{name}", BOARD_LABEL)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {f"{name}.json": text}}
+
+
+def _meta(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    return {"name": name, "namespace": NAMESPACE, "labels": {**SELECTED, **(labels or {})}}
+
+
+def _rule(flavour: str, groups: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": _meta(f"kvitals-{flavour}"),
+        "spec": {"groups": list(groups)},
+    }
+
+
+def _monitors(options: Options) -> list[dict[str, Any]]:
+    """Of agents behind a Service, or of their pods where there is none."""
+    endpoint = {
+        "port": PORT,
+        "path": "/metrics",
+        "interval": duration(options.scrape_seconds),
+        "honorLabels": True,
+    }
+    made: list[dict[str, Any]] = []
+    for kind, key in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints")):
+        spec = {"selector": {"matchLabels": SELECTED}, key: [endpoint]}
+        about = _meta(f"kvitals-{kind.lower().removesuffix('monitor')}")
+        made.append({"apiVersion": "monitoring.coreos.com/v1", "kind": kind, "metadata": about, "spec": spec})
+    return made
+
+
+def _scalers(knowledge: Knowledge) -> dict[str, str]:
+    """One autoscaler for each signal that says early that more is needed."""
+    queue = knowledge.rules["SCH10"]
+    full = knowledge.rules["KVC01"].params["kv_high"].default
+    examples = {
+        "keda-queue.yaml": (
+            "drain_seconds",
+            "max",
+            "1",
+            _UNMEASURED,
+            f"how long the queue takes to drain; {queue.title}",
+        ),
+        "keda-kv.yaml": ("kv_usage_p90", "avg", f"{full:g}", _UNMEASURED, "how much of the KV cache is pinned"),
+        "keda-cascade.yaml": ("cascade_stage", "max", "2", _MEASURED, "the stage of an eviction cascade"),
+    }
+    found = {}
+    for name, (signal, fold, threshold, lead, what) in examples.items():
+        assert signal in knowledge.signals
+        query = f'{fold}({SIGNAL_PREFIX}{signal} and on (cluster, node, engine) kvitals_target_up{{pool="chat"}})'
+        found[name] = dump(
+            _scaled(signal.replace("_", "-"), query, threshold),
+            note=f"On {what}.\n{_SCALER_NOTE.format(lead=lead)}",
+        )
+    return found
+
+
+def _scaled(name: str, query: str, threshold: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": f"vllm-on-{name}", "namespace": "serving"},
+        "spec": {
+            "scaleTargetRef": {"name": "vllm"},
+            "pollingInterval": 5,
+            "cooldownPeriod": 600,
+            "minReplicaCount": 2,
+            "maxReplicaCount": 8,
+            "triggers": [
+                {
+                    "type": "prometheus",
+                    "metricType": "Value",
+                    "metadata": {
+                        "serverAddress": "http://prometheus-operated.monitoring:9090",
+                        "query": query,
+                        "threshold": threshold,
+                        "ignoreNullValues": "false",
+                    },
+                }
+            ],
+        },
+    }

@@ -1,0 +1,197 @@
+"""What the generated rules are: complete, linked to what exists, silent on what is not known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dashboards import boards
+from dashboards.alertmanager import configuration, held_back
+from dashboards.alerts import alert, alertable, labels
+from dashboards.alerts_burn import BURNS, OBJECTIVES
+from dashboards.alerts_conditions import expression, negative, positive
+from dashboards.alerts_files import with_agents, without_agents
+from dashboards.alerts_options import Options
+from dashboards.recording import DERIVED, closure, in_order, reads, record
+from dashboards.runbooks import files as runbooks
+from rules.condition import parse_condition
+from rules.loader import Knowledge, load
+from series.promql import parse
+from series.promql.lexer import MAX_LENGTH
+
+OPTIONS = Options(runbooks="https://r.test/books", boards="https://g.test")
+
+
+@lru_cache(maxsize=1)
+def knowledge() -> Knowledge:
+    return load()
+
+
+@lru_cache(maxsize=1)
+def flavours() -> dict[str, tuple[Any, Any]]:
+    return {"agents": with_agents(knowledge(), OPTIONS), "engines": without_agents(knowledge(), OPTIONS)[:2]}
+
+
+def rules(groups: Any) -> list[dict[str, Any]]:
+    return [rule for group in groups["groups"] for rule in group["rules"]]
+
+
+each_flavour = pytest.mark.parametrize("flavour", ["agents", "engines"])
+
+
+@each_flavour
+def test_every_expression_is_in_our_own_promql(flavour: str) -> None:
+    """In raw names one signal is longer than we take texts from others; promtool reads it (tests/alerts)."""
+    recording, alerting = flavours()[flavour]
+    long = [rule["record"] for rule in rules(recording) if len(rule["expr"]) > MAX_LENGTH]
+    assert long == ([] if flavour == "agents" else ["kvitals:stuck"])
+    for rule in [*rules(recording), *rules(alerting)]:
+        if rule.get("record") not in long:
+            parse(rule["expr"])
+
+
+def test_agents_record_every_signal() -> None:
+    recorded = {rule["record"] for rule in rules(flavours()["agents"][0])}
+    assert {f"kvitals:{name}" for name in knowledge().signals} <= recorded
+
+
+def test_a_signal_comes_after_those_that_it_reads() -> None:
+    order = in_order(knowledge())
+    for name in order:
+        assert all(order.index(read) < order.index(name) for read in reads(name, knowledge()))
+    groups = flavours()["agents"][0]["groups"]
+    names = [group["name"] for group in groups]
+    assert names.index(DERIVED) == len(names) - 2  # burn rates read families alone
+
+
+def test_every_page_and_ticket_has_an_alert_and_nothing_else_has() -> None:
+    made = {rule["labels"]["code"] for rule in rules(flavours()["agents"][1])}
+    assert made == {code for code, rule in knowledge().rules.items() if alertable(rule)}
+
+
+@each_flavour
+def test_alerts_say_whose_and_where_to_read_on(flavour: str) -> None:
+    pages = runbooks(knowledge())
+    uids = {board["uid"] for board in boards.built(knowledge(), OPTIONS.runbooks).values()}
+    for rule in rules(flavours()[flavour][1]):
+        said = rule["annotations"]
+        assert {"code", "severity", "kind", "stage", "scope"} <= rule["labels"].keys()
+        page = re.fullmatch(r"https://r\.test/books/(\w+)\.html", said["runbook_url"])
+        assert page and f"runbooks/{page[1]}.md" in pages
+        board = re.match(r"https://g\.test/d/([\w-]+)\?", said["dashboard_url"])
+        assert board and board[1] in uids, said["dashboard_url"]
+        assert said["description"].endswith(".")
+
+
+@each_flavour
+def test_names_are_unique_but_for_burn_rates(flavour: str) -> None:
+    names = [rule["alert"] for rule in rules(flavours()[flavour][1]) if "burn" not in rule["labels"]]
+    assert len(names) == len(set(names))
+    burning = [rule for rule in rules(flavours()[flavour][1]) if "burn" in rule["labels"]]
+    assert len(burning) == len(BURNS) * len(OBJECTIVES)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("kvitals:a > 1 unless kvitals:b > 2", "kvitals:a > 1 and kvitals:b <= 2"),
+        ("kvitals:a > 1 unless (kvitals:b > 2 and kvitals:c == 3)",
+         "kvitals:a > 1 and (kvitals:b <= 2 or (kvitals:c < 3 or kvitals:c > 3))"),
+        ("kvitals:a > 1 unless (kvitals:b > 2 unless kvitals:c > 3)",
+         "kvitals:a > 1 and (kvitals:b <= 2 or kvitals:c > 3)"),
+        ("kvitals:a != 1", "kvitals:a < 1 or kvitals:a > 1"),
+        ("kvitals:a > 1 or kvitals:b > 2", "kvitals:a > 1 or kvitals:b > 2"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_not_taken_for_false(text: str, known: str) -> None:
+    assert positive(parse_condition(text)) == parse(known)
+
+
+def test_a_negation_twice_is_the_condition() -> None:
+    condition = parse_condition("kvitals:a > 1 and kvitals:b <= 2 or kvitals:c < 3")
+    assert negative(parse_condition(str(negative(condition)))) == positive(parse_condition(str(positive(condition))))
+
+
+def test_no_expression_of_an_alert_takes_missing_signals_for_something() -> None:
+    """`unless` and `absent` are left to what the rule applies to, which is told by labels."""
+    for rule in knowledge().rules.values():
+        if alertable(rule):
+            text = expression(rule, OPTIONS)
+            for negated in re.findall(r"unless on \([a-z, ]+\) (\S+)", text):
+                assert negated.startswith(("kvitals_engine_info{", "kvitals:traffic"))
+            assert "absent" not in text
+
+
+def test_a_leave_level_holds_only_while_it_fires() -> None:
+    text = expression(knowledge().rules["LAT01"], OPTIONS)
+    assert 'ALERTS{alertname="LAT01-ttft-slo-breach", alertstate="firing"}' in text
+    assert "0.9 * kvitals:slo_ttft_seconds" in text
+
+
+def test_a_longer_scrape_interval_makes_longer_windows() -> None:
+    recorded = record(knowledge(), replace(OPTIONS, scrape_seconds=30))
+    texts = " ".join(rule["expr"] for group in recorded.groups.values() for rule in group)
+    assert "[4m]" in texts
+    assert "[1m]" not in texts
+
+
+def test_engines_alone_tell_why_a_rule_has_no_alert() -> None:
+    left_out = without_agents(knowledge(), OPTIONS)[2]
+    made = {rule["labels"]["code"] for rule in rules(flavours()["engines"][1])}
+    assert not made & left_out.keys()
+    assert {"KVC05", "GPU05", "TEN03"} <= left_out.keys()
+    assert {"LAT01", "KVC01", "SCH10", "ENG01", "TEL01"} <= made
+
+
+def test_what_engines_alone_read_is_recorded() -> None:
+    recording, alerting = flavours()["engines"]
+    recorded = {rule["record"] for rule in rules(recording)}
+    for rule in rules(alerting):
+        needed = {name for name in re.findall(r"kvitals:\w+", rule["expr"]) if not name.endswith("_bucket")}
+        if " or " not in rule["expr"]:
+            assert needed <= recorded, rule["alert"]
+
+
+def test_nothing_is_held_back_in_a_circle() -> None:
+    edges = held_back(knowledge())
+
+    def reach(code: str, seen: frozenset[str]) -> None:
+        assert code not in seen, seen
+        for target in edges.get(code, ()):
+            reach(target, seen | {code})
+
+    for code in edges:
+        reach(code, frozenset())
+
+
+def test_no_ticket_holds_back_a_page() -> None:
+    every = configuration(knowledge(), OPTIONS)["inhibit_rules"]
+    for rule in every:
+        source = next((m for m in rule["source_matchers"] if m.startswith("code=")), "")
+        code = source.removeprefix('code="').removesuffix('"')
+        if code in knowledge().rules and labels(knowledge().rules[code])["severity"] == "ticket":
+            assert 'severity="ticket"' in rule["target_matchers"]
+
+
+def test_every_route_leads_to_a_receiver() -> None:
+    made = configuration(knowledge(), OPTIONS)
+    receivers = {receiver["name"] for receiver in made["receivers"]}
+    assert {made["route"]["receiver"], *(route["receiver"] for route in made["route"]["routes"])} <= receivers
+
+
+def test_windows_of_burn_rates_are_long_and_short() -> None:
+    order = ["5m", "30m", "1h", "2h", "6h", "1d", "3d"]
+    assert all(order.index(burn.short) < order.index(burn.long) for burn in BURNS)
+    assert all(one.factor > other.factor for one, other in pairwise(BURNS))
+
+
+def test_an_alert_reads_the_signals_of_its_closure() -> None:
+    recorded = record(knowledge(), OPTIONS)
+    made = alert(knowledge().rules["KVC05"], knowledge(), recorded, OPTIONS)
+    assert "cascade_stage" in closure(frozenset({"cascade_stage"}), knowledge())
+    assert "$labels.engine" in made["annotations"]["description"]
