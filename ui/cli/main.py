@@ -11,7 +11,23 @@ from agent.config import ConfigError
 from diagnoser.sources.prometheus import ServerError
 from series.capture import CaptureError
 from series.promql import PromQLError
-from ui.cli import cache, check, compare, curve, history, record, replay, rules, run, tap, trace, triage, web, whatif
+from ui.cli import (
+    cache,
+    check,
+    compare,
+    curve,
+    history,
+    knee,
+    record,
+    replay,
+    rules,
+    run,
+    tap,
+    trace,
+    triage,
+    web,
+    whatif,
+)
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
 from ui.live import AgentError
 from ui.recorded import RecordingError
@@ -36,7 +52,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (triage, cache, trace, compare, whatif, curve, check, run, web, history, record, replay, tap, rules):
+    for module in (
+        *(triage, cache, trace, compare, whatif, curve, knee),
+        *(check, run, web, history, record, replay, tap, rules),
+    ):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)
     return top
