@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system lab live live-others live-requests live-ledger record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -86,6 +86,10 @@ bench-history: $(VENV)/.dev ## what history takes: bytes a day, CPU, queries, ki
 
 fleet: $(VENV)/.dev ## triage of 1,000 simulated engines in a real Prometheus (Debian: prometheus), FLEET="--engines 50 --raw"
 	@$(BIN)/python -m benchmarks.fleet $(FLEET)
+
+ship: $(VENV)/.dev ## the wheel in an empty environment, the Helm chart, units and container file by their own checkers
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ship]'
+	@$(BIN)/python -m pytest -q tests/ship
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml

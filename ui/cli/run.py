@@ -237,6 +237,8 @@ async def _start_page(
     args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None
 ) -> asyncio.subprocess.Process:
     """The web page's server, silent unless it fails."""
+    if missing := web_page.missing():
+        raise UsageError(f"{missing}, or go without it: --no-web")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", args.web_port)) == 0:
             raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")

@@ -41,6 +41,8 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
+    if missing := serve.missing():
+        raise UsageError(missing)
     settings = settings_of(args)
     with socket.socket(socket.AF_INET6 if ":" in args.address else socket.AF_INET) as probe:
         if probe.connect_ex((args.address, args.port)) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -34,6 +35,13 @@ _TASTE = {
     "theme.light.chartCategoricalColors": _LINES_LIGHT,
     "theme.dark.chartCategoricalColors": _LINES_DARK,
 }
+
+
+def missing() -> str:
+    """What to do where the page's libraries are not installed, or the empty string. The agent needs none of them."""
+    if importlib.util.find_spec("streamlit") and importlib.util.find_spec("altair"):
+        return ""
+    return "the web page needs more than the agent does: pip install 'kvitals[ui]'"
 
 
 def command(port: int, settings: Settings, address: str = ADDRESS) -> list[str]:

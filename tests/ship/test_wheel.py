@@ -1,0 +1,80 @@
+"""The wheel by itself: in an empty environment, away from the clone, it has all that the product is.
+
+make ship
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("series", "kvcache", "rules", "agent", "diagnoser", "dashboards", "ui")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheel and sdist of what git has of this tree."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def kvitals(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an empty environment that has the wheel, without the web page's libraries."""
+    home = tmp_path_factory.mktemp("installed")
+    venv.create(home / "venv", with_pip=True)
+    wheel = next(built.glob("*.whl"))
+    install = ["install", "-q", "--disable-pip-version-check", "-c", ROOT / "requirements.lock", wheel]
+    subprocess.run([home / "venv/bin/pip", *install], check=True, timeout=600)
+    return home / "venv/bin/kvitals"
+
+
+def run(kvitals: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    clean = {"PATH": os.defpath, "HOME": str(cwd), "LANG": "C.UTF-8"}
+    return subprocess.run([kvitals, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd, env=clean)
+
+
+def test_the_wheel_judges_a_recorded_incident_that_it_carries(kvitals: Path, tmp_path: Path) -> None:
+    place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/ui/demo/heavy_tenant.kvcap"))
+    done = run(kvitals, "triage", str(place), "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["causes"][0]["code"] == "KVC01"
+
+
+def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) -> None:
+    listed = run(kvitals, "rules", "list", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    for path in (ROOT / "rules/codes").glob("*.yaml"):
+        assert path.name[:5] in listed.stdout
+    assert "Requests wait because the KV cache is full" in run(kvitals, "rules", "show", "KVC01", cwd=tmp_path).stdout
+
+
+def test_without_the_web_page_s_libraries_it_says_how_to_get_them(kvitals: Path, tmp_path: Path) -> None:
+    started = run(kvitals, "run", "--demo", "--listen", "127.0.0.1:0", cwd=tmp_path)
+    assert started.returncode == 2
+    assert "kvitals[ui]" in started.stderr and "--no-web" in started.stderr
+    alone = run(kvitals, "web", cwd=tmp_path)
+    assert alone.returncode == 2 and "kvitals[ui]" in alone.stderr
+
+
+def test_the_wheel_has_every_file_of_the_packages_that_git_has(built: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        missing = set(tracked.stdout.split()) - set(wheel.namelist())
+    assert not missing, sorted(missing)[:10]
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert set(tracked.stdout.split()) <= names
+    assert "deploy/container/Containerfile" in names
