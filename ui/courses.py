@@ -17,16 +17,17 @@ from diagnoser.steps import Ask
 from rules.finding import Source
 from series.capture import CaptureReader
 from series.history.reader import HistoryReader
-from series.promql import Expr, Limits, Series, evaluate_range
+from series.promql import Expr, Series
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from ui.fleet import dialect
 from ui.historic import with_window
+from ui.operating import asking
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import RecordingError, span_of
 
 DAY_SECONDS = 86400.0
 LOOK_SECONDS = 300.0
-LIMITS = Limits(samples=10_000_000, seconds=30.0)
+MAX_SAMPLES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Course:
 @contextmanager
 def of_history(path: Path, start: float | None, end: float | None) -> Iterator[Course]:
     """A history on disk; the last day of it, where nothing else is said. Raises HistoryError, RecordingError."""
-    reader = HistoryReader(path, max_samples=LIMITS.samples)
+    reader = HistoryReader(path, max_samples=MAX_SAMPLES)
     try:
         span = reader.span()
         if span is None:
@@ -52,7 +53,7 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[C
         since = max(span[0], start if start is not None else until - DAY_SECONDS)
         if since >= until:
             raise RecordingError(f"{path} has nothing of that time")
-        yield Course(f"history, {path}", _over(reader), since, until, _gap(reader, until))
+        yield Course(f"history, {path}", asking(reader), since, until, _gap(reader, until))
     finally:
         reader.close()
 
@@ -65,7 +66,7 @@ def of_recording(path: Path, setup: Setup) -> Iterator[Course]:
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         pipeline.feed(reader)
-    yield Course(f"recording, {path.name}", _over(pipeline.node.window), first, last, _gap(pipeline.node.window, last))
+    yield Course(f"recording, {path.name}", asking(pipeline.node.window), first, last, _gap(pipeline.node.window, last))
 
 
 @contextmanager
@@ -78,13 +79,6 @@ def of_server(access: Access, setup: Setup, start: float | None, end: float) -> 
         found = survey(server, end)
         served = Served(server, dialect(server, found, setup))
         yield Course(access.url, _asking(served), start or end - DAY_SECONDS, end, found.interval)
-
-
-def _over(source: SeriesSource) -> Ask:
-    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
-        return evaluate_range(expr, source, start, end, step, limits=LIMITS)
-
-    return ask
 
 
 def _asking(served: Served) -> Ask:

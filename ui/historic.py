@@ -49,6 +49,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
     run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
     pipeline = Pipeline(with_window(setup, lead), Source("agent", f"history, {path}"))
+    pipeline.operating = None  # what was computed then is among the rows
     cells = _fill(pipeline, reader, at - lead, at, at - run_up)
     if cells == 0:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")

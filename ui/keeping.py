@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,6 +29,8 @@ SIGNALS = "signals: "
 """What the groups of the signals' window are called begins with, in history."""
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""
+ROW_SECONDS = 5.0
+"""Between two rows of one target, at least."""
 GROUP = "history"
 
 
@@ -60,6 +63,9 @@ class Keeping:
     def start(self, version: str) -> None:
         """Begin to write. `version`: of kvitals."""
         self._history.start()
+        operating, gap = self._pipeline.operating, max(self._pipeline.setup.config.agent.interval, ROW_SECONDS)
+        if operating is not None:
+            threading.Thread(target=operating.backfill, args=(self.past, time.time(), gap), daemon=True).start()
         self.note(Event(time.time(), "agent", f"started, version {version}", "agent", self._labels))
 
     def note(self, note: Note) -> None:

@@ -22,6 +22,7 @@ from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
 from series.types import METRIC_NAME, Frame, Matcher, MatchOp
+from ui.operating import Operating
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
 STEP_SECONDS = 5.0
@@ -50,6 +51,8 @@ class Pipeline:
     source: Source
     node: Node = field(init=False)
     judge: Judge = field(init=False)
+    operating: Operating | None = field(init=False)
+    """What computes operating points; None where these are among the rows that are judged, as in history."""
     judgements: list[Judgement] = field(default_factory=list)
     span: Span | None = None
     _document: Triage | None = None  # of `span`, made when first asked for
@@ -58,6 +61,7 @@ class Pipeline:
         knowledge = self.setup.knowledge
         self.node = Node(self.setup.config, self.setup.slo_sources)
         self.judge = Judge(knowledge, Signals(knowledge, self.node.window), self.setup.config.params)
+        self.operating = Operating(self.node.window)
 
     def reconfigure(self, setup: Setup) -> None:
         """Go on with another setup: same window, same memory of what was true since when, and the same course of the
@@ -111,6 +115,8 @@ class Pipeline:
         """Judge one moment over the `fast` seconds before it."""
         self.span = Span(at, fast, SLOW_SECONDS, cold)
         self._document = None
+        if self.operating is not None:
+            self.operating.cycle(self.span.at)
         self.judgements = self.judge.judge(self.span)
 
     def triage(self) -> Triage:

@@ -1,0 +1,184 @@
+"""Where engines stand and what binds them, as families: computed of what the agent saw in the last day.
+
+PromQL can not fit a curve. So steps of each engine are kept in memory, and now and then one engine's curve is fitted
+anew: one engine a cycle at most, and each once a minute at most. After a restart the steps come from history.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from agent.gauge_rows import GaugeRows
+from diagnoser.binding import Binding, bindings
+from diagnoser.judge import ENTITIES
+from diagnoser.operating_point import OperatingPoint, operating_point
+from diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, step_of
+from rules.model import SCOPES
+from series.history.schema import HistoryError
+from series.promql import Expr, Limits, PromQLError, Series, evaluate_range
+from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
+from series.window import Window
+
+GROUP = "operating point"
+KEPT_SECONDS = 86400.0
+BINDING_EVERY, BINDING_SECONDS = 15.0, 60.0
+STEPS_EVERY = 60.0
+LATE_SECONDS = 2.0
+"""What is not there by then is not waited for."""
+DRAWS = 60
+MAX_ENGINES = 64
+"""Of which steps are kept; of more the agent tells no operating point, `kvitals knee` does."""
+_LIMITS = Limits(samples=10_000_000, seconds=60.0)
+_PLACE = ("cluster", "pool", "node", "engine")
+
+
+class Operating:
+    """Writes the families of rules/signals/operating_point.yaml."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._rows = GaugeRows(window, GROUP)
+        self._steps: dict[Labels, Steps] = {}
+        self._points: dict[Labels, OperatingPoint] = {}
+        self._bindings: list[Binding] = []
+        self._due: deque[Labels] = deque()
+        self._seconds = 0.0  # that a step is long; 0: not known yet
+        self._until = 0.0  # the end of the last step
+        self._bound_at = self._looked_at = float("-inf")
+        self._past: list[Steps] = []  # from history, to be taken in
+        self._lock = threading.Lock()
+
+    def cycle(self, at: float) -> None:
+        """Take in what is new and say what is known, at seconds since the epoch. Never raises for want of data."""
+        again = 0 <= at - self._bound_at < BINDING_EVERY
+        if again and not self._due:
+            return
+        ask = asking(self._window)
+        try:
+            if not again:
+                self._bound_at = at
+                gap = self._gap(at)
+                self._bindings = bindings(ask, at - BINDING_SECONDS, at, gap) if gap else []
+                if gap and not 0 <= at - self._looked_at < STEPS_EVERY:
+                    self._looked_at = at
+                    self._look(ask, at, gap)
+            self._fit(ask, at)
+        except PromQLError:  # the machine stood still; what was said stays for a while, and the next cycle comes
+            return
+        self._rows.write(at, dict(self._series(at)))
+
+    def backfill(self, history: SeriesSource, until: float, gap: float) -> None:
+        """Read the last day from history; in a thread, since it takes seconds. gap: seconds between its rows."""
+        seconds = step_of(gap)
+        last = float(np.floor(until / seconds) * seconds)
+        try:
+            found = gather(asking(history), last - KEPT_SECONDS, last, seconds)
+        except (HistoryError, PromQLError):
+            return  # without the past the curve takes a day to be as good
+        with self._lock:
+            self._past = found
+
+    def _look(self, ask: Ask, at: float, gap: float) -> None:
+        """Add the steps that ended since the last look."""
+        seconds = step_of(gap)
+        if seconds != self._seconds:  # rows are another distance apart: steps of both do not go together
+            self._seconds, self._until, self._steps = seconds, 0.0, {}
+        last = np.floor((at - LATE_SECONDS) / seconds) * seconds
+        start = max(self._until, last - self._window.retention + 2 * seconds)
+        if last <= start:
+            return
+        for one in gather(ask, start, last, seconds):
+            self._add(one, last)
+        self._until = float(last)
+        with self._lock:
+            past, self._past = self._past, []
+        for one in past:
+            known = self._steps.get(one.entity)
+            if one.step == seconds and (known is not None or len(self._steps) < MAX_ENGINES):
+                self._steps[one.entity] = joined(one, known, last - KEPT_SECONDS) if known is not None else one
+        self._due = deque(self._steps)
+
+    def _add(self, one: Steps, last: float) -> None:
+        known = self._steps.get(one.entity)
+        if known is not None:
+            self._steps[one.entity] = joined(known, one, last - KEPT_SECONDS)
+        elif len(self._steps) < MAX_ENGINES:
+            self._steps[one.entity] = one
+
+    def _fit(self, ask: Ask, at: float) -> None:
+        """Fit the next engine's curve."""
+        if not self._due:
+            return
+        entity = self._due.popleft()
+        steps = self._steps.get(entity)
+        if steps is None or at - steps.times[-1] > KEPT_SECONDS:
+            self._steps.pop(entity, None)
+            self._points.pop(entity, None)
+            return
+        told = objectives(ask, at).get(entity, {})
+        self._points[entity] = operating_point(steps, {k: v for k, v in told.items() if k in OBJECTIVES}, DRAWS)
+
+    def _gap(self, at: float) -> float:
+        """Seconds between rows; 0 where there are too few."""
+        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)]
+        frames = self._window.select(matchers, at - BINDING_SECONDS, at)
+        gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
+        return float(np.median(gaps)) if len(gaps) else 0.0
+
+    def _series(self, at: float) -> Iterator[tuple[Labels, float]]:
+        place = self._places(at)
+        for one in self._bindings:
+            for constraint, share in one.shares.items():
+                yield _named("kvitals_binding_share", place, one.entity, constraint=constraint), share
+        for entity, point in self._points.items():
+            if entity in place:
+                for name, more, value in _told(point):
+                    yield _named(name, place, entity, **more), value
+
+    def _places(self, at: float) -> dict[Labels, Labels]:
+        """The labels of each engine's target, as its other families have them."""
+        rows = self._window.newest([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], at - BINDING_SECONDS, at)
+        return {labels.keep(SCOPES["engine"]): labels.keep(_PLACE) for row in rows for labels in row.labels}
+
+
+def asking(source: SeriesSource) -> Ask:
+    """Questions that are answered from a source in memory or on disk."""
+
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        return evaluate_range(expr, source, start, end, step, limits=_LIMITS)
+
+    return ask
+
+
+def _named(name: str, place: Mapping[Labels, Labels], entity: Labels, **more: str) -> Labels:
+    return place.get(entity, entity).with_(**{METRIC_NAME: name, **more})
+
+
+def _told(point: OperatingPoint) -> Iterator[tuple[str, dict[str, str], float]]:
+    """What is known of an operating point, as families. What is not known has none."""
+    if point.knee is not None:
+        yield "kvitals_knee_concurrency", {}, point.knee.concurrency.value
+        yield "kvitals_knee_error_ratio", {}, point.knee.concurrency.error
+        if point.unit == "tokens":
+            yield "kvitals_knee_most_tokens_per_second", {}, point.knee.most
+    if point.headroom is not None:
+        yield "kvitals_knee_headroom_ratio", {}, point.headroom
+    for limit in point.limits:
+        slo = {"slo": limit.objective}
+        if limit.concurrency is not None:
+            yield "kvitals_c_max", slo, limit.concurrency.value
+        for name, value in (
+            ("kvitals_c_max_held", limit.holds_to),
+            ("kvitals_usable_rate_per_second", limit.requests),
+            ("kvitals_usable_tokens_per_second", limit.tokens),
+        ):
+            if value is not None:
+                yield name, slo, value
+    if point.littles_gap is not None:
+        yield "kvitals_littles_gap_ratio", {}, point.littles_gap
+    if point.burst is not None:
+        yield "kvitals_burst_ratio", {}, point.burst
