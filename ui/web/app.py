@@ -29,6 +29,7 @@ from ui.web.views import (
 
 STYLE = Path(__file__).with_name("style.css")
 ICON = Path(__file__).with_name("icon.svg")
+LOGO = Path(__file__).with_name("logo.svg")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ FIRST = "triage"
 def main() -> None:
     st.set_page_config(page_title="kvitals", page_icon=str(ICON), layout="wide")
     st.html(STYLE)
+    st.logo(str(LOGO), icon_image=str(ICON), size="large")
     try:
         settings = read()
     except SettingsError as error:

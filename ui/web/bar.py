@@ -17,16 +17,15 @@ PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last
 
 def side(settings: Settings) -> None:
     """Below the names of the pages: whose installation, and who looks."""
-    with st.sidebar, st.container(key="side"):
-        if who := access.viewer(settings):
-            st.caption(f"seen by {literal(who)}")
+    if who := access.viewer(settings):
+        st.sidebar.caption(f"seen by {literal(who)}")
 
 
 def top(title: str, place: str, look: Look | None, windowed: bool) -> bool:
     """Title, source and window, and how to share them; whether the page goes on asking."""
     live = _is_live(place)
     with st.container(key="bar", horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{title}**", width="stretch")
+        st.markdown(f"## {title}", width="stretch")
         st.markdown(f":material/cable: {inline_code(places.named(place))}", width="content")
         if windowed:
             _window(place, look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import altair as alt
@@ -14,14 +15,15 @@ LEFT = 58
 """Pixels left of the plot on every chart that has the common time axis."""
 
 PADDING = {"left": 2, "right": 10, "top": 4, "bottom": 2}
-LANE = 26
+LANE, AXIS, LEGEND, TITLE = 26, 36, 40, 22
+"""Heights: of a row, and of what stands around the plot, since a chart's height is that of all of it."""
 MAX_SHOWN = 8
 """Lines of one chart; more can not be told apart."""
 
-NAME = 34
+NAME, SHORT = 34, 14
 SECOND: Any = "utcyearmonthdatehoursminutesseconds"
-CHARACTERS = 110
-"""Of a lane's text that fit on the whole axis."""
+WORDS = "width * datum.room < 60 ? '' : truncate(datum.label, max(6, floor(width * datum.room / 6.6)))"
+"""As much of a label as there is room for on this screen."""
 
 # Readable with any colour vision, on white and on black; what they mean is written beside.
 COLORS = {
@@ -54,7 +56,7 @@ def values(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
 
 def milliseconds(t: float) -> float:
     """As Vega has times."""
-    return round(1000.0 * t)
+    return float(round(1000.0 * t))
 
 
 def named(labels: Mapping[str, str], common: Mapping[str, str] | None = None) -> str:
@@ -65,33 +67,41 @@ def named(labels: Mapping[str, str], common: Mapping[str, str] | None = None) ->
 
 
 def brief(text: str, most: int = NAME) -> str:
-    """The beginning of a long name; nothing where there is no room for one."""
+    """The beginning of a long name."""
     text = " ".join(text.split())
-    if most < 6:
-        return ""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Any:
     """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text."""
-    late = start + 0.55 * (end - start)
-    told = [
-        {
-            **row,
-            "start": milliseconds(max(row["start"], start)),
-            "end": milliseconds(min(row["end"], end)),
-            "late": row["start"] > late,
-            "words": brief(str(row["label"]), _room(row, rows, start, end)),
-        }
-        for row in rows
-    ]
+    told = []
+    for row in rows:
+        alone = not any(one["lane"] == row["lane"] and one is not row for one in rows)
+        late = alone and row["start"] > start + 0.55 * (end - start)
+        told.append(
+            {
+                **row,
+                "start": milliseconds(max(row["start"], start)),
+                "end": milliseconds(min(row["end"], end)),
+                "late": late,
+                "room": _room(row, rows, start, end, late),
+            }
+        )
     base = alt.Chart(values(told)).encode(
         y=alt.Y(
             "lane:N",
             sort=list(order),
             title=None,
             scale=alt.Scale(domain=list(order)),
-            axis=alt.Axis(minExtent=LEFT, maxExtent=LEFT, domain=False, ticks=False, labelLimit=LEFT, grid=True),
+            axis=alt.Axis(
+                minExtent=LEFT,
+                maxExtent=LEFT,
+                domain=False,
+                ticks=False,
+                labelLimit=LEFT,
+                grid=True,
+                labelOverlap=False,
+            ),
         )
     )
     x = alt.X("start:T", title=None, scale=_scale(start, end), axis=time_axis())
@@ -115,19 +125,21 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
     )
     text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}
     early_words = base.transform_filter("!datum.late").mark_text(align="left", dx=7, **text).encode(x=x, text="words:N")
-    late_words = base.transform_filter("datum.late").mark_text(align="right", dx=-7, **text).encode(x=x, text="words:N")
+    late_words = (
+        worded.transform_filter("datum.late").mark_text(align="right", dx=-7, **text).encode(x=x, text="words:N")
+    )
     return alt.layer(bars, points, early_words, late_words).properties(
-        height=LANE * max(1, len(order)), padding=PADDING
+        height=LANE * max(1, len(order)) + AXIS, padding=PADDING
     )
 
 
-def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: float, end: float) -> int:
-    """Characters that fit beside a bar's beginning before the next one of its lane begins."""
+def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: float, end: float, late: bool) -> float:
+    """The share of the axis that a bar's words may take: to the next bar of its lane, or to the edge."""
     begun = max(row["start"], start)
+    if late:
+        return float((begun - start) / (end - start))
     later = [one["start"] for one in rows if one["lane"] == row["lane"] and one["start"] > begun]
-    alone = not any(one["lane"] == row["lane"] and one is not row for one in rows)
-    share = (min(later, default=end) - begun) / max(end - start, 1e-9)
-    return 60 if alone else int(min(60.0, CHARACTERS * share))
+    return float((min(later, default=end) - begun) / (end - start))
 
 
 def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height: int = 92) -> alt.Chart | None:
@@ -142,8 +154,11 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
     if not rows:
         return None
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
+    columns = 3 if max(len(name) for name in names) <= SHORT else 1
     chart: alt.Chart = (
-        alt.Chart(values(rows), height=height + (22 * len(names) if len(names) > 1 else 0), padding=PADDING)
+        alt.Chart(
+            values(rows), height=height + (22 * -(-len(names) // columns) if len(names) > 1 else 0), padding=PADDING
+        )
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
         .encode(
             x=alt.X("time:T", title=None, scale=_scale(start, end), axis=time_axis()),
@@ -161,18 +176,18 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
         )
     )
     if len(names) > 1:
-        legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", labelLimit=260, columns=1, offset=4)
+        legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", labelLimit=260, columns=columns, offset=4)
         chart = chart.encode(
             color=alt.Color("line:N", sort=names, legend=legend), strokeDash=alt.StrokeDash("line:N", sort=names)
         )
     return chart
 
 
-def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: str, *, height: int = 44) -> Any:
+def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: str, *, height: int = 30) -> Any:
     """Parts of a whole, side by side: rows with `part` and `amount`, in order."""
     told = [{**row, "at": i} for i, row in enumerate(rows)]
     return (
-        alt.Chart(values(told), height=height, padding=PADDING)
+        alt.Chart(values(told), height=height + AXIS + LEGEND, padding=PADDING)
         .mark_bar(height=24)
         .encode(
             x=alt.X("amount:Q", title=None, stack="zero", axis=value_axis(unit, [{"value": 1e6}])),
@@ -187,6 +202,11 @@ def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: s
     )
 
 
+def names(limit: int) -> alt.Axis:
+    """An axis of names, all of which are shown."""
+    return alt.Axis(labelLimit=limit, domain=False, ticks=False, labelOverlap=False)
+
+
 def _shared(found: Sequence[Line]) -> dict[str, str]:
     """Labels that all lines have alike."""
     if not found:
@@ -196,4 +216,19 @@ def _shared(found: Sequence[Line]) -> dict[str, str]:
 
 
 def _scale(start: float, end: float) -> alt.Scale:
-    return alt.Scale(type="utc", domain=[milliseconds(start), milliseconds(end)], clamp=True)
+    return alt.Scale(type="utc", domain=[_date(start), _date(end)])
+
+
+def _date(t: float) -> alt.DateTime:
+    """A moment as a domain has it; a number there would be taken for a year."""
+    at = datetime.fromtimestamp(t, UTC)
+    return alt.DateTime(
+        year=at.year,
+        month=at.month,
+        date=at.day,
+        hours=at.hour,
+        minutes=at.minute,
+        seconds=at.second,
+        milliseconds=at.microsecond // 1000,
+        utc=True,
+    )

@@ -28,5 +28,5 @@ def show(
 ) -> None:
     """Rows of text and numbers. Text is drawn as it is: nothing in it can act."""
     data: Any = list(rows)
-    height = min(HEAD + ROW * max(1, len(rows)), most)
+    height: Any = "content" if HEAD + ROW * len(rows) <= most else most
     st.dataframe(data, hide_index=True, width="stretch", height=height, key=key, column_config=dict(columns or {}))

@@ -39,6 +39,18 @@ def inline_code(text: str) -> str:
     return f"{fence} {text} {fence}" if fence != "`" else f"`{text}`"
 
 
+def prose(text: str) -> str:
+    """A paragraph in which `this` is code, and nothing else means anything."""
+    parts = re.split(r"`([^`\n]+)`", text)
+    return "".join(inline_code(part) if i % 2 else _spaced(part) for i, part in enumerate(parts))
+
+
+def _spaced(part: str) -> str:
+    """Literal text that keeps the spaces beside it."""
+    before, after = part[:1].isspace(), part[-1:].isspace()
+    return f"{' ' if before else ''}{literal(part)}{' ' if after and part.strip() else ''}"
+
+
 def moment(t: float, zone: tzinfo | None = None, *, date: bool = True) -> str:
     """A time in UTC, and in the reader's zone where that differs."""
     utc = datetime.fromtimestamp(t, UTC)

@@ -119,7 +119,7 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
 
 
 def _drawn(rows: list[dict[str, Any]], marks: list[dict[str, Any]]) -> Any:
-    x = alt.X("blocks:Q", title="blocks", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format="~s", tickCount=6))
+    x = alt.X("blocks:Q", title="blocks", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format=",", tickCount=6))
     y = alt.Y("rate:Q", title=None, scale=alt.Scale(domainMin=0), axis=value_axis("ratio", [{"value": 1}]))
     tips = [alt.Tooltip("blocks:Q", format=","), alt.Tooltip("rate:Q", title="found", format=".1%")]
     line = alt.Chart(graphs.values(rows)).mark_line(point=True, strokeWidth=2).encode(x=x, y=y, tooltip=tips)
@@ -136,7 +136,7 @@ def _drawn(rows: list[dict[str, Any]], marks: list[dict[str, Any]]) -> Any:
             color=alt.value("#888888"),
         )
     )
-    return alt.layer(line, rule).properties(height=210, padding=graphs.PADDING)
+    return alt.layer(line, rule).properties(height=230, padding=graphs.PADDING)
 
 
 def _node(known: Blocks, block_tokens: int) -> None:

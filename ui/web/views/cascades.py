@@ -14,6 +14,9 @@ from ui.web.views.blocks import no_blocks
 from ui.web.wording import count, inline_code, literal, moment, span
 
 MAX_SHOWN = 12
+WORD = 10
+"""Characters of a sentence that are the word which it begins with."""
+
 _STATES = {
     "open": ":material/error: goes on",
     "cut": ":material/content_cut: cut off: the cache was emptied or nothing was heard",
@@ -73,8 +76,7 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
         st.altair_chart(drawn, width="stretch", key=f"stages-{one['id']}")
         with st.container(gap="xsmall"):
             for sentence in sentences(one, names):
-                word, _, text = sentence.partition(" ")
-                st.markdown(f"**{literal(word)}** {literal(text.strip())}")
+                st.markdown(f"**{literal(sentence[:WORD].strip())}** {literal(sentence[WORD:])}")
         _parties(one, names)
 
 
@@ -82,7 +84,7 @@ def _rows(one: Mapping[str, Any], end: float) -> tuple[list[dict[str, Any]], lis
     reached = {stage["stage"]: stage for stage in one["stages"]}
     rows, order = [], []
     for number, (name, what) in STAGE_WORDS.items():
-        lane = f"{number} {name}"
+        lane = name
         order.append(lane)
         if (stage := reached.get(number)) is None:
             continue

@@ -55,7 +55,7 @@ def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[
     alarmed = [one for one in engines if any(f.severity == "page" for f in worst.get(one.get("engine", ""), ()))]
     first, second, third = st.columns(3)
     first.metric("engines", len(engines))
-    second.metric("with a page", len(alarmed))
+    second.metric("where someone should be paged", len(alarmed))
     third.metric("with any finding", sum(1 for one in engines if worst.get(one.get("engine", ""))))
 
 
@@ -94,7 +94,7 @@ def _table(
     formats = {"ratio": "percent", "seconds": "%.3f s"}
     config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
     config["engine"] = st.column_config.TextColumn(pinned=True)
-    config["what"] = st.column_config.TextColumn(width="large")
+    config["what"] = st.column_config.TextColumn(width="medium")
     tables.show(rows, "engines", config, most=460)
     if len(engines) > TOP:
         st.caption(f"the {TOP} with the worst findings of {len(engines):,}")
@@ -149,11 +149,13 @@ def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
     middle = ordered[len(ordered) // 2][1]
     base = alt.Chart(graphs.values(rows))
     bars = base.mark_bar(height=14).encode(
-        y=alt.Y("engine:N", sort=None, title=None, axis=alt.Axis(labelLimit=200, domain=False, ticks=False)),
+        y=alt.Y("engine:N", sort=None, title=None, axis=graphs.names(200)),
         x=alt.X("value:Q", title=None, axis=value_axis(unit, rows)),
         tooltip=["engine:N", alt.Tooltip("value:Q", format=".4~g")],
     )
     rule = alt.Chart(graphs.values([{"value": middle}])).mark_rule(strokeDash=[4, 4], strokeWidth=2, color="#888888")
-    chart = alt.layer(bars, rule.encode(x="value:Q")).properties(height=24 * len(rows) + 24, padding=graphs.PADDING)
+    chart = alt.layer(bars, rule.encode(x="value:Q")).properties(
+        height=24 * len(rows) + graphs.AXIS, padding=graphs.PADDING
+    )
     st.altair_chart(chart, width="stretch", key="outlier-bars")
     st.caption(f"the largest {count(len(rows), 'value')} of {len(ordered):,}; dashed: the middle one of all")

@@ -44,8 +44,18 @@ def show(place: str, look: Look | None) -> None:
     st.markdown(f"### {count(len(requests), 'request')}: what the time went into")
     st.altair_chart(_waterfalls([told.record for told in requests]), width="stretch", key="waterfalls")
     st.caption("Phases one after another, as each was told by whoever saw it; gray is not accounted for.")
-    for told in requests:
-        _request(told, opened=bool(name))
+    _one(requests)
+
+
+def _one(requests: list[Told]) -> None:
+    """One of them in full, by its number in the chart."""
+    chosen = st.selectbox(
+        "One of them in full",
+        range(len(requests)),
+        format_func=lambda i: f"{i + 1}. {requests[i].record.id}, {seconds(requests[i].record.e2e)}",
+        key="one-request",
+    )
+    _request(requests[chosen])
 
 
 def _none(name: str, look: Look | None, elsewhere: bool) -> None:
@@ -108,11 +118,11 @@ def _who(report: TailReport, found: Found) -> list[str]:
 def _excess(rows: list[dict[str, Any]]) -> alt.Chart:
     told = [{**row, "name": IN_WORDS.get(row["part"], row["part"])} for row in rows]
     chart: alt.Chart = (
-        alt.Chart(graphs.values(told), height=26 * len(told) + 24, padding=graphs.PADDING)
+        alt.Chart(graphs.values(told), height=26 * len(told) + graphs.AXIS + graphs.TITLE, padding=graphs.PADDING)
         .mark_bar(height=16)
         .encode(
             x=alt.X("share:Q", title="share of what they took longer", axis=value_axis("ratio", [{"value": 1}])),
-            y=alt.Y("name:N", sort="-x", title=None, axis=alt.Axis(labelLimit=160, domain=False, ticks=False)),
+            y=alt.Y("name:N", sort="-x", title=None, axis=graphs.names(160)),
             color=alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=list(graphs.PHASES), range=list(graphs.PHASES.values())),
@@ -130,6 +140,7 @@ def _excess(rows: list[dict[str, Any]]) -> alt.Chart:
 
 def _waterfalls(records: list[RequestRecord]) -> alt.Chart:
     """A bar a request, its phases from left to right."""
+    height = 24 * len(records) + graphs.AXIS + graphs.TITLE + graphs.LEGEND
     rows, order = [], []
     for number, record in enumerate(records, 1):
         lane = f"{number}. {graphs.brief(record.id, 18)}"
@@ -141,12 +152,16 @@ def _waterfalls(records: list[RequestRecord]) -> alt.Chart:
                          "words": seconds(phase.seconds), "source": phase.source, "why": phase.why})  # fmt: skip
             at += length
     chart: alt.Chart = (
-        alt.Chart(graphs.values(rows), height=24 * len(order) + 30, padding=graphs.PADDING)
+        alt.Chart(
+            graphs.values(rows),
+            height=height,
+            padding=graphs.PADDING,
+        )
         .mark_bar(height=15)
         .encode(
             x=alt.X("start:Q", title="seconds", axis=value_axis("seconds", [{"value": row["end"]} for row in rows])),
             x2="end:Q",
-            y=alt.Y("lane:N", sort=order, title=None, axis=alt.Axis(labelLimit=150, domain=False, ticks=False)),
+            y=alt.Y("lane:N", sort=order, title=None, axis=graphs.names(150)),
             color=alt.Color(
                 "phase:N",
                 scale=alt.Scale(domain=list(graphs.PHASES), range=list(graphs.PHASES.values())),
@@ -163,11 +178,12 @@ def _waterfalls(records: list[RequestRecord]) -> alt.Chart:
     return chart
 
 
-def _request(told: Told, *, opened: bool) -> None:
+def _request(told: Told) -> None:
     record = told.record
     first = f", first token {seconds(record.ttft)}" if record.ttft is not None else ""
-    label = f"{inline_code(graphs.brief(record.id, 40))} {record.outcome}, {seconds(record.e2e)}{first}"
-    with st.expander(label, expanded=opened, key=f"request-{record.id}-{record.start:.3f}"):
+    label = f"{inline_code(record.id)} {record.outcome}, {seconds(record.e2e)}{first}"
+    with st.container(border=True, key="request"):
+        st.markdown(label)
         who = told.tenant_name or record.tenant or "unknown"
         engines = ", ".join(f"{role} {engine}" for role, engine in sorted(record.engines.items())) or "unknown"
         st.caption(literal(f"{moment(record.start, state.zone())} · trace {record.trace or 'unknown'}"))

@@ -14,7 +14,7 @@ from series.promql import PromQLError, expand
 from ui.web import data, graphs, places, tables
 from ui.web.failure import UnansweredError
 from ui.web.sources.base import MAX_STEPS, Line, Look
-from ui.web.wording import count, inline_code, literal
+from ui.web.wording import count, inline_code, literal, prose
 
 MAX_PARAMS = 20
 _SECTIONS = (
@@ -110,12 +110,12 @@ def _page(rule: Rule, known: Knowledge) -> None:
     for title, name in _SECTIONS:
         st.markdown(f"### {title}")
         for paragraph in str(getattr(rule.page, name)).strip().split("\n\n"):
-            st.markdown(literal(paragraph))
+            st.markdown(prose(paragraph))
     if rule.levers:
         st.markdown("### Levers, in order")
         for use in rule.levers:
             lever = known.levers[use.lever]
-            st.markdown(f"- **{literal(lever.title)}**: {literal(lever.does)}")
+            st.markdown(f"- **{literal(lever.title)}**: {prose(lever.does)}")
     if rule.explains:
         st.markdown(f"**Explains** {', '.join(inline_code(code) for code in rule.explains)}")
     if rule.page.references:

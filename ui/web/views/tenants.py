@@ -154,9 +154,7 @@ def _reached(rows: list[dict[str, Any]]) -> None:
     st.markdown("### Found, and could be found")
     order = [row["tenant"] for row in rows[:DRAWN]]
     base = alt.Chart(graphs.values(told)).encode(
-        y=alt.Y(
-            "tenant:N", sort=order, title=None, axis=alt.Axis(labelLimit=130, domain=False, ticks=False, grid=True)
-        ),
+        y=alt.Y("tenant:N", sort=order, title=None, axis=graphs.names(130)),
         x=alt.X("share:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=value_axis("ratio", [{"value": 1}])),
     )
     line = base.mark_line(strokeWidth=3, color="#9a9a9a").encode(detail="tenant:N")
@@ -169,12 +167,10 @@ def _reached(rows: list[dict[str, Any]]) -> None:
         shape=alt.Shape("what:N", scale=alt.Scale(domain=["found", "could find"], range=["circle", "diamond"])),
         tooltip=["tenant:N", "what:N", alt.Tooltip("share:Q", format=".1%")],
     )
-    drawn = alt.layer(line, dots).properties(height=30 * len(order) + 10, padding=graphs.PADDING)
+    drawn = alt.layer(line, dots).properties(
+        height=30 * len(order) + graphs.AXIS + graphs.LEGEND, padding=graphs.PADDING
+    )
     st.altair_chart(drawn, width="stretch", key="reached")
-
-
-def _names() -> alt.Axis:
-    return alt.Axis(labelLimit=130, domain=False, ticks=False, grid=True)
 
 
 def _blame(known: Blocks) -> None:
@@ -196,19 +192,24 @@ def _blame(known: Blocks) -> None:
         for b in columns
         if (a, b) in cells
     ]
-    most = max(row["tokens"] for row in drawn)
+    above = alt.Axis(orient="top", labelAngle=0, labelLimit=110, labelOverlap=False, labelAlign="center")
     base = alt.Chart(graphs.values(drawn)).encode(
-        x=alt.X("to:N", sort=columns, title="to blocks of", axis=alt.Axis(orient="top", labelAngle=0, labelLimit=110)),
-        y=alt.Y("lost by:N", sort=rows, title="lost by", axis=alt.Axis(labelLimit=130)),
+        x=alt.X(
+            "to:N",
+            sort=columns,
+            title="to blocks of",
+            axis=above,
+        ),
+        y=alt.Y("lost by:N", sort=rows, title="lost by", axis=graphs.names(130)),
     )
-    boxes = base.mark_rect(cornerRadius=2).encode(
-        color=alt.Color("tokens:Q", scale=alt.Scale(scheme="cividis", reverse=True), legend=None),
+    boxes = base.mark_rect(cornerRadius=2, color=graphs.COLORS["page"]).encode(
+        opacity=alt.Opacity("tokens:Q", scale=alt.Scale(type="sqrt", range=[0.08, 0.75]), legend=None),
         tooltip=["lost by:N", "to:N", alt.Tooltip("tokens:Q", format=",.0f")],
     )
-    words = base.mark_text(fontSize=12).encode(
-        text="words:N", color=alt.condition(f"datum.tokens > {most / 2}", alt.value("#ffffff"), alt.value("#000000"))
+    words = base.mark_text(fontSize=12).encode(text="words:N")
+    chart = alt.layer(boxes, words).properties(
+        height=34 * len(rows) + graphs.AXIS + graphs.TITLE, padding=graphs.PADDING
     )
-    chart = alt.layer(boxes, words).properties(height=34 * len(rows) + 40, padding=graphs.PADDING)
     st.altair_chart(chart, width="stretch", key="blame")
     known_share = f"; both known for {min(told):.0%}" if told else ""
     st.caption(f"tokens that a row lost because blocks of a column were stored{known_share}")

@@ -42,8 +42,7 @@ def show(place: str, look: Look | None) -> None:
         if rows:
             st.altair_chart(graphs.lanes(rows, lanes, window.start, window.end), width="stretch", key="lanes")
             st.caption(
-                ":material/square: "
-                + "verdict, findings by severity, stages of a cascade · :material/diamond: moments, in UTC"
+                "bars: the verdict, findings coloured by severity, stages of a cascade; diamonds: moments; times in UTC"
                 + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
             )
         else:

@@ -165,11 +165,16 @@ def _drawn(rows: list[Row], base: Row) -> Any:
         {"name": f"{i}. {_name(row)}", "found": row.token_hit_rate, "what": "base" if row is base else "tried"}
         for i, row in enumerate(rows, 1)
     ]
+    height = 26 * len(told) + graphs.AXIS + graphs.TITLE + graphs.LEGEND
     return (
-        alt.Chart(graphs.values(told), height=26 * len(told) + 24, padding=graphs.PADDING)
+        alt.Chart(
+            graphs.values(told),
+            height=height,
+            padding=graphs.PADDING,
+        )
         .mark_bar(height=16)
         .encode(
-            y=alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, domain=False, ticks=False)),
+            y=alt.Y("name:N", sort=None, title=None, axis=graphs.names(240)),
             x=alt.X("found:Q", title="prompt tokens found", axis=value_axis("ratio", [{"value": 1}])),
             color=alt.Color(
                 "what:N",
