@@ -125,6 +125,6 @@ def _expression(objective: Objective, burn: Burn) -> str:
 def _description(rule: Rule, objective: Objective, burn: Burn, knowledge: Knowledge) -> str:
     slo = signal_value(objective.signal, rule.scope, knowledge)
     return (
-        f"More than {burn.factor * BUDGET:.3g} of the {objective.of} of the last {burn.long}, and of the last"
-        f" {burn.short}, came later than the objective of {slo}; the objective allows {BUDGET:g}."
+        f"More than {100 * burn.factor * BUDGET:.3g} % of the {objective.of} of the last {burn.long}, and of the last"
+        f" {burn.short}, came later than the objective of {slo}; it allows {100 * BUDGET:g} %."
     )

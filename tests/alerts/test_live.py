@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dashboards.alertmanager import configuration
 from dashboards.alerts_burn import RATES
@@ -117,12 +116,11 @@ def test_the_dead_target_is_told_of(seen: Seen) -> None:
 
 
 def test_the_cascade_is_told_of_before_first_tokens_are_late(seen: Seen) -> None:
-    told = seen.told("cascade")
-    print(f"\ncascade: {told}", {k[1:]: round(v - seen.began) for k, v in seen.states.items() if k[0] == "cascade"})
-    late = seen.since("cascade", "LAT01-ttft-slo-breach", "pending")
-    warned = seen.since("cascade", "KVC05-eviction-cascade", "firing")
-    assert warned < late
-    assert told["KVC05"] < late + 30.0  # LAT01 counts after 30 s
+    """The message about the cascade is there before the objective is missed, and long before that counts."""
+    told = seen.told("cascade")["KVC05"]
+    missed, counted = (seen.since("cascade", "LAT01-ttft-slo-breach", state) for state in ("pending", "firing"))
+    print(f"\ncascade told at {told} s; objective missed at {missed} s; TTFT alert at {counted} s")
+    assert told < missed < counted
 
 
 def test_health_is_silent(seen: Seen) -> None:
@@ -133,7 +131,6 @@ def test_messages_say_what_with_numbers(seen: Seen) -> None:
     for one in seen.receiver.told:
         said: dict[str, Any] = dict(one.annotations)
         assert {"summary", "description", "runbook_url", "dashboard_url"} <= said.keys()
-        assert "error" not in said["description"], said
+        assert "<error" not in said["description"], said
         assert "%!" not in said["description"]
         assert "{{" not in "".join(said.values())
-    print(yaml.safe_dump([dict(o.labels) | dict(o.annotations) for o in seen.receiver.told], width=200))
