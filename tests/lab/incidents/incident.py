@@ -66,6 +66,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adapters: int = 0
     tap: bool = False
     sticky: bool = False
+    baseline_s: float = BASELINE_S
 
 
 class Incident(msgspec.Struct, frozen=True):
@@ -86,6 +87,8 @@ class Incident(msgspec.Struct, frozen=True):
     adapters: int = 0
     tap: bool = False
     sticky: bool = False
+    baseline_s: float = BASELINE_S
+    """Where the cause is known by what was usual before, there has to be some of it."""
 
     @property
     def run(self) -> str:
@@ -149,6 +152,7 @@ def _incident(file: _File, name: str, seed: int, drawn: dict[str, Any]) -> Incid
         adapters=file.adapters,
         tap=file.tap,
         sticky=file.sticky,
+        baseline_s=file.baseline_s,
     )
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.config import Config, Slo
+from agent.records import FactsRecord
+from agent.service import decode
 from rules.finding import Finding, Source, Triage
 from rules.loader import load as load_knowledge
 from series.capture import CaptureReader
@@ -131,10 +133,12 @@ def setup(incident: Incident) -> Setup:
 
 
 def beginning(capture: Path) -> float:
-    """When the incident had begun: its load is on, and what is done to an engine was done."""
+    """When the incident had begun: its load is on, and what is to stay dead is dead. A restart is a part of it."""
     said = truth(capture)
-    acts: list[list[Any]] = said["acts"]
-    return float(max([said["began"] + SETTLE_S, *(act[2] + 1.0 for act in acts)]))
+    done = [act[2] for act in said["acts"] if act[0] != "restart"]
+    if len(done) < len(said["acts"]):
+        return float(said["began"])
+    return float(max([said["began"], *done]) + SETTLE_S)
 
 
 def judge(capture: Path, *, whole: bool = True) -> Outcome:
@@ -163,11 +167,12 @@ def _windows(capture: Path, whole: bool) -> Sequence[float]:
 
 
 def _cold(capture: Path, one: Incident, start: float, at: float) -> Score:
-    """A live triage that began to look at `start`."""
+    """A live triage that began to look at `start`. What an engine says of its settings it is asked at once."""
     pipeline = Pipeline(setup(one), Source("capture", capture.name))
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
-        pipeline.feed(record for record in reader if start <= record.t <= at)
+        records = [record for record in reader if record.t <= at]
+        pipeline.feed(r for r in records if r.t >= start or isinstance(decode(r), FactsRecord))
     pipeline.observe(at, fast=at - start, cold=True)
     return score(pipeline.triage(), one.label)
 

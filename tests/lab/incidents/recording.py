@@ -69,7 +69,7 @@ async def _record(incident: Incident, lab: Engines | None, kvitals: Sequence[str
     capture = out / f"{incident.run}.kvcap"
     capture.unlink(missing_ok=True)
     async with stand(incident, lab, kvitals, capture) as it:
-        await it.play(end=it.end_recording)
+        await it.play(incident.baseline_s, end=it.end_recording)
         await it.settle()
         truth = it.truth()
     if capture.stat().st_size > MOST_BYTES:
