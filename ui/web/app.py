@@ -114,6 +114,8 @@ def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | 
         show(place, look)
     except UnansweredError as error:
         bar.failure(error.failure)
+    except Exception as error:  # one page's trouble with what a source told ends that page alone
+        bar.broken(error)
 
 
 main()

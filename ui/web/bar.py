@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
 import streamlit as st
@@ -46,6 +49,26 @@ def failure(told: Failure, *, key: str = "failure") -> None:
         st.markdown(literal(told.todo))
         for command in told.commands:
             st.code(command, language=None, wrap_lines=True)
+
+
+def broken(error: Exception) -> None:
+    """A page that failed; its cause is in the log, since its text may hold anything."""
+    sys.stderr.write("".join(traceback.format_exception(error, limit=-8)))
+    failure(
+        Failure(
+            "This page failed",
+            f"{type(error).__name__}: what the source told is not as this page expects it; its log says where.",
+            "The other pages go on. Use the same version of kvitals for the agent and for this page.",
+            ("kvitals version",),
+        )
+    )
+
+
+def figures(told: Sequence[tuple[str, str, str]], *, key: str) -> None:
+    """Numbers side by side: name, value, what it means."""
+    with st.container(horizontal=True, gap="large", key=key):
+        for name, value, meaning in told:
+            st.metric(name, value, help=meaning or None, width="content")
 
 
 def failure_text(title: str, text: str) -> None:

@@ -124,10 +124,9 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
         .encode(x=x, color=color, tooltip=tooltip)
     )
     text: dict[str, Any] = {"fontSize": 12, "baseline": "middle", "clip": True}
-    early_words = base.transform_filter("!datum.late").mark_text(align="left", dx=7, **text).encode(x=x, text="words:N")
-    late_words = (
-        worded.transform_filter("datum.late").mark_text(align="right", dx=-7, **text).encode(x=x, text="words:N")
-    )
+    worded = base.transform_calculate(words=WORDS).encode(x=x, text="words:N")
+    early_words = worded.transform_filter("!datum.late").mark_text(align="left", dx=7, **text)
+    late_words = worded.transform_filter("datum.late").mark_text(align="right", dx=-7, **text)
     return alt.layer(bars, points, early_words, late_words).properties(
         height=LANE * max(1, len(order)) + AXIS, padding=PADDING
     )
@@ -155,10 +154,9 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
         return None
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
     columns = 3 if max(len(name) for name in names) <= SHORT else 1
+    below = 22 * -(-len(names) // columns) if len(names) > 1 else 0
     chart: alt.Chart = (
-        alt.Chart(
-            values(rows), height=height + (22 * -(-len(names) // columns) if len(names) > 1 else 0), padding=PADDING
-        )
+        alt.Chart(values(rows), height=height + below, padding=PADDING)
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
         .encode(
             x=alt.X("time:T", title=None, scale=_scale(start, end), axis=time_axis()),

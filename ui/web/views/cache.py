@@ -10,7 +10,7 @@ import streamlit as st
 
 from ui.cache import Known as Blocks
 from ui.cli.whatif import short
-from ui.web import data, graphs
+from ui.web import bar, data, graphs
 from ui.web.charts import value_axis
 from ui.web.sources.base import Look
 from ui.web.views.blocks import no_blocks
@@ -46,16 +46,16 @@ def show(place: str, look: Look | None) -> None:
 def _figures(engine: Mapping[str, Any]) -> None:
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
-    with st.container(key="figures"):
-        columns = st.columns(4, gap="small")
-        columns[0].metric("found in the cache", _share(hit, looked), help="of the prompt tokens that were looked up")
-        columns[1].metric("lost and wanted again", f"{short(lost)} tokens", help="evicted, then computed once more")
-        columns[2].metric("of what was computed", _share(lost, missed), help="the share that was computed again")
-        columns[3].metric(
-            "held",
-            _share(engine["live_blocks"], engine["pool_blocks"]),
-            help=f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known",
-        )
+    size = f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known"
+    bar.figures(
+        [
+            ("found in the cache", _share(hit, looked), "of the prompt tokens that were looked up"),
+            ("lost and wanted again", f"{short(lost)} tokens", "evicted, then computed once more"),
+            ("of what was computed", _share(lost, missed), "the share that was computed again"),
+            ("held", _share(engine["live_blocks"], engine["pool_blocks"]), size),
+        ],
+        key="figures",
+    )
     observed = "an unknown share" if engine["observed"] is None else f"{engine['observed']:.0%}"
     untold = sum(engine["unobserved"].values())
     words = f"{observed} of look-ups observed · confidence {engine['confidence']:.0%} · " + (

@@ -53,10 +53,13 @@ def _by_engine(fired: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[Finding]]) -> None:
     alarmed = [one for one in engines if any(f.severity == "page" for f in worst.get(one.get("engine", ""), ()))]
-    first, second, third = st.columns(3)
-    first.metric("engines", len(engines))
-    second.metric("where someone should be paged", len(alarmed))
-    third.metric("with any finding", sum(1 for one in engines if worst.get(one.get("engine", ""))))
+    troubled = sum(1 for one in engines if worst.get(one.get("engine", "")))
+    figures = [
+        ("engines", f"{len(engines):,}", ""),
+        ("to be paged for", f"{len(alarmed):,}", "with a finding of severity page"),
+        ("with any finding", f"{troubled:,}", ""),
+    ]
+    bar.figures(figures, key="fleet-figures")
 
 
 def _values(place: str, look: Look | None, triage: Triage) -> dict[str, dict[str, float]]:

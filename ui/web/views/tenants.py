@@ -117,10 +117,8 @@ def _fairness(place: str, window: Look) -> None:
         return
     if not found:
         return
-    with st.container(key="fairness"):
-        for column, (index, (name, meaning)) in zip(st.columns(len(INDICES)), INDICES.items(), strict=True):
-            value = f"{found[index]:.2f}" if index in found else "unknown"
-            column.metric(name, value, help=meaning)
+    figures = [(name, f"{found[i]:.2f}" if i in found else "unknown", what) for i, (name, what) in INDICES.items()]
+    bar.figures(figures, key="fairness")
     st.caption("How even tenants fare: what each found over what it could have found, in the last quarter of an hour.")
 
 
@@ -192,7 +190,8 @@ def _blame(known: Blocks) -> None:
         for b in columns
         if (a, b) in cells
     ]
-    above = alt.Axis(orient="top", labelAngle=0, labelLimit=110, labelOverlap=False, labelAlign="center")
+    room = f"truncate(datum.value, max(4, floor(width / {len(columns)} / 6.5)))"
+    above = alt.Axis(orient="top", labelAngle=0, labelLimit=110, labelOverlap=False, labelExpr=room)
     base = alt.Chart(graphs.values(drawn)).encode(
         x=alt.X(
             "to:N",

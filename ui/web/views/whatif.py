@@ -119,11 +119,13 @@ def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), plan.prefill_rate) for row in rows]
     best = max(rows, key=lambda row: row.token_hit_rate)
-    first, second, third = st.columns(3)
-    first.metric("base", f"{base.token_hit_rate:.1%}", help=_name(base))
-    second.metric("best of these", f"{best.token_hit_rate:.1%}", help=_name(best))
     saved = worths[rows.index(best)].prefill_saved
-    third.metric("of the prefill work", f"{-saved:+.1%}" if saved is not None else "unknown", help="best against base")
+    figures = [
+        ("base", f"{base.token_hit_rate:.1%}", _name(base)),
+        ("best of these", f"{best.token_hit_rate:.1%}", _name(best)),
+        ("prefill work", f"{-saved:+.1%}" if saved is not None else "unknown", "best against base"),
+    ]
+    bar.figures(figures, key="what-if-figures")
     st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
     tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
     hit = _recorded(of)
