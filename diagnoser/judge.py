@@ -17,7 +17,7 @@ from rules.condition import Comparison, Condition, comparisons, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from rules.model import SCOPES, Rule, Scope
+from rules.model import SCOPES, Applies, Rule, Scope
 from series.promql import Batch, Expr, Number, Selector, evaluate, expand
 from series.types import Labels
 
@@ -308,14 +308,9 @@ class Judge:
 
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
-        applies, info = rule.applies, self.info(entity, span.at) if rule.scope == "engine" else Labels()
-        system, kind, role = (info.get(name, "") for name in ("system", "kind", "role"))
-        if system and applies.systems and system not in applies.systems:
-            return f"only for {', '.join(applies.systems)}, this is {system}"
-        if kind and applies.kinds and kind not in applies.kinds:
-            return f"not for a {kind}"
-        if role in applies.not_roles:
-            return f"not for the {role} side"
+        applies, info = rule.applies, self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
+        if other := _not_for(applies, info):
+            return other
         if applies.having and not self.signals.exists(applies.having, entity, span):
             return f"the engine has no {applies.having}"
         if applies.traffic and not idle and self.signals.known[TRAFFIC].values.get(entity) == 0:
@@ -390,6 +385,16 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signal_names(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
+
+
+def _not_for(applies: Applies, info: Labels) -> str:
+    """Why a rule is not for an engine of which so much is known; empty where it is."""
+    system, kind, role = info.get("system", ""), info.get("kind", ""), info.get("role", "")
+    if system and applies.systems and system not in applies.systems:
+        return f"only for {', '.join(applies.systems)}, this is {system}"
+    if kind and applies.kinds and kind not in applies.kinds:
+        return f"not for a {kind}"
+    return f"not for the {role} side" if role in applies.not_roles else ""
 
 
 _named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are asked about for every entity

@@ -115,9 +115,8 @@ class Signals:
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
-        self._identities: dict[
-            tuple[str, ...], dict[Labels, Labels]
-        ] = {}  # scope -> labels -> the entity that they are of
+        self._series: dict[str, dict[Labels, Labels]] = {}  # signal -> entity -> its series
+        self._identities: dict[tuple[str, ...], dict[Labels, Labels]] = {}  # scope -> labels -> whose they are
         self._asked: Span | None = None  # the moment of `_seen`
         self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
@@ -206,12 +205,22 @@ class Signals:
         row: dict[int, float] = {}
         for name in names:
             for entity, value in self.known[name].values.items():
-                column = group.column(entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name}))
+                column = group.column(self._series_of(name, entity))
                 if column is not None:
                     row[column] = value
         group.end(list(self._columns.get(group, set()) - row.keys()))  # it begins again with its next value
         self._columns[group] = set(row)
         group.append(at, list(row), list(row.values()))
+
+    def _series_of(self, name: str, entity: Labels) -> Labels:
+        """The labels of the series of a signal of an entity."""
+        known = self._series.setdefault(name, {})
+        found = known.get(entity)
+        if found is None:
+            if len(known) > MAX_ENTITIES:
+                known.clear()
+            found = known[entity] = entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name})
+        return found
 
     def _families(self, name: str, span: Span) -> list[str]:
         if name not in self._reads:

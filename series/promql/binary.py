@@ -95,6 +95,8 @@ class _Match:
 
 def vectors(node: Binary, left: Grid, right: Grid, budget: Budget) -> Grid:
     """Two vectors. Raises PromQLError where a series has several partners and may have only one."""
+    if node.op in SET_OPERATORS and not (left.labels and right.labels):
+        return _with_nothing(node.op, left, right)
     kind = (node.matching.on, node.matching.labels)
     match = layout2(kind, left.labels, right.labels, lambda: _match(left.labels, right.labels, node.matching))
     if node.op in SET_OPERATORS:
@@ -111,6 +113,13 @@ def vectors(node: Binary, left: Grid, right: Grid, budget: Budget) -> Grid:
     )
     budget.take(len(pairs.many) * len(many.values))
     return _joined(node, many, one, pairs, swapped=swapped)
+
+
+def _with_nothing(op: str, left: Grid, right: Grid) -> Grid:
+    """A set operation of two vectors of which one has no series."""
+    if not left.labels:
+        return right if op == "or" else left
+    return right if op == "and" else left
 
 
 def _match(left: LabelSets, right: LabelSets, matching: Matching) -> _Match:

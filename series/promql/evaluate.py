@@ -56,6 +56,10 @@ class Limits:
     series: int = 50_000
     seconds: float = 10.0
 
+    def grant(self, budget: Budget) -> None:
+        """Let a query that begins now use as much."""
+        budget.samples, budget.series, budget.deadline = self.samples, self.series, time.monotonic() + self.seconds
+
 
 DEFAULT_LIMITS = Limits()
 
@@ -116,24 +120,24 @@ class Moment:
         limits: Limits = DEFAULT_LIMITS,
         subquery_step: float = 60.0,
     ) -> None:
-        self._source = source
-        self._steps = np.array([round(at * 1000)], dtype=np.int64)
-        self._lookback = lookback
+        steps, budget = np.array([round(at * 1000)], dtype=np.int64), Budget(0, 0, 0.0)
+        times = (round(lookback * 1000), round(subquery_step * 1000))
         self._limits = limits
-        self._subquery_step = subquery_step
-        self._shared: Shared = {}
+        self._evaluation = Evaluation(source, steps, int(steps[0]), *times, budget, {})
 
     def prepare(self, batch: Batch) -> None:
         """Read at once what some expressions read, before they are evaluated. It changes no value."""
-        limits = self._limits
-        budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
+        found = self._evaluation
+        self._limits.grant(found.budget)
         with np.errstate(all="ignore"), suppress(PromQLError):  # what could not be read at once is read by itself
-            batch.fill(self._shared, int(self._steps[0]), round(self._lookback * 1000), budget)
+            batch.fill(found.shared, found.end, found.lookback, found.budget)
 
     def evaluate(self, expr: Expr | str) -> Vector | float:
         """The value of `expr`. Raises PromQLError as `evaluate` does; the limits are those of each expression."""
-        steps, end = self._steps, int(self._steps[0])
-        result = _run(expr, self._source, steps, end, self._lookback, self._limits, self._subquery_step, self._shared)
+        expr = _checked(expr)
+        self._limits.grant(self._evaluation.budget)
+        with np.errstate(all="ignore"):
+            result = self._evaluation.of(expr)
         if isinstance(result, Grid):
             here = result.present[0]
             labels = list(result.labels)
@@ -165,7 +169,11 @@ def evaluate_range(
     if (last - first) // width >= MAX_STEPS:
         raise PromQLError(f"the range query has more than {MAX_STEPS} steps: use a longer step")
     steps = np.arange(first, last + 1, width, dtype=np.int64)
-    result = _run(expr, source, steps, last, lookback, limits, subquery_step, {})
+    evaluation = Evaluation(source, steps, last, round(lookback * 1000), round(subquery_step * 1000), Budget(0, 0, 0.0))
+    expr = _checked(expr)
+    limits.grant(evaluation.budget)
+    with np.errstate(all="ignore"):
+        result = evaluation.of(expr)
     times = steps / 1000.0
     if not isinstance(result, Grid):
         return [Series(Labels(), times, result)]
@@ -175,23 +183,6 @@ def evaluate_range(
         if here.any():
             found.append(Series(labels, times[here], result.values[here, column]))
     return sorted(found, key=lambda s: tuple(s.labels.items()))
-
-
-def _run(
-    expr: Expr | str,
-    source: SeriesSource,
-    steps: Ints,
-    end: int,
-    lookback: float,
-    limits: Limits,
-    subquery_step: float,
-    shared: Shared,
-) -> Grid | Floats:
-    expr = _checked(expr)
-    budget = Budget(limits.samples, limits.series, time.monotonic() + limits.seconds)
-    evaluation = Evaluation(source, steps, end, round(lookback * 1000), round(subquery_step * 1000), budget, shared)
-    with np.errstate(all="ignore"):
-        return evaluation.of(expr)
 
 
 def _checked(expr: Expr | str) -> Expr:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +23,7 @@ Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True, gc=False):
     """Instant vectors at N steps: S series, each with a value at some of the steps.
 
     labels: S label sets, all different but right after a selection or a relabelling.
