@@ -30,6 +30,8 @@ from agent.config.types import (
     Objective,
     Otlp,
     OtlpOutTable,
+    PrometheusTable,
+    Remote,
     RequestLog,
     Seconds,
     Slo,
@@ -54,8 +56,8 @@ FROM_ENVIRONMENT = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
-    "agent", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp", "otlp_out",
-    "kv_events", "history", "tap", "mute", "params",
+    "agent", "remote", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp",
+    "otlp_out", "kv_events", "history", "tap", "prometheus", "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -140,11 +142,13 @@ class _Reader:
         kubernetes = self._table("[kubernetes]", data["kubernetes"], Kubernetes) if "kubernetes" in data else None
         tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
         logs = self._request_logs(data.get("request_log", []))
+        remote = self._table("[remote]", data["remote"], Remote) if "remote" in data else None
         otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
         otlp_out = self._table("[otlp_out]", data["otlp_out"], OtlpOutTable) if "otlp_out" in data else None
         kv_events = self._table("[kv_events]", data.get("kv_events", {}), KvEventsTable)
         history = self._table("[history]", data.get("history", {}), HistoryTable)
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
+        prometheus = self._table("[prometheus]", data["prometheus"], PrometheusTable) if "prometheus" in data else None
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
         if (
@@ -167,11 +171,13 @@ class _Reader:
             kubernetes=kubernetes,
             tenants=tenants,
             request_logs=logs,
+            remote=remote,
             otlp=otlp,
             otlp_out=otlp_out,
             kv_events=kv_events,
             history=history,
             tap=tap,
+            prometheus=prometheus,
             mutes=mutes,
             params=params,
             file=self._file,

@@ -324,6 +324,26 @@ class Otlp(Struct, frozen=True, kw_only=True):
         return _address(self.http, "http") if self.http else None
 
 
+class Remote(Struct, frozen=True, kw_only=True):
+    """The API for other machines, over TLS. The table being there switches it on."""
+
+    listen: str
+    cert_file: Path  # of the server, with its chain
+    key_file: Path
+    client_ca_file: Path | None = None  # callers must show a certificate that it signed
+    token_file: Path | None = None  # callers must send it as a bearer token
+
+    def __post_init__(self) -> None:
+        _address(self.listen)
+        if self.client_ca_file is None and self.token_file is None:
+            raise ValueError("say who may call: name a token_file, a client_ca_file, or both")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to bind to; the empty host is all interfaces."""
+        return _address(self.listen)
+
+
 class KvEventsSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A publisher of KV events that is not found by itself, or is to be reached in another way. Of several with one
     target, the first is rank 0."""
@@ -378,6 +398,33 @@ class OtlpOutTable(Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "endpoint", url)
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample must be from 0 to 1, not {self.sample:g}")
+
+
+class PrometheusTable(Struct, frozen=True, kw_only=True):
+    """The server that holds a fleet's series, for `--prometheus` without a URL. Options come before it."""
+
+    url: str
+    bearer_file: Path | None = None  # a file with a token
+    basic_file: Path | None = None  # a file with user:password
+    headers_file: Path | None = None  # more headers, a line `Name: value` each
+    tenant: str = ""  # X-Scope-OrgID, of servers with tenants
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    timeout: Seconds = Seconds(30)  # for one question
+    step: Seconds | None = None  # between two samples; measured where it is not said
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "url", normal_url(self.url))
+        if self.bearer_file and self.basic_file:
+            raise ValueError("bearer_file or basic_file, not both: a server takes one of them")
+        if self.key_file and not self.cert_file:
+            raise ValueError("key_file is the key of a certificate: name cert_file as well")
+        if self.tenant and not _TEXT.fullmatch(self.tenant):
+            raise ValueError("tenant must be one line of at most 200 characters")
+        _between("timeout", self.timeout, 0.1, 600)
+        if self.step is not None:
+            _between("step", self.step, 1, 300)
 
 
 class TapTable(Struct, frozen=True, kw_only=True):
@@ -466,6 +513,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """A configuration as a whole."""
 
     agent: Agent = field(default_factory=Agent)
+    remote: Remote | None = None
     labels: NodeLabels = field(default_factory=NodeLabels)
     slo: Slo = field(default_factory=Slo)
     objectives: tuple[Objective, ...] = ()  # later ones come before earlier ones
@@ -478,6 +526,7 @@ class Config(Struct, frozen=True, kw_only=True):
     kv_events: KvEventsTable = field(default_factory=KvEventsTable)
     history: HistoryTable = field(default_factory=HistoryTable)
     tap: TapTable = field(default_factory=TapTable)
+    prometheus: PrometheusTable | None = None
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from

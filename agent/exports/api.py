@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -30,6 +31,7 @@ from aiohttp import web
 from agent.exports import metrics, wire
 from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.exports.requests import Requests, add_routes, exemplars
+from agent.inbound import has_token
 from rules.model import Family
 from series.history.joined import Joined, Past
 from series.history.schema import HistoryError
@@ -89,6 +91,7 @@ def build_app(
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
+    token_file: Path | None = None,
     limits: Limits = LIMITS,
     past: Past | None = None,
     whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
@@ -100,12 +103,12 @@ def build_app(
     Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. ledger: of
     engines' blocks. version: of kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
-    under which it is served; None is all (see
-    `allowed_hosts`). past: what there was before the time since which `source` is whole for some matchers, which
-    `whole_since` tells on the loop; it is read in the threads of the queries.
+    under which it is served; None is all (see `allowed_hosts`). token_file: what callers over TLS must send, where one
+    is named. past: what there was before the time since which `source` is whole for some matchers, which `whole_since`
+    tells on the loop; it is read in the threads of the queries.
     """
     api = _Api(source, families, clock, limits, requests, past, whole_since)
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts), _errors])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), _errors])
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
         ("query", api.query, True),
@@ -505,9 +508,16 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     return _json({"status": "error", "errorType": kind, "error": message}, _STATUS[kind])
 
 
-def _guard(hosts: Collection[str] | None) -> Any:
+def _guard(hosts: Collection[str] | None, token_file: Path | None) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.secure:  # the door for other machines, whose names are its certificate's
+            if token_file is not None and not has_token(request.headers.get("Authorization", ""), token_file):
+                raise web.HTTPUnauthorized(
+                    text="Send the token that [remote] token_file names: Authorization: Bearer ...\n",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            return await handler(request)
         host = request.headers.get("Host")  # only something that is no browser leaves it out
         if hosts is not None and host is not None and not _is_allowed(host, hosts):
             raise web.HTTPForbidden(

@@ -8,7 +8,6 @@ POST /api/v1/parts: a PartsRecord as msgpack, from this machine, or with the con
 from __future__ import annotations
 
 import asyncio
-import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from agent.exports import wire
+from agent.inbound import has_token
 from agent.requests.families import Exemplar
 from agent.requests.part import PartsRecord, is_bounded
 from agent.requests.record import RequestRecord
@@ -37,7 +37,6 @@ SCOPES = ("engine", "pool", "node")
 MAX_PARTS = 5000
 """In one message. A larger one is refused as too large."""
 
-MAX_TOKEN_BYTES = 4096
 BODY_SECONDS = 10.0
 RETRY_SECONDS = "5"
 
@@ -162,16 +161,7 @@ class _Taking:
         return web.Response(status=202)
 
     def _is_admitted(self, request: web.Request) -> bool:
-        """By the token, which is read each time, so that it may be replaced."""
-        if self._token_file is None:
-            return False
-        try:
-            with self._token_file.open("rb") as file:
-                token = file.read(MAX_TOKEN_BYTES).strip()
-        except OSError:
-            return False
-        sent = request.headers.get("Authorization", "").removeprefix("Bearer ").strip().encode()
-        return bool(token) and hmac.compare_digest(sent, token)
+        return self._token_file is not None and has_token(request.headers.get("Authorization", ""), self._token_file)
 
 
 def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailReport]:

@@ -12,6 +12,7 @@ from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from agent.config import Otlp
+from agent.inbound import server_tls
 from agent.senses import otlp_json, otlp_wire
 from agent.senses.otlp_intake import BusyError, Intake
 from agent.senses.otlp_wire import Group, MalformedError
@@ -194,11 +195,9 @@ class _Refusal(asyncio.Protocol):
 
 def tls(settings: Otlp) -> ssl.SSLContext | None:
     """The server's side of TLS, where it has a certificate. Raises OSError."""
-    if settings.cert_file is None:
+    if settings.cert_file is None or settings.key_file is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.cert_file, settings.key_file)
-    return context
+    return server_tls(settings.cert_file, settings.key_file)
 
 
 def _answer(kind: str, said: ExportTraceServiceResponse) -> web.Response:

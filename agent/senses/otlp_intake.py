@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -11,6 +10,7 @@ from itertools import islice
 import structlog
 
 from agent.config import Otlp
+from agent.inbound import has_token
 from agent.requests.part import PartsRecord, RequestPart
 from agent.requests.spans import SpanReader
 from agent.senses.otlp_wire import Group, MalformedError
@@ -29,7 +29,6 @@ MAX_SPANS = 20_000  # in one request
 RECORD_PARTS = 2000  # in one record
 CHUNK_SPANS = 128
 """Spans that are read at one go, about 2 ms: between them others have their turn."""
-MAX_TOKEN_BYTES = 4096
 
 REASONS = {
     "not_ours": "a span that is of no request to a model, or of a program that kvitals does not know",
@@ -89,17 +88,8 @@ class Intake:
         self._dropped[reason] = self._dropped.get(reason, 0) + count
 
     def admits(self, authorization: str) -> bool:
-        """Whether a client may send, by its Authorization header. The file is read each time, so it may be replaced."""
-        if self._token_file is None:
-            return True
-        try:
-            with self._token_file.open("rb") as file:
-                token = file.read(MAX_TOKEN_BYTES).strip()
-        except OSError as error:
-            log.warning("token of OTLP clients can not be read, so none is let in", error=str(error))
-            return False
-        sent = authorization.removeprefix("Bearer ").strip().encode()
-        return bool(token) and hmac.compare_digest(sent, token)
+        """Whether a client may send, by its Authorization header."""
+        return self._token_file is None or has_token(authorization, self._token_file)
 
     async def take(self, payload: bytes, decode: Callable[[bytes], list[Group]]) -> tuple[int, str]:
         """Read a request. Returns how many spans of it can not be used and why. Raises MalformedError, BusyError.

@@ -19,9 +19,12 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
+from agent.config import Remote
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
+from agent.hosts import is_loopback
+from agent.inbound import server_tls
 from agent.places import state_directory
 from rules.finding import Source, encode
 from series.promql import PromQLError
@@ -175,6 +178,7 @@ async def _served(
 ) -> AsyncIterator[None]:
     """The API, and the web page beside it as a process of its own; both end with this context."""
     host, port = _address(args, pipeline)
+    remote = pipeline.setup.config.remote
     app = build_app(
         pipeline,
         pipeline.setup.knowledge.families,
@@ -187,6 +191,7 @@ async def _served(
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
+        token_file=remote.token_file if remote is not None else None,
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
     )
@@ -197,6 +202,8 @@ async def _served(
     except OSError as error:
         await runner.cleanup()
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
+    if not args.demo and remote is not None:
+        await _open_door(runner, remote)
     page = None if args.no_web else await _start_page(args, f"http://{host}:{port}", pipeline, keeping)
     watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
@@ -209,6 +216,17 @@ async def _served(
             await page.wait()
         await runner.cleanup()
         console.print("stopped")
+
+
+async def _open_door(runner: web.AppRunner, remote: Remote) -> None:
+    """The same API for other machines, over TLS. Raises UsageError."""
+    host, port = remote.address
+    try:
+        tls = server_tls(remote.cert_file, remote.key_file, remote.client_ca_file)
+        await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise UsageError(f"[remote] can not listen on {remote.listen}: {error}") from error
 
 
 def _requests(args: argparse.Namespace, pipeline: Pipeline) -> Requests:
@@ -282,4 +300,10 @@ def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> No
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
     console.print(f"API       http://{host or '127.0.0.1'}:{port}  (Grafana data source; /metrics, /api/v1/findings)")
+    if not args.demo and pipeline.setup.config.remote is not None:
+        console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
+    elif not is_loopback(host):
+        console.print(
+            "          anybody who reaches this address can read it; [remote] asks for a token", style="yellow"
+        )
     console.print("Ctrl-C stops.", style="dim")

@@ -1,0 +1,36 @@
+"""Who may reach a server of ours from elsewhere: a bearer token in a file, TLS, certificates of clients."""
+
+from __future__ import annotations
+
+import hmac
+import ssl
+from pathlib import Path
+
+import structlog
+
+MAX_TOKEN_BYTES = 4096
+log = structlog.get_logger()
+
+
+def has_token(authorization: str, file: Path) -> bool:
+    """Whether an Authorization header carries the token in `file`. The file is read each time, so it may be replaced;
+    where it can not be read nobody is let in."""
+    try:
+        with file.open("rb") as opened:
+            token = opened.read(MAX_TOKEN_BYTES).strip()
+    except OSError as error:
+        log.warning("the token of clients can not be read, so none is let in", error=str(error))
+        return False
+    sent = authorization.removeprefix("Bearer ").strip().encode()
+    return bool(token) and hmac.compare_digest(sent, token)
+
+
+def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """The server's side of TLS: its certificate with the chain, and whose clients are let in, where that is named.
+    Raises OSError where a file can not be read or is none."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
