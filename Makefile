@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m dashboards.generate
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus chromium chromium-driver)
-	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/fleet tests/browser
+	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/fleet tests/browser
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
@@ -48,6 +48,9 @@ live-requests: $(VENV)/.dev ## each request's record beside its client's clock a
 live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what real engines did, live
 	@$(BIN)/python -m tests.lab install vllm sglang sglang-traces
 	@$(BIN)/python -m tests.lab ledger prove $(PROOFS)
+
+live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (10 minutes)
+	@$(BIN)/python -m tests.lab knee
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \

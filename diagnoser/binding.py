@@ -7,6 +7,7 @@ room. The KV gauge alone tells little, since it says what running requests hold 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -126,7 +127,7 @@ def _slots(running: Floats, waits: Bools, told: Floats) -> tuple[float | None, L
 
 
 def _questions(window: float) -> dict[str, str]:
-    over = f"[{window:.3f}s]" if window % 1 else f"[{window:.0f}s]"
+    over = f"[{math.ceil(window)}s]"
     count = f"sum by ({_BY}) (rate(kvitals_step_tokens_count{over}))"
     return {
         "up": f"min by ({_BY}) (kvitals_target_up)",

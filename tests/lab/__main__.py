@@ -8,6 +8,7 @@ import contextlib
 import json
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from . import tables
 from .engines import Engines
 from .install import DEFAULT, RECIPES, install
+from .knee.proof import prove
 from .ledger.__main__ import main as ledger
 from .paths import WRONG, LabError
 from .product import Verdict, kvitals_command, record, triage
@@ -141,6 +143,15 @@ async def requests(chosen: Sequence[str], kvitals: Sequence[str], out: Path | No
     return ok
 
 
+def knee(out: Path | None, kvitals: Sequence[str]) -> bool:
+    """Sweep a real engine over concurrency. True when the product's knee and C_max are those of other sweeps."""
+    with contextlib.ExitStack() as undo:
+        folder = out or Path(undo.enter_context(tempfile.TemporaryDirectory()))
+        found = prove(folder.resolve(), kvitals)
+    print(table("knee", found))
+    return all(one.ok for one in found)
+
+
 def list_scenarios() -> None:
     print(tables.scenarios([load_scenario(name) for name in names()]))
 
@@ -173,6 +184,10 @@ def _parser() -> argparse.ArgumentParser:
     proven.add_argument(
         "--out", type=Path, metavar="DIR", help="record them there, and demand that the replay is the same"
     )
+    swept = commands.add_parser("knee", parents=[product], help="is the operating point right? Sweeps of a real vLLM")
+    swept.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder for sweeps; one that is there is not made anew"
+    )
     commands.add_parser("ledger", add_help=False, help="is the block ledger right? see `ledger --help`")
     return parser
 
@@ -200,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0 if _serve(live(chosen, kvitals_command(args.kvitals))) else 1
             case "ledger":
                 return ledger(words[1:])
+            case "knee":
+                return 0 if knee(args.out, kvitals_command(args.kvitals)) else 1
             case "requests":
                 if unknown := [name for name in args.plays if name not in PLAYS]:
                     raise LabError(f"no play called {', '.join(unknown)}; there are {', '.join(PLAYS)}")

@@ -95,7 +95,7 @@ def do(args: argparse.Namespace) -> int:
         print(json.dumps([_document(point, bound.get(point.entity), of) for point in found], indent=2))
         return 0
     console = Console(highlight=False)
-    console.print(f"{of.name}: {_moment(of.start)} to {_moment(of.end)}", style="dim", markup=False, soft_wrap=True)
+    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", markup=False, soft_wrap=True)
     for point in found:
         console.print()
         show(point, bound.get(point.entity), console)
@@ -259,7 +259,8 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _moment(t: float) -> str:
+def moment(t: float) -> str:
+    """Seconds since the epoch for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
 
 

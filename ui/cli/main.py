@@ -12,6 +12,7 @@ from diagnoser.sources.prometheus import ServerError
 from series.capture import CaptureError
 from series.promql import PromQLError
 from ui.cli import (
+    audit,
     cache,
     check,
     compare,
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
-        *(triage, cache, trace, compare, whatif, curve, knee),
+        *(triage, cache, trace, compare, whatif, curve, knee, audit),
         *(check, run, web, history, record, replay, tap, rules),
     ):
         module.add(commands)
