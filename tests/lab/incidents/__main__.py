@@ -12,6 +12,7 @@ from ..paths import LabError
 from ..product import kvitals_command
 from .incident import held_out, load, names
 from .judging import judge, runs
+from .others import ask_all, compared
 from .recording import CAPTURES, record_all
 from .tables import rows, summary
 
@@ -29,17 +30,26 @@ def _parser() -> argparse.ArgumentParser:
     replaying = commands.add_parser("replay", help="judge the recordings, and print how right it was")
     replaying.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
     replaying.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
+    others = commands.add_parser("others", help="what other published tools say of the recordings")
+    others.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
+    others.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
     return parser
 
 
 def replay(chosen: Sequence[str], folder: Path) -> bool:
     """True when every first cause was right, and the healthy were called healthy."""
-    captures = [file for file in runs(folder) if not chosen or file.stem.rpartition("-")[0] in chosen]
-    if not captures:
-        raise LabError(f"nothing of that is recorded in {folder}: python -m tests.lab.incidents record")
+    captures = recorded(chosen, folder)
     outcomes = [judge(capture) for capture in captures]
     print(rows(outcomes), summary(outcomes), sep="\n\n")
     return all(one.score.first and one.score.health for one in outcomes)
+
+
+def recorded(chosen: Sequence[str], folder: Path) -> list[Path]:
+    """By name of an incident, or of one run of it."""
+    captures = [f for f in runs(folder) if not chosen or {f.stem, f.stem.rpartition("-")[0]} & set(chosen)]
+    if not captures:
+        raise LabError(f"nothing of that is recorded in {folder}: python -m tests.lab.incidents record")
+    return captures
 
 
 def list_all() -> None:
@@ -64,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1 if failed else 0
             case "replay":
                 return 0 if replay(args.incidents, args.captures) else 1
+            case "others":
+                captures = recorded(args.incidents, args.captures)
+                print(compared(captures, asyncio.run(ask_all(captures))))
     except (LabError, TimeoutError) as error:
         print(f"incidents: {error or 'took too long'}", file=sys.stderr)
         return 2
