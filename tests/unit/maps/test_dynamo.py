@@ -183,7 +183,8 @@ def judged(*pages: str) -> dict[str, Judgement]:
     names = [Labels({"__name__": "kvitals_slo_seconds", "engine": "h:1", "slo": name}) for name in slo]
     objectives.append(read.t, [objectives.column(name) for name in names], list(slo.values()))
     judge = Judge(knowledge, Signals(knowledge, read.window))
-    found = {j.rule.code: j for j in judge.judge(Span(read.t, fast=len(pages) - 2.0, cold=True))}
+    judgements = judge.judge(Span(read.t, fast=len(pages) - 2.0, cold=True))
+    found = {j.rule.code: j for j in judgements if j.rule.scope == "engine"}
     assert judge.crashed == {}
     return found
 

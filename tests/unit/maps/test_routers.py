@@ -196,9 +196,9 @@ def looked_at(first: str, then: str) -> tuple[Judge, Span]:
 
 
 def judged(first: str, then: str) -> dict[str, Judgement]:
-    """Outcomes by code over twenty seconds, in which one page becomes the other."""
+    """Outcomes by code over twenty seconds, in which one page becomes the other; of pools other pages tell."""
     judge, span = looked_at(first, then)
-    found = {j.rule.code: j for j in judge.judge(span)}
+    found = {j.rule.code: j for j in judge.judge(span) if j.rule.scope not in ("pool", "fleet")}
     assert judge.crashed == {}
     return found
 
