@@ -13,6 +13,7 @@ from agent import objectives
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES, Judge
 from diagnoser.sources.pages import read_pages
+from diagnoser.sources.presence import Presence, presence
 from diagnoser.sources.prometheus import Access, Prometheus, ServerError
 from diagnoser.sources.remote import RemoteSignals, judge_with_past
 from diagnoser.sources.served import Dialect, Families, Served
@@ -51,6 +52,14 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         said = [f"the server warned: {warning}" for warning in server.warnings]
         return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
+
+
+def look_at_server(access: Access, setup: Setup, at: float) -> tuple[Survey, Presence]:
+    """What a server has, family by family and pool by pool. Raises ServerError."""
+    with Prometheus(access) as server:
+        found = survey(server, at)
+        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
+        return found, presence(setup.knowledge, signals, found.span)
 
 
 @contextmanager

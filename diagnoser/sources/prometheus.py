@@ -51,6 +51,7 @@ class Access:
     key_file: Path | None = None
     timeout: float = 30.0  # seconds for one question
     concurrency: int = 4
+    interval: float = 0.0  # seconds between two samples; 0: measured
 
     def endpoint(self, path: str) -> str:
         """The URL of a path of the API. Raises ServerError for what is not a URL."""

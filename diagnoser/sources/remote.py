@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -250,7 +251,7 @@ def _look_back(
 
 def _moments_before(at: float, interval: float, longest: float) -> list[float]:
     """Moments that reach back at least as far as a rule needs, the last of them one step ago."""
-    step = max(interval, longest / (MAX_MOMENTS - 1))
+    step = float(math.ceil(max(interval, longest / (MAX_MOMENTS - 1))))  # whole seconds, that a moment is found by
     return [at - (MAX_MOMENTS - i) * step for i in range(MAX_MOMENTS)]
 
 

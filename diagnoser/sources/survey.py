@@ -40,6 +40,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0) -> Survey:
     """Look at a server. `window`: seconds, where not the usual one. Raises ServerError, also for a window too short."""
     names = frozenset(server.names(at - LOOK_SECONDS, at))
     presence = ENTITIES if ENTITIES in names else "up"
+    said = server.access.interval or None
     interval = _interval(server, presence, at)
     if presence == ENTITIES and interval is None:
         presence, interval = "up", _interval(server, "up", at)  # agents that are gone
@@ -48,6 +49,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0) -> Survey:
             f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before that moment: nothing was scraped"
             " then, or --at is beyond what the server keeps"
         )
+    interval = said or interval
     if window and window < SAMPLES_IN_WINDOW * interval:
         raise ServerError(
             f"a window of {window:.0f} s holds too few samples that are {interval:.0f} s apart;"

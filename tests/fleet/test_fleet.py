@@ -21,7 +21,7 @@ from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages
 from tests.oracle.oracle_server import Prometheus, prometheus
-from ui.fleet import Judged, judge_server
+from ui.fleet import Judged, judge_server, look_at_server
 from ui.pipeline import Setup
 
 SIZE, PLANTED = 50, 12
@@ -110,6 +110,21 @@ def test_the_number_of_queries_does_not_depend_on_the_fleet(agents: tuple[Fleet,
         small = judged((few, server))
     assert len(few.engines) < SIZE / 2
     assert small.judging == judged(agents).judging
+
+
+def test_check_tells_what_the_pool_has_and_what_nobody_has(
+    agents: tuple[Fleet, Prometheus],
+) -> None:
+    url = f"http://127.0.0.1:{agents[1].port}"
+    setup = Setup(KNOWLEDGE, Config())
+    found, there = look_at_server(Access(url), setup, agents[0].end)
+    assert found.agents
+    (pool,) = there.engines
+    assert dict(pool) == {"pool": "chat"}
+    assert there.engines[pool] == there.families["kvitals_requests_running"][pool] == SIZE
+    assert "kvitals_scaler_replicas" in there.absent
+    assert there.absent["kvitals_scaler_replicas"] == ["SCL01", "SCL04"]
+    assert not there.absent.keys() & there.families.keys()
 
 
 def test_a_server_without_engines_says_so(tmp_path: Path) -> None:

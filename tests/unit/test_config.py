@@ -23,6 +23,7 @@ from agent.config import (
     Objective,
     Otlp,
     OtlpOutTable,
+    PrometheusTable,
     RequestLog,
     Slo,
     TapTable,
@@ -84,6 +85,7 @@ def test_the_example_of_the_document_is_valid() -> None:
     assert ours.mapping == Path("/etc/kvitals/our-gateway.yaml") and ours.tenant == ("customer",)
     assert config.otlp is not None and config.otlp.grpc_address == ("10.1.0.7", 4317)
     assert config.otlp_out is not None and config.otlp_out.endpoint == "https://collector.internal:4318/v1/traces"
+    assert config.prometheus is not None and (config.prometheus.tenant, config.prometheus.step) == ("serving", 15.0)
     (mute,) = config.mutes
     assert mute.until == datetime(2026, 12, 1, tzinfo=UTC)
     assert config.params == {"KVC05": {"refault_share": 0.3}}
@@ -102,6 +104,7 @@ def test_the_example_of_the_document_is_valid() -> None:
         RequestLog,
         Otlp,
         OtlpOutTable,
+        PrometheusTable,
         TapTable,
         Mute,
     ],
@@ -230,6 +233,11 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ("[otlp_out]\nsample = 0.5", "there must be a key 'endpoint'"),
         ("[otlp_out]\nendpoint = 'http://c:4317/v1/traces'\nprotocol = 'grpc'", "must be without a path"),
         ("[otlp_out]\nendpoint = 'http://c:4318'\nsample = 2", "sample must be from 0 to 1, not 2"),
+        ("[prometheus]\nstep = 5", "there must be a key 'url'"),
+        ("[prometheus]\nurl = 'http://p:9090'\nstep = 0.1", "step must be from 1"),
+        ("[prometheus]\nurl = 'http://p:9090'\nkey_file = 'k'", "name cert_file as well"),
+        ("[prometheus]\nurl = 'http://p:9090'\nbearer_file = 'a'\nbasic_file = 'b'", "not both"),
+        ("[prometheus]\nurl = 'http://u:p@p:9090'", "holds a password"),
         ("[tap]\nupstream = 'ftp://x'", "no URL of an engine"),
         ("[tap]\nlisten = '8100'", "listen must be HOST:PORT"),
         ("[tap]\nadmin = 'x'", "admin must be HOST:PORT"),

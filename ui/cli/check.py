@@ -23,6 +23,7 @@ from rich.text import Text
 from agent.senses import gpu, host
 from diagnoser.inspect import inspect
 from rules.inspection import Inspected, Inspection, Score, Sense, schema
+from ui.cli import prometheus
 from ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -59,6 +60,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
     parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only what is amiss")
     add_judging_options(parser)
+    prometheus.add_options(parser)
     parser.set_defaults(do=do)
 
 
@@ -66,6 +68,8 @@ def do(args: argparse.Namespace) -> int:
     if args.schema:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(schema())).decode() + "\n")
         return EXIT_HEALTHY
+    if args.prometheus:
+        return prometheus.check(args)
     return asyncio.run(_check(args))
 
 

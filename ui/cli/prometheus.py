@@ -4,46 +4,87 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent.config import PrometheusTable
+from diagnoser.sources.presence import Presence
 from diagnoser.sources.prometheus import Access, ServerError
 from rules.finding import Triage
-from ui.cli.common import UsageError, parse_duration, parse_moment, setup, status_console
-from ui.fleet import judge_server
+from ui.cli.common import UsageError, configuration, parse_duration, parse_moment, setup, status_console
+from ui.fleet import judge_server, look_at_server
+
+CONFIGURED = "[prometheus]"
+"""Stands for the URL of the configuration."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`--prometheus` and how the server is reached."""
     group = parser.add_argument_group("a fleet, from a Prometheus, Thanos, Mimir or VictoriaMetrics")
-    group.add_argument("--prometheus", metavar="URL", help="its URL; --at, --from and --to say which moment is judged")
+    group.add_argument(
+        "--prometheus",
+        nargs="?",
+        const=CONFIGURED,
+        metavar="URL",
+        help="its URL, or none: the one of [prometheus]; --at, --from and --to say which moment is judged",
+    )
     group.add_argument("--prometheus-bearer", type=Path, metavar="FILE", help="a file with the bearer token")
     group.add_argument("--prometheus-basic", type=Path, metavar="FILE", help="a file with user:password")
     group.add_argument("--prometheus-headers", type=Path, metavar="FILE", help="a file with more headers, Name: value")
-    group.add_argument("--prometheus-tenant", default="", metavar="NAME", help="X-Scope-OrgID, of servers with tenants")
+    group.add_argument("--prometheus-tenant", metavar="NAME", help="X-Scope-OrgID, of servers with tenants")
     group.add_argument("--prometheus-ca", type=Path, metavar="FILE", help="who signed the server's certificate (PEM)")
     group.add_argument("--prometheus-cert", type=Path, metavar="FILE", help="our certificate (PEM)")
     group.add_argument("--prometheus-key", type=Path, metavar="FILE", help="its key (PEM)")
-    group.add_argument("--prometheus-timeout", default="30s", metavar="TIME", help="for one question (30s)")
+    group.add_argument("--prometheus-timeout", metavar="TIME", help="for one question (30s)")
 
 
 def access(args: argparse.Namespace) -> Access:
-    """How the server is reached, as the options have it. Raises UsageError."""
-    found = Access(
-        url=args.prometheus,
-        bearer_file=args.prometheus_bearer,
-        basic_file=args.prometheus_basic,
-        headers_file=args.prometheus_headers,
-        tenant=args.prometheus_tenant,
-        ca_file=args.prometheus_ca,
-        cert_file=args.prometheus_cert,
-        key_file=args.prometheus_key,
-        timeout=parse_duration(args.prometheus_timeout, "--prometheus-timeout"),
+    """How the server is reached: the configuration's [prometheus], and the options before it. Raises UsageError.
+
+    Another server than the configured one gets nothing of it: secrets are for the address that they stand with.
+    """
+    table = configuration(args).prometheus
+    if args.prometheus == CONFIGURED and table is None:
+        raise UsageError("--prometheus without a URL takes the one of [prometheus] in kvitals.toml, and there is none")
+    same = table is not None and args.prometheus.rstrip("/") in (CONFIGURED, table.url)
+    found = _configured(table) if table is not None and same else Access(url=args.prometheus)
+    own_login = args.prometheus_bearer or args.prometheus_basic
+    timeout = args.prometheus_timeout
+    found = replace(
+        found,
+        bearer_file=args.prometheus_bearer if own_login else found.bearer_file,
+        basic_file=args.prometheus_basic if own_login else found.basic_file,
+        headers_file=args.prometheus_headers or found.headers_file,
+        tenant=args.prometheus_tenant or found.tenant,
+        ca_file=args.prometheus_ca or found.ca_file,
+        cert_file=args.prometheus_cert or found.cert_file,
+        key_file=args.prometheus_key or found.key_file,
+        timeout=parse_duration(timeout, "--prometheus-timeout") if timeout else found.timeout,
     )
     try:
         found.endpoint("query"), found.credentials(), found.tls()
     except ServerError as error:
         raise UsageError(str(error)) from error
     return found
+
+
+def _configured(table: PrometheusTable) -> Access:
+    return Access(
+        url=table.url,
+        bearer_file=table.bearer_file,
+        basic_file=table.basic_file,
+        headers_file=table.headers_file,
+        tenant=table.tenant,
+        ca_file=table.ca_file,
+        cert_file=table.cert_file,
+        key_file=table.key_file,
+        timeout=table.timeout,
+        interval=table.step or 0.0,
+    )
 
 
 def judge(args: argparse.Namespace) -> Triage:
@@ -60,6 +101,56 @@ def judge(args: argparse.Namespace) -> Triage:
         style="dim",
     )
     return judged.document
+
+
+def check(args: argparse.Namespace) -> int:
+    """`check --prometheus`: which families the server has, of how many engines of each pool, and which nobody has.
+
+    Returns 0 where every pool shows its load and its latency, else 1. Raises UsageError, ServerError.
+    """
+    if args.source:
+        raise UsageError("--prometheus reads a server: no URL of an engine beside it")
+    found, there = look_at_server(access(args), setup(args), time.time())
+    console = Console(highlight=False)
+    kind = "families of agents" if found.agents else "engines' own metrics, no agents"
+    console.print(f"{escape(args.prometheus)}: {kind}, sampled every {found.interval:.0f} s", soft_wrap=True)
+    _show(there, console, verbose=args.verbose)
+    whole = there.engines and all(
+        there.families.get(family, {}).get(pool) for pool in there.engines for family in _LEAST
+    )
+    return 0 if whole else 1
+
+
+_LEAST = ("kvitals_requests_running", "kvitals_requests_waiting", "kvitals_ttft_seconds")
+"""Without these of each pool no symptom of it can be told."""
+
+
+def _show(there: Presence, console: Console, *, verbose: bool) -> None:
+    table = Table("pool", "engines", "families of all", "of some", "lacks, though another pool has it", box=None)
+    for pool, engines in there.engines.items():
+        counts = {family: by_pool.get(pool, 0) for family, by_pool in there.families.items()}
+        some = sorted(family for family, n in counts.items() if 0 < n < engines)
+        none = sorted(family for family, n in counts.items() if not n)
+        name = "/".join(filter(None, pool.values())) or "(no label)"
+        table.add_row(
+            escape(name), str(engines), str(len(counts) - len(some) - len(none)), str(len(some)), _few(none, verbose)
+        )
+    console.print(table)
+    codes = sorted({code for codes in there.absent.values() for code in codes})
+    if codes:
+        console.print(f"\n{len(there.absent)} families that nobody has; {len(codes)} rules read them:", style="bold")
+        for family, of in list(there.absent.items())[: None if verbose else _MOST]:
+            console.print(f"  {family}  [dim]{_few(of, verbose)}[/]", soft_wrap=True)
+        if not verbose and len(there.absent) > _MOST:
+            console.print(f"  and {len(there.absent) - _MOST} more: -v tells all", style="dim")
+
+
+_MOST = 12
+
+
+def _few(names: list[str], verbose: bool) -> str:
+    shown = names if verbose else names[:4]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _moments(args: argparse.Namespace, now: float) -> tuple[float | None, float]:

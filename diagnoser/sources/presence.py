@@ -1,0 +1,84 @@
+"""Which families a fleet's server has, pool by pool: what `kvitals check --prometheus` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from diagnoser.expressions import expression
+from diagnoser.judge import ENTITIES
+from diagnoser.signals import Span, expansion
+from diagnoser.sources.remote import RemoteSignals
+from rules.loader import HISTOGRAM_PARTS, Knowledge, family_of
+from rules.model import SCOPES
+from series.promql import Selector, expand, selectors
+from series.types import Labels
+
+POOL = SCOPES["pool"]
+MAX_POOLS = 200
+
+
+@dataclass(frozen=True)
+class Presence:
+    """`engines`: in each pool. `families`: family -> engines of each pool that have it; families of none are not in it.
+    `absent`: families that signals read and nobody has -> rules that rest on them."""
+
+    engines: dict[Labels, int] = field(default_factory=dict)
+    families: dict[str, dict[Labels, int]] = field(default_factory=dict)
+    absent: dict[str, list[str]] = field(default_factory=dict)
+
+
+def presence(knowledge: Knowledge, signals: RemoteSignals, span: Span) -> Presence:
+    """Ask how many engines of each pool have each family that signals read: a query a family. Raises ServerError."""
+    readers = _read_by(knowledge, span)
+    has = signals.served.dialect.has
+    there = {family: metric for family in readers if (metric := _metric(family, knowledge, has))}
+    counted = {family: expression(_count(metric)) for family, metric in there.items()}
+    everyone = expression(f"count by ({', '.join(POOL)}) ({ENTITIES})")
+    answers = signals.ask([everyone, *counted.values()], span.at, shared=True)
+    engines = {labels.keep(POOL): round(value) for labels, value in answers[everyone]}
+    families = {
+        family: {labels.keep(POOL): round(value) for labels, value in answers[expr]} for family, expr in counted.items()
+    }
+    found = {family: by_pool for family, by_pool in families.items() if by_pool}
+    return Presence(
+        dict(sorted(engines.items(), key=lambda item: str(item[0]))[:MAX_POOLS]),
+        found,
+        {family: codes for family, codes in sorted(readers.items()) if family not in found},
+    )
+
+
+def _count(metric: str) -> str:
+    by = ", ".join(dict.fromkeys((*POOL, "node", "engine")))
+    return f"count by ({', '.join(POOL)}) (count by ({by}) ({metric}))"
+
+
+def _metric(family: str, knowledge: Knowledge, has: object) -> str:
+    """A name of the family's series that there may be; empty where there is none."""
+    assert callable(has)
+    histogram = knowledge.families[family].type == "histogram"
+    names: Sequence[str] = [f"{family}{part}" for part in reversed(HISTOGRAM_PARTS)] if histogram else [family]
+    return next((name for name in names if has(name)), "")
+
+
+def _read_by(knowledge: Knowledge, span: Span) -> dict[str, list[str]]:
+    """Families -> the rules whose conditions rest on them, through their signals."""
+    found: dict[str, list[str]] = {}
+    for rule in knowledge.rules.values():
+        for family in {f for name in knowledge.needs(rule) for f in _families(name, knowledge, span)}:
+            found.setdefault(family, []).append(rule.code)
+    return {family: sorted(codes) for family, codes in sorted(found.items())}
+
+
+def _families(name: str, knowledge: Knowledge, span: Span, seen: frozenset[str] = frozenset()) -> set[str]:
+    signal = knowledge.signals[name]
+    expr = expression(expand(signal.expr, expansion(span, signal.window, SCOPES[signal.scope])))
+    found: set[str] = set()
+    for use in selectors(expr):
+        other = use.selector.name if isinstance(use.selector, Selector) else ""
+        inner = other.removeprefix("kvitals:")
+        if inner != other:
+            found |= _families(inner, knowledge, span, seen | {name}) if inner not in seen else set()
+        elif family := family_of(other, knowledge.families):
+            found.add(family)
+    return found
