@@ -23,6 +23,7 @@ from series.history.notes import Episode, Event, Note
 from series.history.reader import HistoryReader
 from series.history.retention import Kept
 from series.history.store import History, Settings
+from ui.auditing import Auditing
 from ui.pipeline import Pipeline
 
 SIGNALS = "signals: "
@@ -59,13 +60,15 @@ class Keeping:
         self._targets: frozenset[str] = frozenset()
         self.past = HistoryReader(self._history.path, suspect=self._history.suspect)
         """What was written, for any thread."""
+        self._gap = max(config.agent.interval, ROW_SECONDS)
+        self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
 
     def start(self, version: str) -> None:
         """Begin to write. `version`: of kvitals."""
         self._history.start()
-        operating, gap = self._pipeline.operating, max(self._pipeline.setup.config.agent.interval, ROW_SECONDS)
+        operating = self._pipeline.operating
         if operating is not None:
-            threading.Thread(target=operating.backfill, args=(self.past, time.time(), gap), daemon=True).start()
+            threading.Thread(target=operating.backfill, args=(self.past, time.time(), self._gap), daemon=True).start()
         self.note(Event(time.time(), "agent", f"started, version {version}", "agent", self._labels))
 
     def note(self, note: Note) -> None:
@@ -78,6 +81,7 @@ class Keeping:
         configuration: what is said of how it was loaded; written down when it changes.
         """
         self._rows.write(now, status.series(self._history.status, self._labels))
+        self._auditing.cycle(now)
         self._say_changes(now, configuration)
         self._waiting += self._episodes.changed(now)
         requests = self._requests.take(self._pipeline.node.requests.store)

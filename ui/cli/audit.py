@@ -20,12 +20,12 @@ from diagnoser.text import render
 from series.history.schema import HistoryError
 from series.promql import PromQLError
 from series.types import Labels
+from ui.auditing import TTFT, pool_objectives
 from ui.cli import prometheus
 from ui.cli.common import UsageError, add_judging_options
 from ui.cli.common import setup as made
 from ui.cli.knee import add_source, course, moment
 
-TTFT = "ttft_p99"
 _TITLES = {
     "queue": "requests waiting",
     "queue_trend": "growth of the queue",
@@ -56,7 +56,7 @@ def do(args: argparse.Namespace) -> int:
     general = next(one.seconds for one in promised.general(chosen.config, chosen.slo_sources) if one.name == TTFT)
     try:
         with course(args, chosen) as of:
-            told = {} if args.slo else _of_pools(steps.objectives(of.ask, of.end), steps.pools(of.ask, of.end))
+            told = {} if args.slo else pool_objectives(steps.objectives(of.ask, of.end), steps.pools(of.ask, of.end))
             found = audits(of.ask, of.start, of.end, step_of(of.gap), told, general)
             begun = starts(of.ask, of.start, of.end)
     except (HistoryError, PromQLError) as error:
@@ -131,16 +131,6 @@ def _started(begun: Sequence[Ready]) -> str:
         f" until it answers; the median of {len(begun)} starts, to the quarter of a minute. A machine and an image take"
         " theirs before."
     )
-
-
-def _of_pools(told: dict[Labels, dict[str, float]], pool_of: dict[Labels, Labels]) -> dict[Labels, float]:
-    """The tightest objective of the engines of each pool."""
-    found: dict[Labels, float] = {}
-    for engine, objectives in told.items():
-        pool = pool_of.get(engine, engine.keep(("cluster",)))
-        if TTFT in objectives:
-            found[pool] = min(objectives[TTFT], found.get(pool, objectives[TTFT]))
-    return found
 
 
 def _document(audit: Audit) -> dict[str, Any]:
