@@ -22,6 +22,8 @@ from .sweep import LONG_S, TTFT_SLO_S, Level, measured, sweep
 SWEEPS = 3
 LIMIT = 0.15
 HISTORY = "history"
+STEP = "12s"
+"""Of the product's: two rows and more, so that a level has several."""
 TOP = 3
 """Levels with the most throughput that are averaged: a single one is the luckiest."""
 
@@ -45,7 +47,7 @@ def prove(out: Path, kvitals: Sequence[str]) -> list[Check]:
 
 def fitted(folder: Path, kvitals: Sequence[str]) -> dict[str, Any]:
     """What `kvitals knee` says of a history. Raises LabError."""
-    command = [*kvitals, "knee", str(folder), "--json", "--slo", f"ttft={TTFT_SLO_S}s"]
+    command = [*kvitals, "knee", str(folder), "--json", "--step", STEP, "--slo", f"ttft={TTFT_SLO_S}s"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
         raise LabError(f"kvitals knee ended with {done.returncode}: {done.stderr[-500:]}")
