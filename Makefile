@@ -28,8 +28,8 @@ check: $(VENV)/.dev ## format, lint, types, generated files
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m dashboards.generate
 
-system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus chromium chromium-driver)
-	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/fleet tests/browser
+system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
+	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list

@@ -18,7 +18,7 @@ import yaml
 from msgspec import Struct
 
 from dashboards.alerts import alertable, reads
-from dashboards.alerts_files import Groups, with_agents
+from dashboards.alerts_files import Groups, with_agents, without_agents
 from dashboards.alerts_options import Options
 from dashboards.alerts_yaml import dump
 from dashboards.recording import closure
@@ -62,6 +62,13 @@ def knowledge() -> Knowledge:
 def shipped() -> tuple[Groups, Groups]:
     """Recording and alerting rules as they are generated with the defaults."""
     return with_agents(knowledge(), Options())
+
+
+@lru_cache(maxsize=1)
+def shipped_raw() -> tuple[Groups, Groups]:
+    """The same over engines' own metrics."""
+    recording, alerting, _ = without_agents(knowledge(), Options())
+    return recording, alerting
 
 
 def cases(code: str) -> list[Case]:
