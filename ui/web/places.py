@@ -57,31 +57,30 @@ _lock = threading.Lock()
 _replaying: dict[str, threading.Lock] = {}
 
 
-@lru_cache(maxsize=1)
 def knowledge() -> Knowledge:
-    """What is known, the user's own rules included."""
-    return load_knowledge(_directories(read()))
+    """What is known, the user's own rules included. Raises UnansweredError."""
+    return setup().knowledge
 
 
-def _directories(settings: Settings) -> tuple[Path, ...]:
-    """Where the user's own rules are."""
-    return (*(Path(one) for one in settings.rules), *_configuration(settings).agent.rules)
-
-
-@lru_cache(maxsize=1)
 def setup() -> Setup:
     """How recordings are judged. Raises UnansweredError."""
-    settings = read()
+    return _setup(read().encode())
+
+
+@lru_cache(maxsize=2)
+def _setup(encoded: str) -> Setup:
+    settings = msgspec.json.decode(encoded, type=Settings)
     try:
         config = _configuration(settings)
-        known = knowledge()
+        directories = (*(Path(one) for one in settings.rules), *config.agent.rules)
+        known = load_knowledge(directories)
         slo = msgspec.structs.replace(config.slo, **{f"{n}_seconds": v for n, v in settings.slo.items()})
     except (ConfigError, KnowledgeError, ValueError, TypeError) as error:
         raise UnansweredError(
             Failure("The configuration can not be used", str(error), "Mend it and start the page again.")
         ) from error
     sources = dict.fromkeys(settings.slo, "command line")
-    return Setup(known, msgspec.structs.replace(config, slo=slo), sources, _directories(settings))
+    return Setup(known, msgspec.structs.replace(config, slo=slo), sources, directories)
 
 
 def _configuration(settings: Settings) -> Config:
@@ -222,10 +221,8 @@ def _folder() -> Path:
 
 
 def forget() -> None:
-    """Begin anew, as a process that just started."""
+    """Without what was uploaded and replayed, as a process that just started."""
     with _lock:
         _recordings.clear()
         _uploads.clear()
         _names.clear()
-    knowledge.cache_clear()
-    setup.cache_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from rules.finding import EvidenceLine, Point
 from tests.unit.web.documents import END, ENGINE, evidence, line
 from ui.web import serve
 from ui.web.charts import chart, line_name
+from ui.web.settings import Settings
 
 
 def spec(*lines: EvidenceLine, unit: str = "seconds") -> dict[str, Any]:
@@ -63,13 +65,14 @@ def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
-    command = serve.command(8501, "http://127.0.0.1:9477")
-    assert command[:4] == [sys.executable, "-m", "streamlit", "run"]
+    command = serve.command(8501, Settings(api="http://127.0.0.1:9477"))
+    assert command[:4] == [sys.executable, "-m", "ui.web.launch", "run"]
     assert Path(command[4]).is_file()
     assert "--server.address=127.0.0.1" in command
     assert "--server.port=8501" in command
     assert "--browser.gatherUsageStats=false" in command
-    environment = serve.environment("http://127.0.0.1:9477")
-    assert environment["KVITALS_API"] == "http://127.0.0.1:9477"
+    assert "--server.maxUploadSize=64" in command
+    environment = serve.environment(Settings(api="http://127.0.0.1:9477"))
+    assert json.loads(environment["KVITALS_WEB"])["api"] == "http://127.0.0.1:9477"
     assert "STREAMLIT_SERVER_ADDRESS" not in environment
     assert environment["STREAMLIT_THEME_BASE_FONT_SIZE"] == "15"

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from rules.finding import Entity, RuledOut, Source, Window
 from tests.unit.web import documents
+from tests.unit.web.looking import again, run, words
 from tests.unit.web.stub import Stub, stub_api
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from streamlit.testing.v1 import AppTest
-
-APP = Path(__file__).parents[3] / "ui" / "web" / "app.py"
 
 
 @pytest.fixture
@@ -29,30 +21,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
         yield stub
 
 
-@pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    """Streamlit's own deprecations are not ours."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def run() -> Any:
-    app = AppTest.from_file(str(APP), default_timeout=30).run()
-    assert not app.exception, [e.value for e in app.exception]
-    return app
-
-
-def words(app: Any) -> str:
-    """All that the page says, without the escapes of Markdown."""
-    elements = [*app.markdown, *app.caption, *app.code, *app.expander]
-    said = "\n".join(str(e.label if e.type == "expander" else e.value) for e in elements)
-    return said.replace("\\", "")
-
-
 def test_a_healthy_engine_is_said_to_be_healthy(api: Stub) -> None:
     app = run()
-    assert app.markdown[1].value == "**:material/check_circle: Healthy**"
+    assert "**:material/check_circle: Healthy**" in words(app)
     assert "No trouble found: 7 core checks clear or not applicable." in words(app)
     assert "few-slots.kvcap" in words(app)
     assert "time to first token p99 ≤ 2 s (default) · gap between tokens p99 ≤ 200 ms (default)" in words(app)
@@ -89,6 +60,7 @@ def test_what_a_cause_explains_has_no_card_of_its_own(api: Stub) -> None:
     api.say(documents.unhealthy())
     titles = [m.value for m in run().markdown if m.value.startswith("## ")]
     assert titles == [
+        "## Triage",
         "## Requests wait because the KV cache is full",
         "## What kvitals cannot see well",
         "## Metrics that this engine version should have are missing",
@@ -144,9 +116,10 @@ def test_a_rule_that_failed_is_named(api: Stub) -> None:
 def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
     old = Window(documents.END - 60, documents.END, 60.0, False)
     api.say(documents.document(source=Source("agent", "this node"), window=old))
-    assert "The agent no longer looks." in words(run())
+    app = run()
+    assert "The agent no longer looks." in words(app)
     api.say(documents.document(source=Source("capture", "a.kvcap"), window=old))
-    assert "The agent no longer looks." not in words(run())
+    assert "The agent no longer looks." not in words(again(app))
 
 
 def test_without_an_agent_it_says_where_it_asked_and_how_to_start_one(
@@ -155,7 +128,7 @@ def test_without_an_agent_it_says_where_it_asked_and_how_to_start_one(
     monkeypatch.setenv("KVITALS_API", "http://127.0.0.1:1")
     said = words(run())
     assert "No agent answers" in said
-    assert "Asked http://127.0.0.1:1/api/v1/findings: nothing listens there." in said.replace("\u2060", "")
+    assert "Asked http://127.0.0.1:1/api/v1/findings: nothing listens there." in said
     assert "kvitals run http://HOST:8000" in said
 
 
@@ -163,12 +136,12 @@ def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub)
     api.say(documents.unhealthy())
     app = run()
     api.status = 503
-    said = words(app.run())
+    said = words(again(app))
     assert "The agent is still looking" in said
     assert "Below is the last answer, of 2025-12-31 14:03:20 UTC." in said
     assert "Requests wait because the KV cache is full." in said
     api.say(documents.document())
-    said = words(app.run())
+    said = words(again(app))
     assert "last answer" not in said
     assert "No trouble found" in said
 
@@ -196,7 +169,7 @@ def test_an_address_that_is_no_url(monkeypatch: pytest.MonkeyPatch, url: str) ->
 
 
 def test_an_answer_without_end_is_cut_off(api: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ui.web.fetch.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("ui.web.sources.agent.MAX_BYTES", 1 << 20)
     api.body = b" " * (2 << 20)
     assert "larger than 1 MB" in words(run())
 

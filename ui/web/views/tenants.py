@@ -35,9 +35,11 @@ INDICES = {
 def show(place: str, look: Look | None) -> None:
     """The table first, then charts, blame, and the tail of one tenant."""
     window = data.window(place, look)
-    known = _blocks(place)
+    known, failed = _blocks(place)
     series = _series(place, window)
     rows = _rows(known)
+    if failed is not None and not series:
+        raise failed
     if not rows and not series:
         bar.nothing(
             "No tenant is known",
@@ -59,11 +61,12 @@ def show(place: str, look: Look | None) -> None:
     _tail(place, rows, series, known)
 
 
-def _blocks(place: str) -> Blocks:
+def _blocks(place: str) -> tuple[Blocks, UnansweredError | None]:
+    """What caches hold, or why that is not known: tenants may be known without."""
     try:
-        return data.blocks(place)
-    except UnansweredError:
-        return Blocks()
+        return data.blocks(place), None
+    except UnansweredError as error:
+        return Blocks(), error
 
 
 def _series(place: str, window: Look) -> list[tuple[str, list[Line], str]]:
