@@ -12,7 +12,7 @@ import msgspec
 from agent import objectives
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES, Judge
-from diagnoser.sources.pages import read_pages
+from diagnoser.sources.pages import read_pages, scalers
 from diagnoser.sources.presence import Presence, presence
 from diagnoser.sources.prometheus import Access, Prometheus, ServerError
 from diagnoser.sources.remote import RemoteSignals, judge_with_past
@@ -76,7 +76,7 @@ def _without_collections() -> Iterator[None]:
 
 def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     if found.agents:
-        return Families(found.names)
+        return Families(found.names, scalers(found.names))
 
     def of_engine(model: str, role: str) -> list[tuple[str, float, str]]:
         said = objectives.of_engine(setup.config, None, model, role, setup.slo_sources)

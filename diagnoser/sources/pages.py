@@ -171,6 +171,15 @@ class Pages:
         return Aggregate(fold, _relabelled(expr, source), tuple(sorted(ours)))
 
 
+SCALERS = "kube_state_metrics"
+"""Tells of autoscalers what no engine and no agent does, so it is read beside either of them."""
+
+
+def scalers(names: frozenset[str]) -> Pages:
+    """What a server has of autoscalers."""
+    return Pages(names, [load_map(SCALERS)], None, {})
+
+
 def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives: Objectives) -> Pages:
     """What a server has of engines' own metrics at a moment. Raises ServerError."""
     maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _presence(m, names)]
@@ -200,7 +209,7 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
     for map_, found in zip(maps, answers[1:], strict=False):
         jobs[map_.system] = sorted({f.metric.get("job", "") for f in found})
         _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
-    pages = Pages(names, maps, jobs, rows)
+    pages = Pages(names, [*maps, load_map(SCALERS)], jobs, rows)
     if pages.sources(FACT):  # some programs tell what they were configured with as metrics
         told = server.one(Question(str(pages.leaf(Selector(FACT))), at))
         rows[FACT] += [(Labels({**f.metric, METRIC_NAME: FACT}), float(f.value[1])) for f in told if f.value]
@@ -357,6 +366,9 @@ def _relabelled(expr: Expr, source: Source) -> Expr:
         expr = _replaced(expr, RANK, "0", RANK, "")
     if map_.model_label and map_.model_label != "model":
         expr = _replaced(expr, "model", "$1", map_.model_label, "(.*)")
+    for ours, alternatives in map_.series_labels.items():
+        for theirs in reversed(alternatives):
+            expr = _replaced(expr, ours, "$1", theirs, "(.+)")
     for theirs, ours in source.metric.labels.items():
         if theirs != ours:
             expr = _replaced(expr, ours, "$1", theirs, "(.*)")

@@ -50,19 +50,24 @@ class Dialect(Protocol):
 
 
 class Families:
-    """The dialect of a server that holds agents' families."""
+    """The dialect of a server that holds agents' families. `beside`: what of the others it has in its own names."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], beside: Dialect | None = None) -> None:
         self._names = frozenset(names)
+        self._beside = beside
 
     def translate(self, expr: Expr) -> Expr | None:
-        return expr
+        foreign = self._beside is not None and any(
+            isinstance(node, Selector) and node.name not in self._names and self._beside.has(node.name)
+            for node in expr.walk()
+        )
+        return self._beside.translate(expr) if foreign and self._beside is not None else expr
 
     def local(self, name: str) -> Rows | None:
         return None
 
     def has(self, name: str) -> bool:
-        return name in self._names
+        return name in self._names or (self._beside is not None and self._beside.has(name))
 
     def why_not(self, metric: str) -> str:
         return ""
