@@ -26,7 +26,7 @@ from series.promql import PromQLError
 from series.types import Labels
 from ui import courses
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, agent_of, parse_past, setup
+from ui.cli.common import UsageError, add_judging_options, agent_of, parse_duration, parse_past, setup
 from ui.courses import Course
 from ui.keeping import directory
 from ui.pipeline import Setup
@@ -117,8 +117,8 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
     path = Path(args.source) if args.source else directory(chosen.config)
     if args.source and not path.exists():
         raise UsageError(f"no file or directory {path}; a URL begins with http://")
-    if path.is_dir() or path.suffix == ".db":
-        file = path / FILE if path.is_dir() else path
+    if not args.source or path.is_dir() or path.suffix == ".db":
+        file = path if path.suffix == ".db" else path / FILE
         if not file.exists():
             at = agent_of(chosen.config)
             raise UsageError(
@@ -130,7 +130,7 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
 
 def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
     """The operating point of each engine, and of each pool of several."""
-    step = float(args.step.removesuffix("s")) if args.step else step_of(of.gap)
+    step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
     if step < 2 * of.gap:
         raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
     several = gather(of.ask, of.start, of.end, step)
