@@ -14,7 +14,7 @@ from dashboards.alerts_text import description, links, summary
 from dashboards.recording import Recorded, Translate
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from rules.model import Rule
-from series.promql import names, parse
+from series.promql import parse
 
 ALERTING = ("page", "ticket")
 
@@ -84,11 +84,3 @@ def labels(rule: Rule) -> dict[str, str]:
     """What an alert is routed by. Where burn rates page for a symptom, that it is so right now is a ticket."""
     severity = "ticket" if rule.code in OBJECTIVES else rule.severity
     return {"code": rule.code, "severity": severity, "kind": rule.kind, "stage": rule.stage, "scope": rule.scope}
-
-
-def reads(made: Mapping[str, Any]) -> frozenset[str]:
-    """The signals that an alert reads, in its expression and in what it says."""
-    read = names(parse(made["expr"]))
-    said = " ".join(made["annotations"].values())
-    found = {n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX)}
-    return frozenset(found | {piece.partition("{")[0] for piece in said.split(SIGNAL_PREFIX)[1:]})

@@ -88,18 +88,6 @@ def reads(name: str, knowledge: Knowledge) -> frozenset[str]:
     return frozenset(found for text in texts for found in signal_names(parse(expand(text, values))))
 
 
-def closure(names: frozenset[str], knowledge: Knowledge) -> frozenset[str]:
-    """The signals and all that these are made of."""
-    found: set[str] = set()
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += reads(name, knowledge)
-    return frozenset(found)
-
-
 def group_of(name: str, knowledge: Knowledge, options: Options) -> str:
     """The group that a signal is evaluated in."""
     if reads(name, knowledge):

@@ -17,14 +17,15 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from dashboards.alerts import alertable, reads
+from dashboards.alerts import alertable
 from dashboards.alerts_files import Groups, with_agents, without_agents
 from dashboards.alerts_options import Options
 from dashboards.alerts_yaml import dump
-from dashboards.recording import closure
+from dashboards.recording import reads
 from diagnoser.judge import TRAFFIC, seconds
 from rules.loader import SIGNAL_PREFIX, Knowledge, load
 from rules.model import SCOPES, Rule
+from series.promql import names, parse
 
 CASES = Path(__file__).parents[1] / "cases"
 START = 1_700_000_000.0
@@ -118,12 +119,32 @@ def _needed(code: str) -> list[dict[str, Any]]:
     recording, alerting = shipped()
     name = knowledge().rules[code].slug
     alert = next(rule for group in alerting["groups"] for rule in group["rules"] if rule["alert"] == name)
-    records = {SIGNAL_PREFIX + signal for signal in closure(reads(alert) | {TRAFFIC}, knowledge())}
+    records = {SIGNAL_PREFIX + signal for signal in closure(_read(alert) | {TRAFFIC})}
     kept = [
         {**group, "rules": [rule for rule in group["rules"] if rule["record"] in records]}
         for group in recording["groups"]
     ]
     return [group for group in kept if group["rules"]] + [{"name": "alert", "rules": [alert]}]
+
+
+def _read(made: Mapping[str, Any]) -> frozenset[str]:
+    """The signals that an alert reads, in its expression and in what it says."""
+    read = names(parse(made["expr"]))
+    said = " ".join(made["annotations"].values())
+    found = {n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX)}
+    return frozenset(found | {piece.partition("{")[0] for piece in said.split(SIGNAL_PREFIX)[1:]})
+
+
+def closure(signals: frozenset[str]) -> frozenset[str]:
+    """The signals and all that these are made of."""
+    found: set[str] = set()
+    todo = list(signals)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += reads(name, knowledge())
+    return frozenset(found)
 
 
 def _test(rule: Rule, case: Case) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import pytest
 
 from dashboards import boards
 from dashboards.alertmanager import configuration, held_back
-from dashboards.alerts import alert, alertable, labels
+from dashboards.alerts import alertable, labels
 from dashboards.alerts_burn import BURNS, OBJECTIVES
 from dashboards.alerts_conditions import expression, negative, positive
 from dashboards.alerts_files import with_agents, without_agents
 from dashboards.alerts_options import Options
-from dashboards.recording import DERIVED, closure, in_order, reads, record
+from dashboards.recording import DERIVED, in_order, reads, record
 from dashboards.runbooks import files as runbooks
 from rules.condition import parse_condition
 from rules.loader import Knowledge, load
@@ -188,10 +188,3 @@ def test_windows_of_burn_rates_are_long_and_short() -> None:
     order = ["5m", "30m", "1h", "2h", "6h", "1d", "3d"]
     assert all(order.index(burn.short) < order.index(burn.long) for burn in BURNS)
     assert all(one.factor > other.factor for one, other in pairwise(BURNS))
-
-
-def test_an_alert_reads_the_signals_of_its_closure() -> None:
-    recorded = record(knowledge(), OPTIONS)
-    made = alert(knowledge().rules["KVC05"], knowledge(), recorded, OPTIONS)
-    assert "cascade_stage" in closure(frozenset({"cascade_stage"}), knowledge())
-    assert "$labels.engine" in made["annotations"]["description"]
