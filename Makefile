@@ -49,7 +49,7 @@ live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what 
 	@$(BIN)/python -m tests.lab install vllm sglang sglang-traces
 	@$(BIN)/python -m tests.lab ledger prove $(PROOFS)
 
-live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (10 minutes)
+live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (15 minutes)
 	@$(BIN)/python -m tests.lab knee
 
 record: lab ## record the incidents that ship, anew
