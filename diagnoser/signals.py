@@ -18,6 +18,7 @@ from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, V
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
+FACT = "kvitals_engine_fact"
 BASELINE_SECONDS = 3600.0
 MAX_ENTITIES = 100_000
 """Labels of which it is remembered whose they are, for each scope."""
@@ -149,7 +150,26 @@ class Signals:
             return f"no {family} from this engine", _remedy(family, self.knowledge)
         if name in self._readers:
             return "no history before this window", "the running agent keeps a baseline"
+        for fact in self._unknown_facts(name, entity, span):
+            return f"fact {fact} is not known", f"the command line, or `facts = {{{fact} = ...}}` of the target"
         return "no value in the window", ""
+
+    def _unknown_facts(self, name: str, entity: Labels, span: Span) -> list[str]:
+        """The facts of the configuration that a signal names and an entity does not have."""
+        if not self.source.has(FACT):
+            return []
+        matchers = [
+            matcher
+            for use in selectors(self._compile(span)[name].expr)
+            if use.selector.name == FACT
+            for matcher in use.selector.matchers
+            if matcher.name == "fact" and matcher.op is MatchOp.EQ
+        ]
+        return [m.value for m in dict.fromkeys(matchers) if not self._has_fact(m, entity, span)]
+
+    def _has_fact(self, fact: Matcher, entity: Labels, span: Span) -> bool:
+        frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, FACT), fact], span.start, span.at)
+        return any(labels.keep(tuple(entity)) == entity for frame in frames for labels in frame.labels)
 
     def untold(self, name: str, entity: Labels, span: Span) -> list[str]:
         """The metrics of a signal that an entity does not have, if the signal has no value for it."""
