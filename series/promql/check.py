@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from series.promql.errors import PromQLError, shorten
@@ -80,8 +81,9 @@ def _table() -> dict[str, Function]:
 FUNCTIONS = _table()
 
 
+@lru_cache(maxsize=8192)
 def type_of(expr: Expr) -> Type:
-    """The type of an expression whose parts are known to fit."""
+    """The type of an expression whose parts are known to fit. Asked for at every node of every evaluation."""
     if isinstance(expr, Number):
         return "scalar"
     if isinstance(expr, String):

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -54,21 +55,30 @@ class Cases:
     def __init__(self, series: Mapping[str, str], start: float, interval: float) -> None:
         self.start = start
         self.end = start
-        self._frames = []
+        self._frames: dict[str, list[Frame]] = {}  # by metric
         for name, text in series.items():
             samples = values(text)
             kept = [i for i, sample in enumerate(samples) if sample is not None]
             times = start + interval * np.array(kept, dtype=np.float64)
             column = np.array([samples[i] for i in kept], dtype=np.float64)
-            self._frames.append(Frame(times, column[:, None], [labels(name)]))
+            of = labels(name)
+            self._frames.setdefault(of.name, []).append(Frame(times, column[:, None], [of]))
             self.end = max(self.end, start + interval * (len(samples) - 1))
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         found = []
-        for frame in self._frames:
+        for frame in self._named(matchers):
             if all(m.matches(frame.labels[0]) for m in matchers):
                 inside = (frame.times >= start) & (frame.times <= end)
                 cells = frame.values[inside]
                 if cells.size and not is_stale(cells).all():
                     found.append(Frame(frame.times[inside], cells, frame.labels))
         return found
+
+    def has(self, name: str) -> bool:
+        """Whether there are series of that name."""
+        return name in self._frames
+
+    def _named(self, matchers: Sequence[Matcher]) -> Iterable[Frame]:
+        name = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
+        return chain.from_iterable(self._frames.values()) if name is None else self._frames.get(name, ())

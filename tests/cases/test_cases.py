@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 from msgspec import Struct
@@ -19,6 +20,7 @@ from rules.model import SCOPES, Signal
 from series.types import Labels
 
 from .notation import Cases
+from .played import Played
 
 HERE = Path(__file__).parent
 START = 1_700_000_000.0
@@ -68,20 +70,23 @@ def seconds(duration: str) -> float:
 
 def judged(knowledge: Knowledge, code: str, case: Case) -> tuple[Judge, list[Judgement], Span]:
     """One rule over a case, looked at on every sample as the agent does, or once where it is cold."""
-    alone = only(knowledge, code)
+    alone = _ALONE.get(code) or _ALONE.setdefault(code, only(knowledge, code))
     interval = seconds(case.interval)
     source = Cases(case.series, START, interval)
     at = START + seconds(case.at) if case.at else source.end
-    judge = Judge(alone, Signals(alone, source))
     if case.cold:
         span = Span(at, at - START, at - START, cold=True)
+        judge = Judge(alone, Signals(alone, source))
         return judge, judge.judge(span), span
-    judgements: list[Judgement] = []
-    span = Span(START, FAST, SLOW)
-    for i in range(int((at - START) / interval) + 1):
-        span = Span(START + i * interval, FAST, SLOW)
+    spans = [Span(START + i * interval, FAST, SLOW) for i in range(int((at - START) / interval) + 1)]
+    judge = Judge(alone, Played(alone, source, spans, interval))
+    for span in spans:
         judgements = judge.judge(span)
     return judge, judgements, span
+
+
+_ALONE: dict[str, Knowledge] = {}
+"""What each rule needs, by its code; its cases have it in common."""
 
 
 def only(knowledge: Knowledge, code: str) -> Knowledge:
@@ -94,6 +99,24 @@ def only(knowledge: Knowledge, code: str) -> Knowledge:
         signals |= found
         text = msgspec.json.encode(list(found.values())).decode()
     return Knowledge(knowledge.families, signals, {code: rule}, levers)
+
+
+@pytest.mark.parametrize(("code", "case"), [p for p in CASES if not p.values[1].cold][::20])
+def test_a_case_is_played_as_it_is_observed(knowledge: Knowledge, code: str, case: Case) -> None:
+    played, _, last = judged(knowledge, code, case)
+    alone, interval = _ALONE[code], seconds(case.interval)
+    observed = Signals(alone, Cases(case.series, START, interval))
+    assert isinstance(played.signals, Played)
+    for i, known in enumerate(played.signals.moments):
+        there = observed.observe(Span(START + i * interval, FAST, SLOW))
+        for name, one in known.items():
+            assert one.values == pytest.approx(there[name].values, rel=1e-9, nan_ok=True)
+            assert one.too_few == pytest.approx(there[name].too_few, rel=1e-9)
+    remembered = (signals.store.select([], START, last.at) for signals in (played.signals, observed))
+    for one, other in zip(*remembered, strict=True):
+        assert set(one.labels) == set(other.labels)
+        order = [other.labels.index(labels) for labels in one.labels]
+        np.testing.assert_allclose(one.values, other.values[:, order], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("code", "case"), CASES)
