@@ -1,4 +1,5 @@
-"""An agent that replays a recording at real speed: its page tells at each second what it told then.
+"""An agent that replays a recording at real speed: its page tells at each second what it told then,
+from the first time on that it is asked.
 
 python -m tests.alerts.replaying FILE.kvcap PORT TTFT ITL      objectives in seconds; ends with the recording
 """
@@ -22,9 +23,10 @@ from series.capture import CaptureReader, Record
 
 async def replay(path: Path, port: int, slo: Slo) -> None:
     node, families = Node(Config(slo=slo)), load().families
-    at = 0.0
+    at, asked = 0.0, asyncio.Event()
 
     async def metrics(_: web.Request) -> web.Response:
+        asked.set()
         return web.Response(body=render(node.window, families, at), headers={"Content-Type": CONTENT_TYPE})
 
     with CaptureReader.open(path) as reader:
@@ -38,7 +40,7 @@ async def replay(path: Path, port: int, slo: Slo) -> None:
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()
-        print("ready", flush=True)
+        await asked.wait()
         begun = time.monotonic()
         async for record in _in_time(records, first.t, begun):
             node.feed(record)

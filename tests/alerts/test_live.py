@@ -65,9 +65,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         config = configuration(promtool.knowledge(), Options(receiver=f"http://127.0.0.1:{told.port}/"))
         manager = stack.enter_context(alertmanager(folder, dump(config)))
         ports = {replay.cluster: stack.enter_context(replaying(replay, folder)) for replay in REPLAYS}
-        began = time.time()
-        rules = _rules(folder)
-        server = stack.enter_context(prometheus(folder, prometheus_config(ports, rules, manager)))
+        server = stack.enter_context(prometheus(folder, prometheus_config(ports, _rules(folder), manager)))
+        began = time.time()  # the recordings begin with the first scrape
         time.sleep(max(0.0, began + SECONDS - time.time()))
         states = _states(server, began)
     yield Seen(told, began, states)
