@@ -35,6 +35,9 @@ UNITS = {
 JUST_ABOVE_ZERO = 1e-9  # Grafana colours from a value on, a rule's `> 0` leaves zero out
 NO_DATA = "no data: nothing here tells it"
 TOO_LITTLE = "too little traffic"
+TITLE_PER_COLUMN = 5.75
+"""Characters of a title that a laptop's width has room for."""
+CELL_PIXELS = 70  # so that ten columns fit
 MAX_QUERIES = len(string.ascii_uppercase)
 _ABSENCE = [
     {"type": "special", "options": {"match": "nan", "result": {"index": 0, "text": TOO_LITTLE}}},
@@ -137,6 +140,8 @@ def answer(panel: Panel, queries: Queries) -> Built:
     """Build a panel's queries. Raises NotToldError where this flavour can not have what it is about."""
     if not panel.title.endswith("?"):
         raise PanelError(f"a panel's title is a question: {panel.title!r}")
+    if len(panel.title) > TITLE_PER_COLUMN * panel.width:
+        raise PanelError(f"{panel.title!r} does not fit over a panel of {panel.width} columns")
     if len(panel.lines) > MAX_QUERIES:
         raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
     lines: list[tuple[int, Line, Query]] = []
@@ -296,6 +301,8 @@ def _question(built: Built, queries: Queries) -> dict[str, Any]:
         )
     )
     custom = made["fieldConfig"]["defaults"]["custom"]
+    if built.judged is not None and built.judged.limit > 0:
+        custom["axisSoftMax"] = built.judged.limit * 1.2  # so that the limit is seen where all is far below it
     limits: dict[str, float] = {"min": 0} if not panel.below_zero else {}
     limits |= {} if panel.highest is None else {"max": panel.highest}
     color = {"color": {"mode": "palette-classic-by-name"}}
@@ -397,7 +404,7 @@ def _heat(built: Built, queries: Queries) -> dict[str, Any]:
 def _table(built: Built, queries: Queries) -> dict[str, Any]:
     panel = built.panel
     assert isinstance(panel, Table)
-    cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}
+    cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "minWidth": CELL_PIXELS}
     defaults = {**_defaults(built, links=[]), "custom": cells}
     rows, columns = panel.matrix
     if rows:

@@ -138,6 +138,7 @@ class Queries:
         if signal.samples is not None:
             few = Binary("<", self._parse(signal.samples.expr, signal), Number(signal.samples.min))
             blank = Binary("*", few, Number(float("nan")))
+            self._check_told(expr)
             expr = Binary("or", Binary("unless", expr, few), blank)
         return replace(self._query(expr, signal.unit, signal.scope), signals=(name,))
 
@@ -151,6 +152,7 @@ class Queries:
         """See `Holds`."""
         rule = self._rule(code)
         when = parse(expand(rule.when, {**_values(SCOPES[rule.scope]), **parameters(rule)}))
+        self._check_told(when)
         known = Aggregate("count", Selector("kvitals_target_up"))
         counted = Binary("or", Aggregate("count", when), Binary("*", Number(0), known))
         return replace(self._query(counted, "count", "fleet"), rule=code)
@@ -171,6 +173,10 @@ class Queries:
     def rule(self, code: str) -> Rule:
         """A rule by its code."""
         return self._rule(code)
+
+    def _check_told(self, expr: Expr) -> None:
+        """That what a query is about is told, and not only what stands in for it. Raises NotToldError."""
+        self._query(expr, "", "engine")
 
     def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> Query:
         read = sorted(names(expr))

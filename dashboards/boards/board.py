@@ -10,7 +10,6 @@ from dashboards.panels import Built, Panel, answer, make
 from dashboards.queries import NotToldError, Queries
 
 GRID_WIDTH = 24
-NOTE_HEIGHT = 5
 ALERTS = 'ALERTS{alertstate="firing", code!=""}'
 """What Prometheus itself says of the alerts that are generated from the rules. An agent has no such series."""
 
@@ -96,7 +95,7 @@ def _said(missing: list[LeftOut], id_: int, y: int) -> dict[str, Any]:
         "id": id_,
         "title": "What do only agents tell?",
         "description": "These panels need a kvitals agent: what they read is on no engine's page.",
-        "gridPos": {"h": NOTE_HEIGHT, "w": GRID_WIDTH, "x": 0, "y": y},
+        "gridPos": {"h": 3 + len(lines) * 2 // 3, "w": GRID_WIDTH, "x": 0, "y": y},
         "fieldConfig": {"defaults": {}, "overrides": []},
         "options": {"mode": "markdown", "content": "\n".join(lines)},
     }

@@ -22,7 +22,8 @@ _SIDES = Row(
     "Are both sides as busy?",
     (
         Table(
-            title="Which side is each engine, and how busy is it?",
+            title="Which side is each engine, how busy?",
+            width=10,
             lines=(
                 Line(gauge("kvitals_engine_info", "role", unit="count"), "there"),
                 Line(
@@ -43,7 +44,8 @@ _SIDES = Row(
             hidden=("there",),
         ),
         Question(
-            title="On which side do requests wait for room?",
+            title="On which side do requests wait?",
+            width=7,
             lines=(
                 Line(Of("pd_prefill_wait_seconds"), "{{pool}} prefill"),
                 Line(Of("pd_decode_wait_seconds"), "{{pool}} decode"),
@@ -51,7 +53,8 @@ _SIDES = Row(
             judged=By("PDX03", "pd_prefill_wait_seconds", "wait"),
         ),
         Question(
-            title="What is the time of a request made of?",
+            title="What is a request's time made of?",
+            width=7,
             lines=(
                 Line(
                     From(_PHASES, "seconds", "fleet"),
@@ -79,7 +82,7 @@ _TRANSFER = Row(
             by=("PDX04",),
         ),
         Question(
-            title="How many bytes a second are moved, and how fast is one transfer?",
+            title="How many bytes a second are moved?",
             lines=(
                 of("transfer_bytes_per_second", "{{engine}} moved"),
                 of("transfer_speed", "{{engine}} within a transfer"),
@@ -126,7 +129,7 @@ _TRANSFER = Row(
             note="All chosen engines together.",
         ),
         Question(
-            title="Is the tail of transfers longer than that of their sizes?",
+            title="Is the tail longer than that of sizes?",
             lines=(
                 of("transfer_tail", "{{engine}} time, p99 over median"),
                 of("transfer_size_spread", "{{engine}} size, p99 over median"),
@@ -135,7 +138,7 @@ _TRANSFER = Row(
             unit="none",
         ),
         Question(
-            title="How much of the time to first token is transfer?",
+            title="How much of a first token is transfer?",
             lines=(of("request_transfer_share"),),
             judged=By("PDX09", "request_transfer_share", "most"),
             highest=1,

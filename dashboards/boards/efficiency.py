@@ -24,7 +24,7 @@ _YIELD = Row(
                 ),
                 Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
         ),
         Question(
             title="How much power does a generated token take?",
@@ -58,7 +58,7 @@ _WASTE = Row(
                     "{{engine}} though cached",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             stacked=True,
             by=("KVC04", "KVC09"),
         ),
@@ -74,7 +74,7 @@ _WASTE = Row(
                     "{{engine}}",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             by=("SPC01",),
             note="Only where the engine speculates.",
         ),
@@ -95,7 +95,7 @@ _WASTE = Row(
             by=("PFX01",),
         ),
         Question(
-            title="How much GPU time would twice the blocks save?",
+            title="What GPU time would twice the blocks save?",
             lines=(of("doubled_saving"),),
             judged=By("EFF05", "doubled_saving", "saving"),
         ),
@@ -111,18 +111,18 @@ _KNEE = Row(
     "Does more load still bring more?",
     (
         Question(
-            title="How do load, throughput and first tokens change?",
+            title="How do load and throughput change?",
             lines=(
                 of("running_change", "{{engine}} running"),
                 of("finished_change", "{{engine}} finished a second"),
                 of("ttft_drift", "{{engine}} p99 of first tokens"),
             ),
-            unit="suffix: times",
+            unit="suffix:times",
             by=("CAP01",),
             note="The last ten minutes over twenty minutes before. Load that grows alone is past the knee.",
         ),
         Question(
-            title="Is anything in the engine that it does not count?",
+            title="Is anything in it that it does not count?",
             lines=(
                 of("measured_concurrency", "{{engine}} counted"),
                 of("residence_concurrency", "{{engine}} by Little's law"),
@@ -136,7 +136,7 @@ _KNEE = Row(
             by=("SCH03", "SCH04"),
         ),
         Question(
-            title="How much of its slots and its cache does it use?",
+            title="How much of slots and cache is used?",
             lines=(of("running_per_slot", "{{engine}} slots"), of("kv_usage_avg", "{{engine}} KV")),
             by=("EFF11", "KVC02"),
             highest=1,

@@ -38,7 +38,7 @@ _FULL = Row(
     "Is it full?",
     (
         Question(
-            title="How much of the KV cache do live requests pin?",
+            title="How much KV do live requests pin?",
             lines=(of("kv_usage_p90"),),
             judged=By("KVC01", "kv_usage_p90", "kv_high"),
             highest=1,
@@ -52,7 +52,7 @@ _FULL = Row(
             drill="kvitals-kv",
         ),
         Question(
-            title="How much of the prompts is found in the cache?",
+            title="How much of the prompts is found?",
             lines=(of("prefix_hit_ratio"),),
             judged=By("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
@@ -67,7 +67,7 @@ _STEPS = Row(
         Question(
             title="Does the engine step?",
             lines=(of("steps_per_second"),),
-            unit="suffix: steps/s",
+            unit="suffix:steps/s",
             by=("ENG01",),
             note="Zero steps while requests run or wait is ENG01.",
         ),
@@ -89,7 +89,7 @@ _RANKS = Row(
     "Are ranks alike?",
     (
         Question(
-            title="How unlike are data-parallel ranks' shares of a step?",
+            title="How unlike are ranks' shares of a step?",
             lines=(
                 Line(
                     mean("kvitals_dp_token_imbalance", unit="ratio"),

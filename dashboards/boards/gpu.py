@@ -25,9 +25,9 @@ _WORK = Row(
         Question(
             title="How much of the GPU is at work?",
             lines=(
-                _gpu("sm_active_ratio", "ratio", "{{gpu}} multiprocessors"),
-                _gpu("tensor_active_ratio", "ratio", "{{gpu}} tensor cores"),
-                _gpu("dram_active_ratio", "ratio", "{{gpu}} memory"),
+                _gpu("sm_active_ratio", "ratio", "multiprocessors {{gpu}}"),
+                _gpu("tensor_active_ratio", "ratio", "tensor cores {{gpu}}"),
+                _gpu("dram_active_ratio", "ratio", "memory {{gpu}}"),
             ),
             by=("GPU03", "GPU04"),
             highest=1,
@@ -51,12 +51,12 @@ _POWER = Row(
     "Is it held back?",
     (
         Question(
-            title="How much power does it draw, and how much may it?",
+            title="How much power does it draw?",
             lines=(
                 _gpu("power_watts", "count", "{{gpu}}"),
                 Line(
                     gauge("kvitals_gpu_power_limit_watts", "gpu", unit="count", scope="node"),
-                    "{{gpu}} limit",
+                    "limit {{gpu}}",
                     "faint",
                 ),
             ),
@@ -65,13 +65,13 @@ _POWER = Row(
         Question(
             title="How hot is it?",
             lines=(
-                _gpu("temperature_celsius", "count", "{{gpu}} GPU"),
-                _gpu("memory_temperature_celsius", "count", "{{gpu}} memory"),
+                _gpu("temperature_celsius", "count", "GPU {{gpu}}"),
+                _gpu("memory_temperature_celsius", "count", "memory {{gpu}}"),
             ),
             unit="celsius",
         ),
         Question(
-            title="How fast are its clocks, of what they could be?",
+            title="How fast are its clocks?",
             lines=(
                 Line(
                     From(
@@ -92,7 +92,7 @@ _POWER = Row(
                 Line(Of("gpu_held_back"), "{{node}} worst GPU"),
                 Line(
                     rate("kvitals_gpu_violation_seconds_total", "gpu", "reason", unit="ratio", scope="node"),
-                    "{{gpu}} {{reason}}",
+                    "{{reason}} {{gpu}}",
                 ),
             ),
             judged=By("GPU06", "gpu_held_back", "held"),
@@ -101,7 +101,7 @@ _POWER = Row(
         States(
             title="What lowers its clocks now?",
             lines=(
-                Line(gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{gpu}} {{reason}}"),
+                Line(gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"),
             ),
             words=((0, "no"), (1, "now")),
             by=("GPU06",),
@@ -127,10 +127,10 @@ _MEMORY = Row(
         Question(
             title="How much of its memory is taken?",
             lines=(
-                Line(gauge("kvitals_gpu_memory_used_bytes", "gpu", unit="bytes", scope="node"), "{{gpu}} used"),
+                Line(gauge("kvitals_gpu_memory_used_bytes", "gpu", unit="bytes", scope="node"), "used {{gpu}}"),
                 Line(
                     gauge("kvitals_gpu_memory_total_bytes", "gpu", unit="bytes", scope="node"),
-                    "{{gpu}} all",
+                    "all {{gpu}}",
                     "faint",
                 ),
             ),
@@ -157,7 +157,7 @@ _MEMORY = Row(
                         "bytes",
                         "node",
                     ),
-                    "{{gpu}} PCIe",
+                    "PCIe {{gpu}}",
                 ),
                 Line(
                     From(
@@ -166,7 +166,7 @@ _MEMORY = Row(
                         "bytes",
                         "node",
                     ),
-                    "{{gpu}} NVLink",
+                    "NVLink {{gpu}}",
                 ),
             ),
             unit="Bps",
@@ -184,7 +184,7 @@ _ERRORS = Row(
             by=("GPU05",),
             judged=By("GPU05", "gpus_lost"),
             width=6,
-            height=6,
+            height=8,
         ),
         Question(
             title="Did the driver report XID errors?",
@@ -192,32 +192,32 @@ _ERRORS = Row(
                 Line(Of("gpu_xids"), "{{node}}"),
                 Line(
                     rise("kvitals_gpu_xid_events_total", "gpu", "xid", scope="node", over="15m"),
-                    "{{gpu}} XID {{xid}}",
+                    "XID {{xid}} {{gpu}}",
                 ),
             ),
             judged=By("GPU05", "gpu_xids"),
             note="Events and not the last code, which never clears.",
             width=9,
-            height=6,
+            height=8,
         ),
         Question(
             title="Does its memory fail?",
             lines=(
                 Line(
                     rise("kvitals_gpu_ecc_errors_total", "gpu", "kind", scope="node", over="15m"),
-                    "{{gpu}} ECC {{kind}}",
+                    "ECC {{kind}} {{gpu}}",
                 ),
                 Line(
                     gauge("kvitals_gpu_row_remap_pending", "gpu", unit="count", scope="node"),
-                    "{{gpu}} remapping waits for a reset",
+                    "remapping waits for a reset {{gpu}}",
                 ),
                 Line(
                     gauge("kvitals_gpu_row_remap_failure", "gpu", unit="count", scope="node"),
-                    "{{gpu}} remapping failed",
+                    "remapping failed {{gpu}}",
                 ),
             ),
             width=9,
-            height=6,
+            height=8,
         ),
     ),
 )

@@ -41,7 +41,7 @@ _LEAVES = Row(
     "What is thrown out, and is it wanted again?",
     (
         Question(
-            title="How many cached blocks does a request push out?",
+            title="How many blocks does a request push out?",
             lines=(of("block_evictions_per_request"),),
             judged=By("KVC06", "block_evictions_per_request", "evictions"),
             note="vLLM has the numbers only with `--kv-cache-metrics`, or by KV events.",
@@ -62,7 +62,7 @@ _LEAVES = Row(
             ),
         ),
         Heat(
-            title="After how long is an evicted block wanted again?",
+            title="How soon is an evicted block wanted again?",
             lines=(
                 Line(
                     buckets("kvitals_cache_refault_seconds"),
@@ -111,7 +111,7 @@ _CASCADE = Row(
             judged=By("KVC05", "cascade_stage", "stage"),
             unit="short",
             width=12,
-            height=6,
+            height=8,
         ),
         Question(
             title="What does it cost?",
@@ -121,7 +121,7 @@ _CASCADE = Row(
             ),
             by=("KVC05",),
             width=12,
-            height=6,
+            height=8,
         ),
     ),
 )
@@ -158,7 +158,7 @@ _REUSE = Row(
                     "{{engine}} {{source}}",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             stacked=True,
         ),
         Question(
@@ -169,7 +169,7 @@ _REUSE = Row(
                     "{{engine}} {{medium}}",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             stacked=True,
         ),
         Question(
@@ -192,7 +192,7 @@ _BELIEVE = Row(
             ),
             highest=1,
             width=12,
-            height=6,
+            height=8,
         ),
         Question(
             title="Were KV events lost?",
@@ -200,7 +200,7 @@ _BELIEVE = Row(
             judged=By("TEL04", "kv_event_gaps"),
             drill="kvitals-telemetry",
             width=12,
-            height=6,
+            height=8,
         ),
     ),
 )

@@ -41,7 +41,7 @@ _OBJECTIVES = Row(
     "Are objectives kept?",
     (
         Question(
-            title="In what share of the last quarter of an hour were objectives kept?",
+            title="How often were objectives kept of late?",
             lines=(
                 Line(
                     From("avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"),
@@ -53,7 +53,7 @@ _OBJECTIVES = Row(
                 ),
             ),
             by=("LAT01", "LAT02"),
-            note="Share of minutes, not of requests. Minutes with too little traffic do not count.",
+            note="Share of minutes in a quarter of an hour, not of requests. Too little traffic does not count.",
             highest=1,
         ),
         Question(
@@ -87,7 +87,7 @@ _WHERE = Row(
             note="Means, which add up where percentiles do not. Queue and prefill are of requests that finished.",
         ),
         Question(
-            title="What do slow first tokens have more of than others?",
+            title="What do slow first tokens have more of?",
             lines=(
                 of("tail_queue_share", "{{engine}} queue"),
                 of("tail_prefill_share", "{{engine}} prefill"),
@@ -167,7 +167,7 @@ _ASKED = Row(
                 ),
                 Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             drill="kvitals-efficiency",
         ),
     ),

@@ -29,7 +29,7 @@ _READ = Row(
             note="A target that does not answer grows old here, while its last values are shown nowhere.",
         ),
         Question(
-            title="How long does a look take, and how large is a page?",
+            title="How long does a look at a page take?",
             lines=(Line(gauge("kvitals_scrape_duration_seconds", unit="seconds"), "{{engine}}"),),
         ),
         Question(
@@ -59,7 +59,7 @@ _LACKS = Row(
             height=7,
         ),
         Question(
-            title="How many blind spots could a flag make visible?",
+            title="How many blind spots would a flag end?",
             lines=(of("telemetry_flags_off"),),
             judged=By("TEL10", "telemetry_flags_off"),
             note="`kvitals check` names the flags.",
@@ -148,7 +148,7 @@ _SENSES = Row(
             unit="suffix:/s",
         ),
         Question(
-            title="Do the request side and the engine count alike?",
+            title="Do requests and the engine count alike?",
             lines=(of("requests_seen_ratio", "{{engine}} requests"), of("tokens_seen_ratio", "{{engine}} tokens")),
             unit="percentunit",
             by=("TEL06",),

@@ -26,7 +26,7 @@ _ROUTER = Row(
             note="Blocks in use where the router counts these, else requests.",
         ),
         Question(
-            title="Do the workers have what the router thinks they have?",
+            title="Do workers have what the router thinks?",
             lines=(
                 Line(
                     rate("kvitals_router_best_prefix_tokens_total"),
@@ -41,7 +41,7 @@ _ROUTER = Row(
                     "{{engine}} reused",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
         ),
         Question(
             title="How much time does a router add?",
@@ -73,7 +73,7 @@ _ROUTER = Row(
             stacked=True,
         ),
         Question(
-            title="How much more would one cache for all engines find?",
+            title="What would one cache for all find?",
             lines=(
                 Line(Of("node_prefix_hit_ratio"), "{{node}} found"),
                 Line(Of("node_pooled_hit_ratio"), "{{node}} with one cache"),
@@ -112,7 +112,7 @@ _TENANTS = Row(
                     "{{tenant}}",
                 ),
             ),
-            unit="suffix: tokens/s",
+            unit="suffix:tokens/s",
             stacked=True,
             by=("TEN04",),
             note="Prompt tokens that were not found in a cache, and output.",
@@ -210,7 +210,7 @@ _FAIR = Row(
             highest=1,
         ),
         Question(
-            title="How much of the cache holds a tenant's blocks?",
+            title="How much of the cache has a tenant?",
             lines=(
                 Line(
                     gauge("kvitals_cache_tenant_resident_tokens", "tenant", unit="tokens", scope="fleet", of="sum"),
@@ -220,7 +220,7 @@ _FAIR = Row(
             stacked=True,
         ),
         Question(
-            title="How much of one engine's work is for one tenant?",
+            title="How much work is for one tenant?",
             lines=(
                 of("tenant_token_share", "{{engine}} of the largest"),
                 of("tenant_unknown_ratio", "{{engine}} of nobody known"),

@@ -11,7 +11,8 @@ import yaml
 FILE = Path(__file__).with_name("manifest.yaml")
 _HEAD = """\
 # Which panels draw on which source, and what those that draw nowhere lack. Kept by tests/boards/test_drawn.py and
-# test_live.py; `drawn` and `raw` are written by KVITALS_BOARDS_MANIFEST=write, `lacking` by hand.
+# test_live.py; `drawn`, `raw` and `live` are written by KVITALS_BOARDS_MANIFEST=write, what is lacking by hand;
+# `live` is without what the machine's own kernel tells.
 """
 
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = {
     path.stem: path
     for path in (
-        *(ROOT / "ui" / "demo" / f"{name}.kvcap" for name in ("heavy_tenant", "few_slots", "working_set")),
+        *(ROOT / "ui" / "demo" / f"{name}.kvcap" for name in ("healthy", "heavy_tenant", "few_slots", "working_set")),
         *(ROOT / "tests" / "captures" / "ledger" / f"{name}.kvcap" for name in ("thrash", "full")),
         *(ROOT / "tests" / "captures" / "others" / f"{name}.kvcap" for name in ("pd_healthy", "pd_expired")),
         *(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from agent.exports.api import build_app
 from diagnoser.inspect import inspect
 from rules.finding import Source
 from rules.inspection import Inspected
-from tests.boards import manifest
+from tests.boards import manifest, test_live
 from tests.boards.asking import Asked, Series, asked, differences, draws, series
 from tests.boards.sources import Replayed
 from tests.oracle.oracle_server import Prometheus
@@ -49,21 +49,26 @@ def test_the_panels_draw_that_must(built: dict[str, Any], answers: Answers) -> N
     assert manifest.read()["lacking"].keys() == places.keys() - found.keys()
 
 
-def test_what_panels_lack_is_absent_by_check(replayed: dict[str, Replayed]) -> None:
-    targets = list(_inspected(replayed))
+@pytest.mark.parametrize(
+    ("part", "names"), [("lacking", None), ("raw_lacking", (*test_live.ENGINES, *test_live.BESIDE))]
+)
+def test_what_panels_lack_is_absent_by_check(
+    part: str, names: tuple[str, ...] | None, replayed: dict[str, Replayed]
+) -> None:
+    targets = list(_inspected(one for name, one in replayed.items() if names is None or name in names))
     live = {f.family for target in targets for f in target.families if f.state == "live"}
     told = {f.family for target in targets for f in target.families} - live
     facts = {fact.fact for target in targets for fact in target.facts}
-    for place, lacking in manifest.read()["lacking"].items():
-        assert lacking["families"] or lacking.get("facts"), place
+    for place, lacking in manifest.read()[part].items():
+        assert lacking["families"] or lacking.get("facts") or lacking.get("history"), place
         assert not live & set(lacking["families"]), place
         assert not facts & set(lacking.get("facts", [])), place
-        if not lacking.get("by"):  # on a page; else it is made by a part of the agent that a replay does not have
-            assert told & set(lacking["families"]) or lacking.get("facts"), place
+        if "by" not in lacking:  # on a page; else it is made by a part of the agent that a replay does not have
+            assert told & set(lacking["families"]) or not lacking["families"], place
 
 
-def _inspected(replayed: dict[str, Replayed]) -> Iterator[Inspected]:
-    for one in replayed.values():
+def _inspected(replayed: Iterable[Replayed]) -> Iterator[Inspected]:
+    for one in replayed:
         assert one.pipeline.span is not None
         yield from inspect(one.pipeline.judge, one.pipeline.span, Source("capture", one.name)).targets
 

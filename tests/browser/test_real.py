@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import msgspec
 import pytest
 
-from dashboards.generate import generate
-from dashboards.queries import FAST, SELECTED, WINDOW
 from rules.finding import Triage
-from rules.loader import load
 from tests.browser.page import (
     chromium,
     console_errors,
@@ -80,26 +74,3 @@ def test_the_page_says_what_the_api_says(product: Product, tmp_path: Path) -> No
         screenshot(driver, tmp_path / "demo.png")
         assert hosts_asked(driver) == {"127.0.0.1"}
         assert console_errors(driver) == []
-
-
-GPUS = "kvitals_engine_gpus"
-"""Where it is asked for, a recording of an engine without a GPU has no answer, which is not 0."""
-
-
-def queries() -> list[Any]:
-    boards = [json.loads(text) for text in generate(load()).values()]
-    targets = [(p["title"], t) for b in boards for p in b["panels"] for t in p.get("targets", [])]
-    return [pytest.param(t["expr"], id=f"{title} {t['refId']}") for title, t in targets]
-
-
-@pytest.mark.parametrize("expr", queries())
-def test_the_agent_answers_the_boards_as_a_prometheus(product: Product, expr: str) -> None:
-    for variable in SELECTED:
-        expr = expr.replace(variable.value, ".*")
-    asked = {"query": expr.replace(WINDOW, FAST), "time": f"{product.document.window.end:.3f}"}
-    found = json.loads(answer(f"{product.api}/api/v1/query?{urlencode(asked)}") or b"{}")
-    assert found["status"] == "success"
-    if GPUS in expr:
-        assert found["data"]["result"] == [], "the recorded vLLM had no GPU"
-    else:
-        assert found["data"]["result"], "a recorded vLLM has nothing to show on this panel"

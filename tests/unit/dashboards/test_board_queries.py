@@ -177,6 +177,7 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
     ("changes", "message"),
     [
         ({"title": "KV usage"}, "a panel's title is a question"),
+        ({"title": "How full is the KV cache of each of the engines?"}, "does not fit over a panel of 8 columns"),
         ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
         ({"lines": "objective"}, "an objective by which no rule judges"),
