@@ -72,15 +72,17 @@ def _sorted(open_: Sequence[Finding]) -> tuple[list[Finding], list[Finding], lis
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """Most likely cause first.
 
-    A cause that another fired cause explains comes after all that none explains. Then: the weight of the open
-    symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal
+    A cause that another fired cause explains comes after all that none explains, and one that is for information after
+    those that ask for something. Then: the weight of the open symptoms that it explains, its own severity, its confidence;
+    the code settles the rest, so that equal
     evidence always gives the same order.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
 
-    def key(cause: Finding) -> tuple[bool, float, int, float, str]:
+    def key(cause: Finding) -> tuple[bool, bool, float, int, float, str]:
         explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
-        return (bool(cause.explained_by), -explained, -_WEIGHT[cause.severity], -cause.confidence, cause.code)
+        weight = _WEIGHT[cause.severity]
+        return (bool(cause.explained_by), not weight, -explained, -weight, -cause.confidence, cause.code)
 
     return sorted(causes, key=key)
 

@@ -173,7 +173,8 @@ _CONFIGURED = Row(
             units=("none",),
             hidden=("there",),
             drill="kvitals-engines",
-            width=12,
+            width=24,
+            height=6,
         ),
         Table(
             title="With which numbers is it configured?",
@@ -181,7 +182,8 @@ _CONFIGURED = Row(
             units=("none",),
             matrix=("engine", "fact"),
             note="A setting that is not known has no column. Sources may differ: the largest is shown.",
-            width=12,
+            width=24,
+            height=6,
         ),
     ),
 )

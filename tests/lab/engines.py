@@ -154,9 +154,7 @@ class Engines:
         port = self._ports[name] = Port.take()
         return await self._start_at(port, name, dict(env or {}), flags)
 
-    async def _start_at(
-        self, port: Port, name: str, env: Mapping[str, str], flags: Mapping[str, FlagValue]
-    ) -> Engine:
+    async def _start_at(self, port: Port, name: str, env: Mapping[str, str], flags: Mapping[str, FlagValue]) -> Engine:
         started = time.monotonic()
         arguments = command_line({"seed": port.number, **flags, "port": port.number})
         log = self._folder / f"{name}.log"

@@ -38,9 +38,7 @@ class HostTierWorker(OffloadingWorker):
     def wait(self, job_ids: Any) -> None:
         """Nothing is ever under way: a copy is done when it was submitted."""
 
-    def _copy(
-        self, job_id: int, source: Any, target: Any, from_: list[torch.Tensor], to: list[torch.Tensor]
-    ) -> bool:
+    def _copy(self, job_id: int, source: Any, target: Any, from_: list[torch.Tensor], to: list[torch.Tensor]) -> bool:
         began, moved = time.perf_counter(), 0
         read = torch.as_tensor(source.block_ids, dtype=torch.long)
         written = torch.as_tensor(target.block_ids, dtype=torch.long)
