@@ -30,15 +30,16 @@ def _parser() -> argparse.ArgumentParser:
     replaying = commands.add_parser("replay", help="judge the recordings, and print how right it was")
     replaying.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
     replaying.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
+    replaying.add_argument("--only", choices=("tuned", "held-out"), help="of the recordings")
     others = commands.add_parser("others", help="what other published tools say of the recordings")
     others.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
     others.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
     return parser
 
 
-def replay(chosen: Sequence[str], folder: Path) -> bool:
+def replay(chosen: Sequence[str], folder: Path, only: str | None = None) -> bool:
     """True when every first cause was right, and the healthy were called healthy."""
-    captures = recorded(chosen, folder)
+    captures = [f for f in recorded(chosen, folder) if only is None or kept(f) is (only == "held-out")]
     outcomes = [judge(capture) for capture in captures]
     print(rows(outcomes), summary(outcomes), sep="\n\n")
     return all(one.score.first and one.score.health for one in outcomes)
@@ -50,6 +51,11 @@ def recorded(chosen: Sequence[str], folder: Path) -> list[Path]:
     if not captures:
         raise LabError(f"nothing of that is recorded in {folder}: python -m tests.lab.incidents record")
     return captures
+
+
+def kept(capture: Path) -> bool:
+    """Held out, and never the reason of a change."""
+    return held_out().get(capture.stem.rpartition("-")[0]) == ""
 
 
 def list_all() -> None:
@@ -73,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), out, args.lock))
                 return 1 if failed else 0
             case "replay":
-                return 0 if replay(args.incidents, args.captures) else 1
+                return 0 if replay(args.incidents, args.captures, args.only) else 1
             case "others":
                 captures = recorded(args.incidents, args.captures)
                 print(compared(captures, asyncio.run(ask_all(captures))))
