@@ -17,7 +17,7 @@ from rules.condition import Comparison, Condition, comparisons, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from rules.model import SCOPES, Applies, Rule, Scope
+from rules.model import AROUND, SCOPES, Applies, Rule, Scope
 from series.promql import Batch, Expr, Number, Selector, evaluate, expand
 from series.types import Labels
 
@@ -27,14 +27,6 @@ TRAFFIC = "traffic"
 IN_FRONT = ("router", "gateway")
 """Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
-
-AROUND: dict[Scope, tuple[Scope, ...]] = {
-    "engine": ("engine", "node", "pool", "fleet"),
-    "node": ("node", "fleet"),
-    "pool": ("pool", "fleet"),
-    "fleet": ("fleet",),
-}
-"""Of which scopes a cause can explain what is seen of an entity: its own, and what the entity is part of."""
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
 _NOTHING = Labels()

@@ -113,17 +113,17 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
 def read_as(path: Path, type_: type[T]) -> T | Problem:
     """Read a file of another kind of knowledge, as safely: its content as a type, or what is wrong with it."""
     try:
-        file = _read(path)
+        file = read_yaml(path)
     except OSError as error:
         return Problem(path, 0, f"cannot be read: {error.strerror}")
-    return file if isinstance(file, Problem) else _convert(file, file.data, type_)
+    return file if isinstance(file, Problem) else convert(file, file.data, type_)
 
 
 def _load_directory(knowledge: Knowledge, root: Path) -> None:
     for path in sorted((root / "signals").glob("*.yaml")):
         _load_subject(knowledge, path)
     _load_levers(knowledge, root / "levers")
-    loaded: list[tuple[Rule, _File]] = []
+    loaded: list[tuple[Rule, YamlFile]] = []
     for path in sorted((root / "codes").glob("*.yaml")):
         file = _load_one(knowledge, path, Rule, knowledge.rules, lambda rule: rule.code, lambda rule: rule.slug)
         if file is not None:
@@ -139,7 +139,7 @@ def _load_directory(knowledge: Knowledge, root: Path) -> None:
 
 
 def _load_levers(knowledge: Knowledge, directory: Path) -> None:
-    loaded: list[_File] = []
+    loaded: list[YamlFile] = []
     for path in sorted(directory.glob("*.yaml")):
         file = _load_one(knowledge, path, Lever, knowledge.levers, lambda lever: lever.name, lambda lever: lever.name)
         if file is not None:
@@ -151,7 +151,7 @@ def _load_levers(knowledge: Knowledge, directory: Path) -> None:
 
 
 @dataclass
-class _File:
+class YamlFile:
     """A parsed YAML file that still knows its lines."""
 
     path: Path
@@ -184,7 +184,7 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
     return None
 
 
-def _read(path: Path) -> _File | Problem:
+def read_yaml(path: Path) -> YamlFile | Problem:
     if path.stat().st_size > MAX_FILE_BYTES:
         return Problem(path, 0, f"larger than {MAX_FILE_BYTES // 1024} KB: not a file of knowledge")
     try:
@@ -207,24 +207,24 @@ def _read(path: Path) -> _File | Problem:
         return Problem(path, 0, f"not valid YAML: {error}")
     if not isinstance(data, dict) or node is None:
         return Problem(path, 1, "expected a mapping of keys to values")
-    return _File(path, data, node)
+    return YamlFile(path, data, node)
 
 
 def _line(mark: Any) -> int:
     return 0 if mark is None else int(mark.line) + 1
 
 
-def _convert(file: _File, data: Any, type_: type[T], *keys: str) -> T | Problem:
+def convert(file: YamlFile, data: Any, type_: type[T], *keys: str) -> T | Problem:
     try:
         return msgspec.convert(data, type_, strict=True)
     except msgspec.ValidationError as error:
         message = str(error)
         text, _, where = message.partition(" - at `")
-        line = file.line(*keys) if not where else _File(file.path, data, _node(file, keys)).line_of(where)
+        line = file.line(*keys) if not where else YamlFile(file.path, data, _node(file, keys)).line_of(where)
         return Problem(file.path, line, f"{text}{_allowed(type_, text)}")
 
 
-def _node(file: _File, keys: Sequence[str]) -> yaml.Node:
+def _node(file: YamlFile, keys: Sequence[str]) -> yaml.Node:
     node = file.node
     for key in keys:
         node = _child(node, key) or node
@@ -245,13 +245,13 @@ def _load_one(
     into: dict[str, T],
     key: Callable[[T], str],
     stem: Callable[[T], str],
-) -> _File | None:
+) -> YamlFile | None:
     """Read one file that holds one rule or lever; returns it unless it had to be left out."""
-    file = _read(path)
+    file = read_yaml(path)
     if isinstance(file, Problem):
         knowledge.problems.append(file)
         return None
-    value = _convert(file, file.data, type_)
+    value = convert(file, file.data, type_)
     if isinstance(value, Problem):
         knowledge.problems.append(value)
         return None
@@ -271,7 +271,7 @@ def _load_one(
 
 def _load_subject(knowledge: Knowledge, path: Path) -> None:
     """Read one subject: its `families` and `signals`."""
-    file = _read(path)
+    file = read_yaml(path)
     if isinstance(file, Problem):
         knowledge.problems.append(file)
         return
@@ -284,14 +284,14 @@ def _load_subject(knowledge: Knowledge, path: Path) -> None:
 
 def _collect(
     knowledge: Knowledge,
-    file: _File,
+    file: YamlFile,
     section: str,
     type_: type[T],
     into: dict[str, T],
     check: Callable[[str, T], str | None],
 ) -> None:
     for name, data in (file.data.get(section) or {}).items():
-        value = _convert(file, data, type_, section, name)
+        value = convert(file, data, type_, section, name)
         if not isinstance(value, Problem):
             message = f"`{name}` is defined twice" if name in into else check(name, value)
             if message is None:
@@ -312,7 +312,7 @@ def check_signal(name: str, signal: Signal) -> str | None:
     return None
 
 
-def check_lever(lever: Lever, knowledge: Knowledge, file: _File) -> Iterator[tuple[int, str]]:
+def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Iterator[tuple[int, str]]:
     """Everything wrong with a lever beyond its types, as (line, message)."""
     values = {"scope": ", ".join(SCOPES["engine"])}
     for key, text in [("in_force", lever.in_force), ("possible", lever.possible)]:
@@ -331,7 +331,7 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: _File) -> Iterator[tup
             yield file.line("contradicts"), f"contradicts: no lever `{name}` in levers/"
 
 
-def check_rule(rule: Rule, knowledge: Knowledge, file: _File) -> Iterator[tuple[int, str]]:
+def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tuple[int, str]]:
     """Everything wrong with a rule beyond its types, as (line, message)."""
     for key, text in [("when", rule.when), ("clear", rule.clear)]:
         if text:

@@ -26,6 +26,14 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 """The labels that identify an entity of each scope (docs/decisions/0002)."""
 
+AROUND: dict[Scope, tuple[Scope, ...]] = {
+    "engine": ("engine", "node", "pool", "fleet"),
+    "node": ("node", "fleet"),
+    "pool": ("pool", "fleet"),
+    "fleet": ("fleet",),
+}
+"""Of which scopes a cause can explain what is seen of an entity: its own, and what the entity is part of."""
+
 Code = Annotated[str, Meta(pattern=r"^[A-Z]{3}\d{2}$")]
 Slug = Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Text = Annotated[str, Meta(min_length=1, max_length=4000)]

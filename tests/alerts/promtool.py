@@ -13,45 +13,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import yaml
-from msgspec import Struct
-
 from dashboards.alerts import alertable
 from dashboards.alerts_files import Groups, with_agents, without_agents
 from dashboards.alerts_options import Options
 from dashboards.alerts_yaml import dump
 from dashboards.recording import reads
+from diagnoser.cases.case import Case, CaseFile, read
+from diagnoser.cases.running import START
 from diagnoser.judge import TRAFFIC, seconds
 from rules.loader import SIGNAL_PREFIX, Knowledge, load
 from rules.model import SCOPES, Rule
 from series.promql import names, parse
 
 CASES = Path(__file__).parents[1] / "cases"
-START = 1_700_000_000.0
-"""Of the cases; promtool's time begins at 0, so that times among the values have to be moved."""
-
 _TIMES = ("_timestamp_seconds", "start_time_seconds")
-
-
-class Case(Struct, frozen=True, kw_only=True):
-    """What promtool is told of a case."""
-
-    title: str
-    expect: str
-    series: dict[str, str]
-    interval: str = "5s"
-    at: str = ""
-    cold: bool = False
-
-    @property
-    def fires(self) -> bool:
-        return self.expect == "fired"
-
-
-class CaseFile(Struct, frozen=True):
-    code: str
-    cases: list[Case]
 
 
 @lru_cache(maxsize=1)
@@ -74,8 +49,14 @@ def shipped_raw() -> tuple[Groups, Groups]:
 
 def cases(code: str) -> list[Case]:
     """The cases of a rule that have a history. One look at a new engine is nothing that a Prometheus does."""
-    file = msgspec.convert(yaml.safe_load((CASES / f"{code}.yaml").read_text()), CaseFile)
+    file = read(CASES / f"{code}.yaml")
+    assert isinstance(file, CaseFile), file
     return [case for case in file.cases if not case.cold]
+
+
+def fires(case: Case) -> bool:
+    """Whether the alert must fire in a case."""
+    return case.expect == "fired"
 
 
 def codes() -> list[str]:
@@ -153,7 +134,7 @@ def _test(rule: Rule, case: Case) -> dict[str, Any]:
     last = max(length(values) for values in series.values()) - 1
     at = seconds(case.at) if case.at else last * step
     asked = f'ALERTS{{alertname="{rule.slug}", alertstate="firing"}}'
-    expected = [{"labels": firing(rule), "value": 1}] if case.fires else []
+    expected = [{"labels": firing(rule), "value": 1}] if fires(case) else []
     return {
         "name": f"{rule.code}: {case.title}",
         "interval": case.interval,
@@ -179,7 +160,7 @@ def length(values: str) -> int:
 
 
 def moved(series: str, values: str) -> str:
-    """Values that are times, counted from the first sample on."""
+    """Values that are times, counted from the first sample on: promtool's time begins at 0."""
     if not series.partition("{")[0].endswith(_TIMES):
         return values
     return " ".join(_moved(item) for item in values.split())

@@ -21,6 +21,8 @@ from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, is
 _NUMBER = r"(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 _RUN = re.compile(rf"(?P<start>[+-]?{_NUMBER})(?P<step>[+-]{_NUMBER})?(?:x(?P<times>\d+))?", re.I)
 _GAP = re.compile(r"_(?:x(?P<times>\d+))?")
+MAX_SAMPLES = 20_000
+"""Of one series; a case that needs more is no case."""
 
 
 def values(text: str) -> list[float | None]:
@@ -31,13 +33,20 @@ def values(text: str) -> list[float | None]:
         if item == "stale":
             found.append(STALE)
         elif gap:
-            found += [None] * int(gap["times"] or 1)
+            found += [None] * _few(int(gap["times"] or 1), found)
         elif run and (run["times"] or not run["step"]):
             start, step = float(run["start"]), float(run["step"] or 0)
-            found += [start + i * step for i in range(int(run["times"] or 0) + 1)]
+            found += [start + i * step for i in range(_few(int(run["times"] or 0) + 1, found))]
         else:
             raise ValueError(f"{item!r} is not a value: write 5, 5x3, 1+2x3, _, _x2 or stale")
     return found
+
+
+def _few(more: int, before: list[float | None]) -> int:
+    """So many more samples. Raises ValueError where a series is too long."""
+    if len(before) + more > MAX_SAMPLES:
+        raise ValueError(f"a series has {MAX_SAMPLES:,} samples at most; choose a longer interval")
+    return more
 
 
 def labels(text: str) -> Labels:
@@ -49,7 +58,7 @@ def labels(text: str) -> Labels:
     return Labels({METRIC_NAME: selector.name, **pairs} if selector.name else pairs)
 
 
-class Cases:
+class WrittenSeries:
     """A SeriesSource over written series. Sample i is at `start + i * interval`."""
 
     def __init__(self, series: Mapping[str, str], start: float, interval: float) -> None:

@@ -1,0 +1,1 @@
+"""Cases of rules: written series, and what a rule must say of them."""
