@@ -1,6 +1,6 @@
-"""Write boards, rules and runbooks, or check that the written ones are those that the knowledge gives now.
+"""Write boards, rules, runbooks and reference documents, or check that the written ones are those of today's knowledge.
 
-python -m dashboards.generate            writes dashboards/generated/
+python -m dashboards.generate            writes dashboards/generated/ and, in a clone, the references in docs/
 python -m dashboards.generate --check    fails where a file differs, is missing, or should not be there
 python -m dashboards.generate --out DIR --scrape-interval 15 --runbooks URL --boards URL    yours, with your addresses
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import alerts_files, boards, manifests, runbooks
+from dashboards import alerts_files, boards, manifests, reference, runbooks
 from dashboards.alerts_options import Options
 from rules.loader import Knowledge, load
 
@@ -31,7 +31,13 @@ def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, 
 def differences(files: dict[str, str], directory: Path) -> list[str]:
     """What is not as it should be in `directory`, each with the first lines that differ."""
     written = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
-    found = [f"{name}: nothing makes this file; delete it" for name in sorted(written - files.keys())]
+    extra = [f"{name}: nothing makes this file; delete it" for name in sorted(written - files.keys())]
+    return extra + stale(files, directory)
+
+
+def stale(files: dict[str, str], directory: Path) -> list[str]:
+    """Which of the files are not in `directory` as they should be."""
+    found = []
     for name, text in files.items():
         path = directory / name
         before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -53,15 +59,18 @@ def write(files: dict[str, str], directory: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     out = args.out or GENERATED
-    files = generate(load(), _options(args))
+    knowledge = load()
+    files = generate(knowledge, _options(args))
+    documents = {} if args.out or not reference.DOCS.is_dir() else reference.files(knowledge)
     if args.check:
-        wrong = differences(files, out)
+        wrong = differences(files, out) + stale(documents, reference.DOCS)
         for line in wrong:
             print(line, file=sys.stderr)
         if wrong:
             print("run: python -m dashboards.generate", file=sys.stderr)
         return 1 if wrong else 0
     write(files, out)
+    write(documents, reference.DOCS)
     return 0
 
 

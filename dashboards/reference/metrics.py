@@ -1,0 +1,84 @@
+"""docs/metrics-reference.md: every family and signal, by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from dashboards.reference.text import cell, generated, one_line, table
+from rules.engine_map import load_map, systems
+from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
+from rules.model import Family, Signal
+
+FILE = "metrics-reference.md"
+
+_INTRO = """\
+# Metrics
+
+Two kinds of series. A **family** (`kvitals_...`) is what an engine, an exporter or the agent itself told, under one
+name whoever told it: the agent's `/metrics` has them, and so have recordings and history. A **signal** (`kvitals:...`)
+is one number per entity, computed of families by PromQL: what rules compare and boards draw, and in Prometheus a
+recording rule.
+
+Counters only grow, histograms keep the engine's own bucket bounds, and every series has the labels of its entity
+(`cluster`, `node`, `pool`, `engine`, `model`, `role`, `hardware`, where they are known) besides those named here. A
+signal whose least number of samples is not there is absent, which is not zero.
+
+"""
+
+
+def page(knowledge: Knowledge) -> str:
+    """The document. Raises OSError or ValueError where the files of signals can not be read again."""
+    lines = [generated("rules/signals/*.yaml"), "", *_INTRO.splitlines()]
+    told = _told()
+    for path in sorted((ROOT / "signals").glob("*.yaml")):
+        lines += _subject(path, knowledge, told)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _told() -> dict[str, list[str]]:
+    """Which programs' pages feed a family."""
+    found: dict[str, list[str]] = {}
+    for system in systems():
+        for family in dict.fromkeys(metric.family for metric in load_map(system).metrics):
+            found.setdefault(family, []).append(load_map(system).title)
+    return found
+
+
+def _subject(path: Path, knowledge: Knowledge, told: dict[str, list[str]]) -> Iterator[str]:
+    text = path.read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    yield from (f"## {path.stem.replace('_', ' ').capitalize()}", "", _comment(text), "")
+    families = [(name, knowledge.families[name]) for name in data.get("families") or {}]
+    if families:
+        rows = (_family(name, family, told.get(name, [])) for name, family in families)
+        yield from table(("family", "type, unit", "labels", "what it is", "told by"), rows)
+        yield ""
+    signals = [(name, knowledge.signals[name]) for name in data.get("signals") or {}]
+    if signals:
+        rows = (_signal(name, signal) for name, signal in signals)
+        yield from table(("signal", "unit", "of each", "what it is", "from"), rows)
+        yield ""
+
+
+def _comment(text: str) -> str:
+    """What a file says of itself at its head."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    return cell(" ".join(lines).replace("docs/", ""))
+
+
+def _family(name: str, family: Family, told: list[str]) -> tuple[str, ...]:
+    meaning = cell(f"{one_line(family.meaning)} {one_line(family.caveat)}".strip())
+    labels = " ".join(f"`{label}`" for label in family.labels)
+    return f"`{name}`", f"{family.type}, {family.unit}", labels, meaning, ", ".join(told) or "the agent"
+
+
+def _signal(name: str, signal: Signal) -> tuple[str, ...]:
+    least = f"{signal.samples.min:g} {signal.samples.of}" if signal.samples else ""
+    return f"`{SIGNAL_PREFIX}{name}`", signal.unit.replace("_", " "), signal.scope, cell(signal.meaning), least

@@ -1,0 +1,73 @@
+"""docs/rule-reference.md: every rule in a line, and every lever with its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dashboards.reference.text import cell, generated, one_line, table
+from dashboards.runbooks import GROUPS
+from rules.loader import Knowledge
+from rules.model import Lever, Rule, Setting
+
+FILE = "rule-reference.md"
+RUNBOOKS = "../dashboards/generated/runbooks"
+
+_INTRO = """\
+# Rules and levers
+
+Each code leads to the rule's page: its condition, the signals, the alert, what to do and what not, the references.
+`kvitals rules show KVC01` prints the same page. Codes are stable and never reused.
+
+A *symptom* is what users notice. A *cause* explains symptoms and has levers. A *note* is worth knowing and no harm by
+itself. *Telemetry* is about what can not be seen. `page` and `ticket` are worth an alert; `info` is for who looks.
+"""
+_COST = {"free": "nothing", "low": "little", "medium": "some", "high": "much"}
+
+
+def page(knowledge: Knowledge) -> str:
+    """The document."""
+    lines = [generated("rules/codes and rules/levers"), "", *_INTRO.splitlines()]
+    for group, title in GROUPS.items():
+        rules = sorted((r for r in knowledge.rules.values() if r.group == group), key=lambda r: r.code)
+        if rules:
+            lines += ["", f"## {title}", ""]
+            lines += table(("code", "what it means", "kind", "severity", "of each", "levers"), map(_rule, rules))
+    lines += ["", "## Levers", "", "In the order in which they are tried.", ""]
+    offered = _offered(knowledge)
+    for lever in sorted(knowledge.levers.values(), key=lambda lever: (lever.step, lever.title)):
+        lines += _lever(lever, offered.get(lever.name, []))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _offered(knowledge: Knowledge) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for code, rule in sorted(knowledge.rules.items()):
+        for use in rule.levers:
+            found.setdefault(use.lever, []).append(code)
+    return found
+
+
+def _rule(rule: Rule) -> tuple[str, ...]:
+    levers = ", ".join(f"[{use.lever}](#{use.lever})" for use in rule.levers)
+    return f"[{rule.code}]({RUNBOOKS}/{rule.code}.md)", cell(rule.title), rule.kind, rule.severity, rule.scope, levers
+
+
+def _lever(lever: Lever, codes: list[str]) -> Iterator[str]:
+    by = ", ".join(f"[{code}]({RUNBOOKS}/{code}.md)" for code in dict.fromkeys(codes))
+    yield from (f"### {lever.name}", "", f"**{lever.title}.** {one_line(lever.does)}", "")
+    yield f"- When: {one_line(lever.when)}"
+    yield f"- Does not fix: {one_line(lever.does_not_fix)}"
+    yield f"- Risk: {one_line(lever.risk)}"
+    yield f"- Moves: {', '.join(lever.moves)}; costs {_COST[lever.cost]}"
+    yield f"- Its effect beforehand: {one_line(lever.estimate.how)}"
+    yield f"- Offered by: {by}" if by else f"- Offered by no rule: {one_line(lever.no_rule)}"
+    yield from (f"- {_setting(setting)}" for setting in lever.settings)
+    yield ""
+
+
+def _setting(setting: Setting) -> str:
+    versions = "" if setting.versions == ">=0" else f" {setting.versions}"
+    value = f", {one_line(setting.value)}" if setting.value else ""
+    restart = "" if setting.restart else " (no restart)"
+    note = f" {one_line(setting.note)}" if setting.note else ""
+    return f"{setting.system}{versions}: `{setting.flag}`{value}{restart}.{note}"
