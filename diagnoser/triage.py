@@ -28,13 +28,10 @@ def triage(
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
-    fired = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    unknown = [j for j in judgements if j.outcome == "unknown"]
-    listed = sum(map(len, _by_rule(unknown, MAX_OF_A_RULE)))
-    built = [finding for few in _by_rule(unknown, MAX_OF_A_RULE) for finding in findings.of_rule(few, len(few))]
-    built += [finding for all_ in _by_rule(fired) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
-    muted = [_muted(f, mutes, span.at) for f in built if f.outcome == "fired" and _mute(f, mutes, span.at)]
-    open_ = [f for f in built if f.outcome == "fired" and not _mute(f, mutes, span.at)]
+    unknown = _by_rule([j for j in judgements if j.outcome == "unknown"], MAX_OF_A_RULE)
+    true = _fired(findings, judgements)
+    muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
+    open_ = [f for f in true if not _mute(f, mutes, span.at)]
     causes, symptoms, telemetry = _sorted(open_)
     healthy = is_healthy(judge, judgements, open_)
     return Triage(
@@ -48,10 +45,20 @@ def triage(
         telemetry=telemetry,
         notes=[f for f in open_ if f.kind == "note"],
         ruled_out=_ruled_out(symptoms),
-        unknown=[f for f in built if f.outcome == "unknown"],
+        unknown=[finding for few in unknown for finding in findings.of_rule(few, len(few))],
         muted=muted,
-        coverage=_coverage(judge, judgements, span, listed),
+        coverage=_coverage(judge, judgements, span, sum(map(len, unknown))),
     )
+
+
+def true_findings(judge: Judge, judgements: Sequence[Judgement], span: Span) -> list[Finding]:
+    """The findings of the document that are true, muted ones included, for whoever does not ask about the others."""
+    return _fired(Findings(judge, judgements, span), judgements)
+
+
+def _fired(findings: Findings, judgements: Sequence[Judgement]) -> list[Finding]:
+    true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
+    return [finding for all_ in _by_rule(true) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
 
 
 def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
@@ -73,9 +80,8 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """Most likely cause first.
 
     A cause that another fired cause explains comes after all that none explains, and one that is for information after
-    those that ask for something. Then: the weight of the open symptoms that it explains, its own severity, its confidence;
-    the code settles the rest, so that equal
-    evidence always gives the same order.
+    those that ask for something. Then: the weight of the open symptoms that it explains, its own severity, its
+    confidence; the code settles the rest, so that equal evidence always gives the same order.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
 

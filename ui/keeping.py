@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,7 @@ class _Episodes:
         if fired == self._fired and (not fired or 0 <= now - self._written < DOCUMENT_SECONDS):
             return []
         self._fired, self._written = fired, now
-        open_ = {episode.key: episode for episode in self._said(span.at)}
+        open_ = {e.key: e for e in (_episode(finding, span.at) for finding in self._pipeline.true_findings())}
         closed = [replace(e, end=span.at, open=False) for key, e in self._open.items() if key not in open_]
         self._open = open_
         return [*open_.values(), *closed]
@@ -145,12 +145,6 @@ class _Episodes:
     def end(self, now: float) -> list[Note]:
         """Nobody looks any more."""
         return [replace(episode, end=now, open=False) for episode in self._open.values()]
-
-    def _said(self, at: float) -> Iterator[Episode]:
-        document = self._pipeline.triage()
-        for group in (document.causes, document.symptoms, document.telemetry, document.notes, document.muted):
-            for finding in group:
-                yield _episode(finding, at)
 
 
 def _episode(finding: Finding, at: float) -> Episode:

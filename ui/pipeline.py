@@ -16,8 +16,8 @@ from agent.service import Node
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
-from diagnoser.triage import headline, triage
-from rules.finding import Slo, Source, Triage
+from diagnoser.triage import headline, triage, true_findings
+from rules.finding import Finding, Slo, Source, Triage
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
@@ -132,6 +132,10 @@ class Pipeline:
         if self.span is None or self._document is not None:
             return self.triage().verdict
         return headline(self.judge, self.judgements, self.span, self._mutes())
+
+    def true_findings(self) -> list[Finding]:
+        """The findings of the document that are true, muted ones included; the document is not made for them."""
+        return true_findings(self.judge, self.judgements, self.span) if self.span is not None else []
 
     def _triage(self, span: Span) -> Triage:
         return triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
