@@ -92,10 +92,12 @@ def read_verdict(text: str, seconds: float) -> Verdict:
         raise LabError(f"this is no triage document ({error!r}): {text[:300]!r}") from error
 
 
-async def triage(kvitals: Sequence[str], servers: Sequence[Server], slo: Slo) -> Verdict:
-    """Diagnose live engines. Raises LabError when the command fails, not when it finds something."""
+async def triage(kvitals: Sequence[str], servers: Sequence[Server], slo: Slo, agent: str = "") -> Verdict:
+    """Diagnose live engines, or ask the agent that watches them. Raises LabError when the command fails, not when it
+    finds something."""
     started = time.monotonic()
-    command = [*kvitals, "triage", *targets(servers), "--json", *slo_arguments(slo)]
+    asked = [agent] if agent else [*targets(servers), *slo_arguments(slo)]
+    command = [*kvitals, "triage", *asked, "--json"]
     status, out, err = await _run(command, TRIAGE_TIMEOUT_S)
     try:
         return read_verdict(out, time.monotonic() - started)

@@ -13,8 +13,13 @@ from ..product import kvitals_command
 from .incident import held_out, load, names
 from .judging import judge, runs
 from .others import ask_all, compared
-from .recording import CAPTURES, record_all
-from .tables import rows, summary
+from .recording import CAPTURES, diagnose_all, record_all
+from .tables import live_rows, rows, summary
+
+TEN = (
+    *("slots_few", "kv_full_long_answers", "caching_off", "working_set", "documents", "hang_ups", "lora_slots"),
+    *("busy_inside", "engine_dead", "slots_and_caching_off"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +39,21 @@ def _parser() -> argparse.ArgumentParser:
     others = commands.add_parser("others", help="what other published tools say of the recordings")
     others.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
     others.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
+    living = commands.add_parser("live", help="induce anew, and diagnose while they last")
+    living.add_argument("incidents", nargs="*", metavar="NAME", default=TEN, help="default: ten of several families")
+    living.add_argument("--seed", type=int, default=4, help="which run of each (4, which no recording is of)")
+    living.add_argument("--kvitals", help="the product's command")
+    living.add_argument("--lock", type=Path, metavar="FILE", help="held during each, where others measure here too")
     return parser
+
+
+async def live(chosen: Sequence[str], seed: int, kvitals: Sequence[str], lock: Path | None) -> bool:
+    """True when all were induced and every first cause was right."""
+    incidents = [load(name, seed) for name in chosen]
+    said = [pair async for pair in diagnose_all(incidents, kvitals, lock)]
+    table, wrong = live_rows(said)
+    print(table)
+    return wrong == 0 and len(said) == len(incidents)
 
 
 def replay(chosen: Sequence[str], folder: Path, only: str | None = None) -> bool:
@@ -80,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1 if failed else 0
             case "replay":
                 return 0 if replay(args.incidents, args.captures, args.only) else 1
+            case "live":
+                right = asyncio.run(live(args.incidents, args.seed, kvitals_command(args.kvitals), args.lock))
+                return 0 if right else 1
             case "others":
                 captures = recorded(args.incidents, args.captures)
                 print(compared(captures, asyncio.run(ask_all(captures))))

@@ -67,6 +67,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tap: bool = False
     sticky: bool = False
     baseline_s: float = BASELINE_S
+    incident_s: float = INCIDENT_S
 
 
 class Incident(msgspec.Struct, frozen=True):
@@ -89,6 +90,8 @@ class Incident(msgspec.Struct, frozen=True):
     sticky: bool = False
     baseline_s: float = BASELINE_S
     """Where the cause is known by what was usual before, there has to be some of it."""
+    incident_s: float = INCIDENT_S
+    """Where the cause is known by a reuse curve, there have to be look-ups enough for one."""
 
     @property
     def run(self) -> str:
@@ -153,6 +156,7 @@ def _incident(file: _File, name: str, seed: int, drawn: dict[str, Any]) -> Incid
         tap=file.tap,
         sticky=file.sticky,
         baseline_s=file.baseline_s,
+        incident_s=file.incident_s,
     )
 
 

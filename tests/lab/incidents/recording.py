@@ -8,8 +8,9 @@ import fcntl
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..engines import Engines
 from ..paths import REPO, LabError
@@ -21,7 +22,7 @@ from .stand import ENVIRONMENT, stand
 CAPTURES = REPO / "tests" / "captures" / "incidents"
 MOST_BYTES = 300_000
 LIMIT_S = 300.0
-LIVE_BASELINE_S, LIVE_INCIDENT_S = 8.0, 10.0
+LIVE_BASELINE_S, LIVE_INCIDENT_S, LOOK_S = 8.0, 10.0, 12.0
 
 
 @contextlib.asynccontextmanager
@@ -69,24 +70,59 @@ async def _record(incident: Incident, lab: Engines | None, kvitals: Sequence[str
     capture = out / f"{incident.run}.kvcap"
     capture.unlink(missing_ok=True)
     async with stand(incident, lab, kvitals, capture) as it:
-        await it.play(incident.baseline_s, end=it.end_recording)
+        await it.play(incident.baseline_s, incident.incident_s, end=it.end_recording)
         await it.settle()
         truth = it.truth()
+    if why := not_as_labelled(incident, truth):
+        raise LabError(f"recorded, and not what its label says: {why}")
     if capture.stat().st_size > MOST_BYTES:
         raise LabError(f"{capture.name} has {capture.stat().st_size} bytes, and {MOST_BYTES} are allowed")
     capture.with_suffix(".truth.json").write_text(json.dumps(truth, indent=1) + "\n")
     return capture
 
 
-async def diagnose(incident: Incident, lab: Engines | None, kvitals: Sequence[str]) -> Verdict:
-    """Induce it and ask `kvitals triage` while it lasts: of the engines, or with a tap of the agent that it tells."""
+def not_as_labelled(incident: Incident, truth: Mapping[str, Any]) -> str:
+    """Why a run is not one of its label, by the clients' clocks alone: healthy, and objectives were missed.
+
+    An engine on a machine that others keep busy misses them, and whoever says so is right.
+    """
+    if incident.label.healthy != "yes":
+        return ""
+    saw, slo = truth["phases"][-1], truth["slo"]
+    missed = [
+        f"p99 of {name} was {saw[seen]['p99']:.3g} s, and {slo[limit]:g} s are the objective"
+        for name, seen, limit in (("first tokens", "ttft_s", "ttft_p99"), ("gaps", "itl_s", "itl_p99"))
+        if saw[seen]["p99"] is None or saw[seen]["p99"] > slo[limit]
+    ]
+    return "; ".join(missed)
+
+
+async def diagnose_all(
+    incidents: Sequence[Incident], kvitals: Sequence[str], lock: Path | None = None
+) -> AsyncIterator[tuple[Incident, Verdict]]:
+    """Each induced once more, and what `kvitals triage` says meanwhile; one that can not be induced is left out."""
+    async with fork_server(incidents) as lab:
+        for one in incidents:
+            try:
+                async with turn(lock), asyncio.timeout(LIMIT_S):
+                    verdict = await _diagnose(one, lab, kvitals)
+            except (LabError, TimeoutError) as error:
+                _say(f"{one.run}: FAILED {error or 'took too long'}")
+                await _end_engines(lab)
+                continue
+            _say(f"{one.run}: {', '.join(verdict.codes) or 'nothing'}")
+            yield one, verdict
+
+
+async def _diagnose(incident: Incident, lab: Engines | None, kvitals: Sequence[str]) -> Verdict:
+    """Cold, of the engines; where a tap tells an agent what it sees, that agent is asked after as long."""
     found: list[Verdict] = []
-    async with asyncio.timeout(LIMIT_S), stand(incident, lab, kvitals) as it:
+    async with stand(incident, lab, kvitals) as it:
 
         async def ask() -> None:
             found.append(await triage(kvitals, it.site.watched, incident.scenario.slo, it.api))
 
-        await it.play(LIVE_BASELINE_S, LIVE_INCIDENT_S, end=ask)
+        await it.play(LIVE_BASELINE_S, LIVE_INCIDENT_S + (LOOK_S if it.api else 0.0), end=ask)
         await it.settle()
     return found[0]
 

@@ -28,7 +28,7 @@ from ..programs import Programs
 from ..scenario import Scenario
 from ..systems import Site, site_of
 from ..traffic import InfiniteCache
-from .incident import BASELINE_S, INCIDENT_S, Act, Incident
+from .incident import Act, Incident
 
 ENVIRONMENT = {"PYTHONPATH": str(ENGINE_SIDE / "host_tier")}
 """Of the fork server: engines with a host tier find its specification there."""
@@ -61,9 +61,7 @@ class Stand:
     acts: list[tuple[str, str, float]] = field(default_factory=list)
     _draining: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def play(
-        self, baseline_s: float = BASELINE_S, incident_s: float = INCIDENT_S, *, end: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def play(self, baseline_s: float, incident_s: float, *, end: Callable[[], Awaitable[None]]) -> None:
         """Baseline and incident; `end` is awaited when the incident has lasted so long and its load is still on."""
         scenario = self.incident.scenario
         cache = InfiniteCache(scenario.block_size)

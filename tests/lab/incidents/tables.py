@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from rules.finding import Triage
+
+from ..product import Verdict
 from ..tables import grid
-from .incident import held_out
-from .judging import Outcome
+from .incident import Incident, held_out
+from .judging import Outcome, score
 
 
 def kept(outcome: Outcome) -> bool:
@@ -39,6 +44,19 @@ def rows(outcomes: Iterable[Outcome]) -> str:
         *("12 s cold", "steady", "seconds"),
     )
     return grid(head, lines)
+
+
+def live_rows(verdicts: Iterable[tuple[Incident, Verdict]]) -> tuple[str, int]:
+    """What was said live of each beside its label, and how many were wrong."""
+    lines, wrong = [], 0
+    for incident, verdict in verdicts:
+        said = score(msgspec.convert(verdict.document, Triage), incident.label)
+        right = said.first and said.health
+        wrong += not right
+        label = " ".join(incident.label.first) or "nothing"
+        told = " ".join(said.told) or "nothing"
+        lines.append((incident.run, label, told, "yes" if right else "NO", f"{verdict.seconds:.1f}"))
+    return grid(("run", "label", "told", "right", "seconds"), lines), wrong
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
