@@ -11,7 +11,7 @@ import pytest
 from agent.config import Config
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Signals, Span
-from diagnoser.sources.prometheus import Found, Question, ServerError
+from diagnoser.sources.prometheus import Access, Found, Question, ServerError
 from diagnoser.sources.remote import RemoteSignals, judge_with_past
 from diagnoser.sources.served import Families, Served, focused
 from diagnoser.sources.survey import survey
@@ -34,6 +34,7 @@ class Server:
 
     def __init__(self, source: SeriesSource, refuses: str = "\0") -> None:
         self.source, self.refuses, self.asked = source, refuses, 0
+        self.access = Access("http://127.0.0.1:9090")
 
     def ask(self, questions: Sequence[Question]) -> list[list[Found] | ServerError]:
         return [self._answer(question) for question in questions]
