@@ -179,6 +179,7 @@ def test_signals_of_a_recording_are_the_same_without_an_agent(path: Path) -> Non
 
 DIFFER = {
     "telemetry_flags_off": "which flags are off is worked out from the whole page, by the agent alone",
+    "ready_seconds": "since when an engine answers is told by the scrape itself, which is not a page",
     "replicas_removed": "who is there is told by the scrape itself, which is not a page",
 }
 """Signals that differ, and why."""
