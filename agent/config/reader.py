@@ -27,6 +27,7 @@ from agent.config.types import (
     KvEventsTable,
     Mute,
     NodeLabels,
+    NotifyTable,
     Objective,
     Otlp,
     OtlpOutTable,
@@ -57,7 +58,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
     "agent", "remote", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp",
-    "otlp_out", "kv_events", "history", "tap", "prometheus", "mute", "params",
+    "otlp_out", "kv_events", "history", "tap", "prometheus", "notify", "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -149,6 +150,7 @@ class _Reader:
         history = self._table("[history]", data.get("history", {}), HistoryTable)
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
         prometheus = self._table("[prometheus]", data["prometheus"], PrometheusTable) if "prometheus" in data else None
+        notify = self._table("[notify]", data["notify"], NotifyTable) if "notify" in data else None
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
         if (
@@ -178,6 +180,7 @@ class _Reader:
             history=history,
             tap=tap,
             prometheus=prometheus,
+            notify=notify,
             mutes=mutes,
             params=params,
             file=self._file,

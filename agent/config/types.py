@@ -7,7 +7,7 @@ import ipaddress
 import math
 import re
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -484,6 +484,94 @@ class HistoryTable(Struct, frozen=True, kw_only=True):
             raise ValueError(f"min_free_bytes must be from 0 to {1 << 44}, not {self.min_free_bytes}")
 
 
+class NotifyTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where messages about alerts are handed on to. The secret is in a file, where the URL is none."""
+
+    name: str = ""  # in logs and in the file of dead letters; the kind and its place in the list where it is not said
+    severities: tuple[Literal["page", "ticket", "info"], ...] = ("page", "ticket", "info")
+    resolved: bool = True  # whether the end of an incident is told
+    ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.name and not _SOURCE.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} must have lower case letters, digits, _ and -, 40 at most")
+
+
+class WebhookTarget(NotifyTarget, frozen=True, kw_only=True):
+    """Takes a notice as JSON."""
+
+    url: str
+    bearer_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "url", normal_url(self.url))
+
+
+class SlackTarget(NotifyTarget, frozen=True, kw_only=True):
+    """An incoming webhook of Slack, or of what takes the same, such as Mattermost."""
+
+    url_file: Path  # holds the URL, which is the secret
+
+
+class PagerDutyTarget(NotifyTarget, frozen=True, kw_only=True):
+    """A service of PagerDuty, over its Events API v2."""
+
+    key_file: Path  # holds the integration's routing key
+    url: str = "https://events.pagerduty.com/v2/enqueue"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "url", normal_url(self.url))
+
+
+class AlertmanagerTarget(WebhookTarget, frozen=True, kw_only=True):
+    """An Alertmanager, or what takes alerts as it does, at the URL's /api/v2/alerts."""
+
+
+class NotifyTable(Struct, frozen=True, kw_only=True):
+    """Alerts that are taken in, diagnosed and handed on. The table being there switches it on."""
+
+    token_file: Path | None = None  # a bearer token with which messages are taken from other machines
+    directory: Path | None = None  # of what waits; where the agent keeps what outlives a restart, where it is not said
+    listen: str = "127.0.0.1:9479"  # of `kvitals notify`; a running agent takes messages at its own address
+    repeat: Seconds = Seconds(4 * 3600)  # an incident that goes on is told again this much later, at the earliest
+    give_up: Seconds = Seconds(24 * 3600)  # what could not be handed on for so long is a dead letter
+    page: str = ""  # URL of the web page, for links
+    webhook: tuple[WebhookTarget, ...] = ()
+    slack: tuple[SlackTarget, ...] = ()
+    pagerduty: tuple[PagerDutyTarget, ...] = ()
+    alertmanager: tuple[AlertmanagerTarget, ...] = ()
+
+    def __post_init__(self) -> None:
+        _address(self.listen)
+        if self.page:
+            msgspec.structs.force_setattr(self, "page", normal_url(self.page))
+        _between("repeat", self.repeat, 60, 30 * 24 * 3600)
+        _between("give_up", self.give_up, 60, 7 * 24 * 3600)
+        named = list(self.targets)
+        if not 1 <= len(named) <= MAX_SOURCES:
+            raise ValueError(f"name 1 to {MAX_SOURCES} targets: webhook, slack, pagerduty, alertmanager")
+        if len({name for name, _ in named}) < len(named):
+            raise ValueError("two targets have one name: give each its own")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to bind to; the empty host is all interfaces."""
+        return _address(self.listen)
+
+    @property
+    def targets(self) -> Iterator[tuple[str, NotifyTarget]]:
+        """All of them by name."""
+        kinds = {
+            "webhook": self.webhook, "slack": self.slack, "pagerduty": self.pagerduty,
+            "alertmanager": self.alertmanager,
+        }  # fmt: skip
+        for kind, several in kinds.items():
+            for number, one in enumerate(several, 1):
+                yield one.name or f"{kind}-{number}", one
+
+
 class Mute(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
@@ -527,6 +615,7 @@ class Config(Struct, frozen=True, kw_only=True):
     history: HistoryTable = field(default_factory=HistoryTable)
     tap: TapTable = field(default_factory=TapTable)
     prometheus: PrometheusTable | None = None
+    notify: NotifyTable | None = None
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from

@@ -110,7 +110,7 @@ class Reload:
         ]
         changed += [
             f"[{table}]"
-            for table in ("remote", "otlp", "otlp_out", "history")
+            for table in ("remote", "otlp", "otlp_out", "history", "notify")
             if getattr(now, table) != getattr(self._at_start, table)
         ]
         return [f"{', '.join(changed)}: takes effect after a restart"] if changed else []

@@ -30,11 +30,16 @@ from rules.finding import Source, encode
 from series.promql import PromQLError
 from ui.alerting import groups
 from ui.cli.common import UsageError, add_judging_options, parse_slo, setup, status_console
+from ui.cli.notify import opened
+from ui.cli.notify import told as told_of
 from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
 from ui.cli.search import Search
 from ui.demo import DEMO
 from ui.keeping import Keeping, directory
+from ui.notify.diagnosis import OfAgent
+from ui.notify.intake import PATH, add_notify
+from ui.notify.service import Notifier
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
 from ui.state import load_state, save_state, state_file
@@ -195,6 +200,10 @@ async def _served(
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
     )
+    table = pipeline.setup.config.notify
+    notifier = Notifier(table, OfAgent(pipeline, clock, keeping is not None)) if table is not None else None
+    if table is not None and notifier is not None:
+        add_notify(app, notifier, table.token_file)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
@@ -204,6 +213,8 @@ async def _served(
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
     if not args.demo and remote is not None:
         await _open_door(runner, remote)
+    if notifier is not None:
+        await opened(notifier)
     page = None if args.no_web else await _start_page(args, f"http://{host}:{port}", pipeline, keeping)
     watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
@@ -215,6 +226,8 @@ async def _served(
             page.terminate()
             await page.wait()
         await runner.cleanup()
+        if notifier is not None:
+            await notifier.close()
         console.print("stopped")
 
 
@@ -300,6 +313,9 @@ def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> No
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
     console.print(f"API       http://{host or '127.0.0.1'}:{port}  (Grafana data source; /metrics, /api/v1/findings)")
+    if (table := pipeline.setup.config.notify) is not None:
+        console.print(f"alerts    {PATH} there  (webhook_configs of an Alertmanager)")
+        console.print(f"          {told_of(table)}", style="dim", markup=False, soft_wrap=True)
     if not args.demo and pipeline.setup.config.remote is not None:
         console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
     elif not is_loopback(host):

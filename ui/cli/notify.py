@@ -1,0 +1,110 @@
+"""`kvitals notify`: takes an Alertmanager's alerts for a fleet, diagnoses them from its Prometheus, hands them on."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from typing import Any
+
+from aiohttp import web
+
+from agent.config import NotifyTable
+from agent.config.types import AlertmanagerTarget, WebhookTarget
+from agent.hosts import is_loopback
+from ui.cli import prometheus
+from ui.cli.common import UsageError, add_judging_options, configuration, setup, status_console
+from ui.notify.diagnosis import OfFleet
+from ui.notify.intake import PATH, add_notify
+from ui.notify.service import Notifier, directory
+from ui.notify.spool import DEAD, SpoolError
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "notify",
+        help="diagnose a fleet's alerts and hand them on",
+        description="Takes the messages of an Alertmanager's webhook, diagnoses what they are about from a Prometheus,"
+        " and hands them on with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
+        " with an agent, `kvitals run` does this itself.",
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="for the Alertmanager (127.0.0.1:9479)")
+    add_judging_options(parser)
+    prometheus.add_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    if not args.prometheus:
+        raise UsageError(
+            "name the Prometheus that has the fleet's series: --prometheus URL, or --prometheus alone for the one of"
+            " [prometheus]; for the engines of this node `kvitals run` takes alerts"
+        )
+    config = configuration(args)
+    if config.notify is None:
+        raise UsageError("[notify] in kvitals.toml names whom to tell, and there is none: see docs/notify.md")
+    table = config.notify
+    address = _address(args.listen) if args.listen else table.address
+    if not is_loopback(address[0]) and table.token_file is None:
+        raise UsageError(
+            f"{address[0] or 'all interfaces'} can be reached from other machines: name a token_file in [notify], or"
+            " listen on 127.0.0.1"
+        )
+    notifier = Notifier(table, OfFleet(prometheus.access(args), setup(args)))
+    asyncio.run(_run(notifier, table, address))
+    return 0
+
+
+async def _run(notifier: Notifier, table: NotifyTable, address: tuple[str, int]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await opened(notifier)
+    app = web.Application()
+    add_notify(app, notifier, table.token_file)
+    app.router.add_get("/-/healthy", _healthy)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        host, port = address
+        try:
+            await web.TCPSite(runner, host or None, port).start()
+        except OSError as error:
+            raise UsageError(
+                f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen"
+            ) from error
+        console = status_console()
+        console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
+        console.print(told(table), style="dim", markup=False, soft_wrap=True)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+        await notifier.close()
+
+
+async def opened(notifier: Notifier) -> None:
+    """Begin. Raises UsageError where what waits can not be kept."""
+    try:
+        await notifier.open()
+    except SpoolError as error:
+        raise UsageError(f"{error}; name another place with `directory` in [notify]") from error
+
+
+def told(table: NotifyTable) -> str:
+    """Whom alerts are handed on to, and where those are that could not be."""
+    shown = []
+    for name, target in table.targets:
+        where = f" ({target.url})" if isinstance(target, WebhookTarget | AlertmanagerTarget) else ""
+        shown.append(f"{name}{where}: {', '.join(target.severities)}")
+    return f"tells {'; '.join(shown)}. What can not be handed on is in {directory(table) / DEAD}"
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"--listen {text}: write HOST:PORT, as in 127.0.0.1:9479")
+    return host or "127.0.0.1", int(port)
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="kvitals is Healthy.\n")

@@ -1,0 +1,120 @@
+"""The messages of an Alertmanager's webhook, and of others that write them alike, such as Grafana."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from rules.model import Severity
+
+MAX_ALERTS = 200
+"""Of one message that are looked at; the rest is counted."""
+MAX_LABELS = 64
+MAX_TEXT = 2000
+
+OURS = "kvitals_incident"
+"""The label of what we hand on to an Alertmanager: it may come back to us, and is not looked at again."""
+
+_SEVERITIES: dict[str, Severity] = {
+    "page": "page", "critical": "page", "crit": "page", "emergency": "page", "error": "page", "high": "page",
+    "ticket": "ticket", "warning": "ticket", "warn": "ticket", "medium": "ticket",
+    "info": "info", "none": "info", "low": "info", "informational": "info", "debug": "info",
+}  # fmt: skip
+_ENTITY = ("cluster", "pool", "node", "engine")
+
+
+class IncomingError(Exception):
+    """A body is no such message; the text says why."""
+
+
+class Alert(Struct, frozen=True):
+    """One alert as it stands in a message."""
+
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    starts: str = msgspec.field(name="startsAt", default="")
+    ends: str = msgspec.field(name="endsAt", default="")
+    url: str = msgspec.field(name="generatorURL", default="")
+    fingerprint: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.labels.get("alertname", "") or "alert without a name"
+
+    @property
+    def code(self) -> str:
+        """The rule of ours that it is of; empty for others' alerts."""
+        return self.labels.get("code", "")
+
+    @property
+    def severity(self) -> Severity:
+        """What is not said, or in words that nobody agreed on, is a ticket: not silent, and no page."""
+        return _SEVERITIES.get(self.labels.get("severity", "").lower(), "ticket")
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, at any time."""
+        return self.fingerprint or digest(self.labels)
+
+    @property
+    def entity(self) -> dict[str, str]:
+        """The labels that say whose it is. An `instance` stands for an engine where nothing else does."""
+        found = {name: self.labels[name] for name in _ENTITY if self.labels.get(name)}
+        instance = self.labels.get("instance", "")
+        return found if "engine" in found or not instance or self.code else {**found, "instance": instance}
+
+    def began(self, otherwise: float) -> float:
+        """Seconds since the epoch."""
+        try:
+            return datetime.fromisoformat(self.starts).timestamp()
+        except (ValueError, OverflowError, OSError):
+            return otherwise
+
+
+class Message(Struct, frozen=True):
+    """One message: the alerts of a group."""
+
+    alerts: list[Alert]
+    url: str = msgspec.field(name="externalURL", default="")  # of the Alertmanager
+    truncated: int = msgspec.field(name="truncatedAlerts", default=0)
+
+
+_decoder = msgspec.json.Decoder(Message)
+
+
+def read(body: bytes) -> Message:
+    """The message in a body, with texts and numbers of things bounded. Raises IncomingError."""
+    try:
+        message = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise IncomingError(f"this is no message of Alertmanager's webhook: {error}") from None
+    beyond = max(0, len(message.alerts) - MAX_ALERTS)
+    alerts = [_bounded(alert) for alert in message.alerts[:MAX_ALERTS]]
+    return Message(alerts, message.url[:MAX_TEXT], max(0, message.truncated) + beyond)
+
+
+def digest(labels: Mapping[str, str]) -> str:
+    """A short name for a set of labels."""
+    return hashlib.sha256(repr(sorted(labels.items())).encode()).hexdigest()[:16]
+
+
+def _bounded(alert: Alert) -> Alert:
+    return Alert(
+        alert.status,
+        _short(alert.labels),
+        _short(alert.annotations),
+        alert.starts[:64],
+        alert.ends[:64],
+        alert.url[:MAX_TEXT],
+        alert.fingerprint[:64],
+    )
+
+
+def _short(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name[:200]: text[:MAX_TEXT] for name, text in list(texts.items())[:MAX_LABELS]}

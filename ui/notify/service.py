@@ -1,0 +1,159 @@
+"""The whole way of a message: kept, acknowledged, diagnosed, told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.config import NotifyTable
+from agent.places import state_directory
+from ui.notify.concern import Asked
+from ui.notify.incidents import Diagnose, Diagnosis, Rules, settle
+from ui.notify.incoming import read
+from ui.notify.notice import Notice
+from ui.notify.sending import Sender
+from ui.notify.spool import Outcome, Spool, SpoolError, Waiting
+from ui.notify.targets import wants
+
+MAX_SECONDS = 120.0
+"""Of one diagnosis; after it alerts are handed on without."""
+FORGET_SECONDS = 3 * 86400.0
+"""An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
+LOOK_SECONDS = 60.0
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+def directory(table: NotifyTable) -> Path:
+    """Where what waits is kept."""
+    return table.directory or state_directory() / "notify"
+
+
+class Notifier:
+    """From `open` to `close`: takes messages, and hands on what they come to."""
+
+    def __init__(self, table: NotifyTable, diagnose: Diagnose, clock: Callable[[], float] = time.time) -> None:
+        self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, failed
+        self._table = table
+        self._diagnose = diagnose
+        self._clock = clock
+        self._rules = Rules(repeat=table.repeat, page=table.page)
+        self._spool = Spool(directory(table))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
+        self._some = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._targets = dict(table.targets)
+        self._senders: dict[str, Sender] = {}
+        self._forgot = float("-inf")
+
+    async def open(self) -> None:
+        """Begin with what was left by the last run. Raises SpoolError."""
+        await self._in_thread(self._spool.open)
+        await self._in_thread(self._bury_strangers)
+        for name, target in self._targets.items():
+            sender = Sender(name, target, self._spool, self._thread, self._table.give_up, self._clock)
+            self._senders[name] = sender
+            self._tasks.append(asyncio.create_task(sender.run(), name=f"notify {name}"))
+        self._tasks.append(asyncio.create_task(self._work(), name="notify"))
+
+    async def close(self) -> None:
+        """End; what waits is there when it begins again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._in_thread(self._spool.close)
+        self._thread.shutdown()
+
+    async def take(self, body: bytes) -> None:
+        """Keep a message; on the disk when this returns. Raises IncomingError for what is none, SpoolError where there
+        is no room."""
+        message = read(body)
+        received = self._clock()
+        await self._in_thread(lambda: self._spool.put(body, received))
+        self.counts["messages"] += 1
+        self.counts["alerts"] += len(message.alerts)
+        self._some.set()
+
+    async def status(self) -> dict[str, Any]:
+        """What waits and how the targets fare. Raises SpoolError."""
+        messages, waiting = await self._in_thread(self._spool.counts)
+        targets = {
+            name: {
+                "waiting": waiting.get(name, (0, ""))[0],
+                "last_sent": sender.last_sent,
+                "last_error": sender.last_error or waiting.get(name, (0, ""))[1],
+                **{word: sender.counts[word] for word in ("sent", "retried", "dead")},
+            }
+            for name, sender in self._senders.items()
+        }
+        open_ = await self._in_thread(self._spool.incidents)
+        return {"messages_waiting": messages, "incidents": len(open_), "counts": dict(self.counts), "targets": targets}
+
+    async def _work(self) -> None:
+        """Diagnose one message after the other."""
+        while True:
+            self._some.clear()
+            try:
+                waiting = await self._in_thread(self._spool.next)
+                if waiting is not None:
+                    await self._deal_with(waiting)
+                    continue
+                if self._clock() - self._forgot > FORGET_SECONDS / 10:
+                    self._forgot = self._clock()
+                    await self._in_thread(lambda: self._spool.forget(self._clock() - FORGET_SECONDS))
+            except SpoolError as error:
+                _log.warning("what waits can not be read or written; trying again", why=str(error))
+                await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._some.wait(), LOOK_SECONDS)
+
+    async def _deal_with(self, waiting: Waiting) -> None:
+        outcome = await self._outcome(waiting)
+        await self._in_thread(lambda: self._spool.done(waiting.id, outcome, self._clock()))
+        for sender in self._senders.values():
+            sender.look()
+
+    async def _outcome(self, waiting: Waiting) -> Outcome:
+        known = await self._in_thread(self._spool.incidents)
+        try:
+            settled = await settle(read(waiting.body), waiting.received, known, self._diagnosis, self._rules)
+        except Exception as error:  # it must not hold up what comes after it, nor be lost
+            why = repr(error)
+            _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
+            await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
+            self.counts["failed"] += 1
+            return Outcome()
+        self.counts["told"] += len(settled.notices)
+        self.counts["folded"] += settled.folded
+        return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
+
+    async def _diagnosis(self, about: Asked) -> Diagnosis:
+        """The diagnosis, if it comes; without one the alerts are handed on all the same."""
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                return await self._diagnose(about)
+        except TimeoutError:
+            return Diagnosis(f"not judged within {MAX_SECONDS:.0f} s")
+        except Exception:
+            _log.error("a diagnosis failed", trace=traceback.format_exc(limit=-5))
+            return Diagnosis("not judged: the diagnosis failed, kvitals' log says why")
+
+    def _for_targets(self, notices: Sequence[Notice]) -> list[tuple[str, Notice]]:
+        return [(name, notice) for notice in notices for name, target in self._targets.items() if wants(target, notice)]
+
+    def _bury_strangers(self) -> None:
+        for delivery in self._spool.strangers(self._targets, self._clock()):
+            self._spool.bury(delivery, "its target is no longer configured", self._clock())
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,194 @@
+"""A notice as the request that a target takes. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agent.config import NotifyTarget
+from agent.config.types import AlertmanagerTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from ui.notify.incoming import OURS
+from ui.notify.notice import SEVERITIES, Notice
+from ui.notify.text import action, clipped, foot, headline, lines
+
+MAX_SECRET_BYTES = 4096
+HOLD_SECONDS = 24 * 3600.0
+"""For so long an Alertmanager that is told of an incident once takes it to go on."""
+
+
+class SecretError(Exception):
+    """The file of a secret can not be used; the message says why and names no content."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A POST of JSON."""
+
+    url: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def request(target: NotifyTarget, notice: Notice) -> Request:
+    """What is sent for a notice. Secrets are read anew each time, so they may be replaced. Raises SecretError."""
+    for kind, make in _MAKERS.items():
+        if type(target) is kind:
+            return make(target, notice)
+    raise TypeError(f"no message for {type(target).__name__}")
+
+
+def wants(target: NotifyTarget, notice: Notice) -> bool:
+    """Whether a target is to be told."""
+    return notice.severity in target.severities and (target.resolved or notice.status == "firing")
+
+
+def _webhook(target: WebhookTarget, notice: Notice) -> Request:
+    """The notice as it is. Who is sent one twice knows it by the key."""
+    headers = {"Idempotency-Key": notice.id, **_bearer(target.bearer_file)}
+    return Request(target.url, msgspec.json.encode(notice), headers)
+
+
+def _slack(target: SlackTarget, notice: Notice) -> Request:
+    url = _secret(target.url_file)
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise SecretError(f"{target.url_file} holds no URL of a webhook")
+    return Request(url, msgspec.json.encode({"text": clipped(headline(notice), 300), "blocks": _blocks(notice)}))
+
+
+def _blocks(notice: Notice) -> list[dict[str, Any]]:
+    """Slack's blocks: headline, verdict, numbers, lever, where to read on."""
+    mark = "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": clipped(f"{mark} {headline(notice)}", 150)}},
+    ]
+    if said := "\n".join(_escaped(line) for line in lines(notice) if line):
+        blocks.append(_section(said))
+    if notice.numbers:
+        fields = [f"*{_escaped(one.title)}*\n{_escaped(one.text)}" for one in notice.numbers]
+        shown = [{"type": "mrkdwn", "text": clipped(text, 2000)} for text in fields]
+        blocks.append({"type": "section", "fields": shown})
+    if do := action(notice):
+        blocks.append(_section(f"*{_escaped(do)}*\n{_escaped(notice.actions[0].why)}"))
+    below = filter(None, (clipped(_escaped(foot(notice)), 2900), _links(notice)))
+    return blocks + [{"type": "context", "elements": [{"type": "mrkdwn", "text": text}]} for text in below]
+
+
+def _links(notice: Notice) -> str:
+    """As many as there is room for: half a link leads nowhere."""
+    found = ""
+    for link in notice.links:
+        one = f"<{_escaped(link.url)}|{_escaped(link.title)}>"
+        if len(found) + len(one) < 2900:
+            found += f"{' · ' if found else ''}{one}"
+    return found
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": clipped(text, 2900)}}
+
+
+def _escaped(text: str) -> str:
+    """Slack's three control characters, so that no name can make a link or call somebody."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_PAGERDUTY = {"page": "critical", "ticket": "warning", "info": "info"}
+
+
+def _pagerduty(target: PagerDutyTarget, notice: Notice) -> Request:
+    event: dict[str, Any] = {
+        "routing_key": _secret(target.key_file),
+        "event_action": "resolve" if notice.status == "resolved" else "trigger",
+        "dedup_key": f"kvitals-{notice.incident}",
+    }
+    if notice.status == "firing":
+        event |= {
+            "payload": {
+                "summary": clipped(f"{headline(notice)}. {' '.join(lines(notice))}", 1024),
+                "source": notice.where,
+                "severity": _PAGERDUTY[notice.severity],
+                "timestamp": _rfc3339(notice.began),
+                "component": notice.entity.get("engine") or notice.entity.get("instance") or notice.where,
+                "group": notice.entity.get("pool") or notice.entity.get("cluster") or "",
+                "class": notice.code or ", ".join(one.name for one in notice.alerts[:3]),
+                "custom_details": _details(notice),
+            },
+            "links": [{"href": link.url, "text": link.title} for link in notice.links],
+            "client": "kvitals",
+        }
+    return Request(target.url, msgspec.json.encode(event))
+
+
+def _details(notice: Notice) -> dict[str, Any]:
+    """What somebody who was woken wants to read, by name."""
+    found: dict[str, Any] = {
+        "verdict": notice.verdict,
+        **{one.title: one.text for one in notice.numbers},
+        "do": [" ".join(filter(None, (one.title, one.setting))) for one in notice.actions],
+        "explains": notice.explains,
+        "could not tell": notice.unknown,
+        "confidence": notice.confidence,
+        "judged": notice.judged,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
+    """An alert of the incident's severity, and the end of those of other severities that it may have had before."""
+    annotations = {
+        "summary": headline(notice),
+        "description": clipped(" ".join(filter(None, (*lines(notice), action(notice)))), 4000),
+        "judged": notice.judged,
+        "code": notice.code,
+        **{name: link.url for link in notice.links for name in (_annotation(link.title),) if name},
+    }
+    alerts = [
+        {
+            "labels": {"alertname": "kvitals-incident", "severity": one, OURS: notice.incident, **notice.entity},
+            "annotations": {name: text for name, text in annotations.items() if text},
+            "startsAt": _rfc3339(notice.began),
+            "endsAt": _rfc3339(notice.at + HOLD_SECONDS if goes_on else notice.at),
+        }
+        for one in SEVERITIES
+        for goes_on in (notice.status == "firing" and one == notice.severity,)
+    ]
+    url = f"{target.url.removesuffix('/api/v2/alerts')}/api/v2/alerts"
+    return Request(url, msgspec.json.encode(alerts), _bearer(target.bearer_file))
+
+
+def _annotation(title: str) -> str:
+    return {"Runbook": "runbook_url", "Board": "dashboard_url"}.get(title.partition(" ")[0], "")
+
+
+_MAKERS: dict[type, Callable[[Any, Notice], Request]] = {
+    WebhookTarget: _webhook,
+    SlackTarget: _slack,
+    PagerDutyTarget: _pagerduty,
+    AlertmanagerTarget: _alertmanager,
+}
+
+
+def _bearer(file: Path | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {_secret(file)}"} if file is not None else {}
+
+
+def _secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+        text = content.decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"{path} can not be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
+    if not text or len(content) > MAX_SECRET_BYTES or not text.isprintable():
+        raise SecretError(f"{path} must hold one secret in one line")
+    return text
+
+
+def _rfc3339(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
