@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -51,6 +51,12 @@ live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what 
 
 live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (15 minutes)
 	@$(BIN)/python -m tests.lab knee
+
+incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its label, and how right they were (INCIDENTS=names)
+	@$(BIN)/python -m tests.lab.incidents replay $(INCIDENTS)
+
+live-incidents: lab ## induce ten incidents anew on a real vLLM, or INCIDENTS=names, and diagnose them while they last
+	@$(BIN)/python -m tests.lab.incidents live $(INCIDENTS)
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from ..paths import LabError
@@ -59,7 +60,8 @@ async def live(chosen: Sequence[str], seed: int, kvitals: Sequence[str], lock: P
 def replay(chosen: Sequence[str], folder: Path, only: str | None = None) -> bool:
     """True when every first cause was right, and the healthy were called healthy."""
     captures = [f for f in recorded(chosen, folder) if only is None or kept(f) is (only == "held-out")]
-    outcomes = [judge(capture) for capture in captures]
+    with ProcessPoolExecutor() as workers:
+        outcomes = list(workers.map(judge, captures))
     print(rows(outcomes), summary(outcomes), sep="\n\n")
     return all(one.score.first and one.score.health for one in outcomes)
 

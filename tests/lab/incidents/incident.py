@@ -21,6 +21,7 @@ from ..traffic import Tenant
 
 CATALOGUE = Path(__file__).with_name("catalogue")
 HELD_OUT = Path(__file__).with_name("held_out.txt")
+MISSES = Path(__file__).with_name("misses.txt")
 BASELINE_S, INCIDENT_S = 10.0, 28.0
 
 
@@ -108,7 +109,17 @@ def names() -> list[str]:
 @cache
 def held_out() -> dict[str, str]:
     """The held-out incidents, and for each that had to leave them why."""
-    lines = [line.split("#")[0].split(maxsplit=1) for line in HELD_OUT.read_text().splitlines()]
+    return _reasons(HELD_OUT)
+
+
+@cache
+def misses() -> dict[str, str]:
+    """Runs whose verdict is known not to be that of the label, and why."""
+    return _reasons(MISSES)
+
+
+def _reasons(file: Path) -> dict[str, str]:
+    lines = [line.split("#")[0].split(maxsplit=1) for line in file.read_text().splitlines()]
     return {words[0]: (words[1].strip() if len(words) > 1 else "") for words in lines if words}
 
 
