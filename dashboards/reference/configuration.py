@@ -17,24 +17,29 @@ from msgspec import Struct
 
 from agent.config.types import (
     Agent,
+    AlertmanagerTarget,
     HistoryTable,
     Kubernetes,
     KvEventsSource,
     KvEventsTable,
     Mute,
     NodeLabels,
+    NotifyTable,
     Objective,
     Otlp,
     OtlpOutTable,
+    PagerDutyTarget,
     PrometheusTable,
     Remote,
     RequestLog,
     Seconds,
+    SlackTarget,
     Slo,
     SomeSlo,
     TapTable,
     Target,
     TenantsTable,
+    WebhookTarget,
 )
 from dashboards.reference.text import table
 
@@ -56,6 +61,11 @@ TABLES: dict[str, type[Struct]] = {
     "history": HistoryTable,
     "tap": TapTable,
     "prometheus": PrometheusTable,
+    "notify": NotifyTable,
+    "notify.webhook": WebhookTarget,
+    "notify.slack": SlackTarget,
+    "notify.pagerduty": PagerDutyTarget,
+    "notify.alertmanager": AlertmanagerTarget,
     "mute": Mute,
 }
 """Every table of `kvitals.toml` that has keys of its own, by its name in the file."""
@@ -131,7 +141,7 @@ def _type(kind: Any) -> str:
 
 
 def _plural(kind: Any) -> str:
-    return " or ".join(f"{word}s" for word in _type(kind).split(" or "))
+    return " or ".join(word if word.endswith("`") else f"{word}s" for word in _type(kind).split(" or "))
 
 
 def _default(field: msgspec.structs.FieldInfo, said: dict[str, Words]) -> str:
