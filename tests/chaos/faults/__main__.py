@@ -1,0 +1,83 @@
+"""python -m tests.chaos.faults [NAME...]"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from pathlib import Path
+
+from .situations import SITUATIONS
+from .stage import CannotRunError, Stage, StageError, Told
+
+AT_ONCE = 3
+NOT_RUN = Path(__file__).with_name("not_run.toml")
+
+
+async def one(name: str, excused: dict[str, str]) -> bool:
+    """Run a situation and print what came of it; whether it held, or may not run here."""
+    told, began, verdict = Told(), time.monotonic(), "held"
+    with tempfile.TemporaryDirectory(prefix="kvitals-chaos-") as folder:
+        stage = Stage(Path(folder))
+        try:
+            async with stage.running():
+                await SITUATIONS[name](stage, told)
+        except CannotRunError as error:
+            if name in excused:
+                verdict = "not run"
+                told.said = [f"{error}; {excused[name]}"]
+            else:
+                told.broken.append(
+                    f"can not run here: {error}. Give it that, or list it in {NOT_RUN.name}, with a reason"
+                )
+        except StageError as error:
+            told.broken.append(str(error))
+        except Exception as error:
+            told.broken.append(f"{type(error).__name__} {error}: {traceback.format_exc()[-1200:]}")
+        if told.broken:
+            verdict = "BROKEN"
+            told.broken += [f"{log.name}: {_last(log)}" for log in sorted(Path(folder).glob("agent*.log"))]
+    print(f"{name:22}{verdict:8}{time.monotonic() - began:5.0f} s  {'; '.join(told.said)}")
+    for line in told.broken:
+        print(f"{'':6}{line}")
+    sys.stdout.flush()
+    return not told.broken
+
+
+def _last(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+async def run(names: list[str], at_once: int) -> bool:
+    """Whether everything held. at_once: situations that run beside each other; they mostly wait."""
+    excused = {name: said["reason"] for name, said in tomllib.loads(NOT_RUN.read_text()).items()}
+    places = asyncio.Semaphore(at_once)
+
+    async def in_place(name: str) -> bool:
+        async with places:
+            return await one(name, excused)
+
+    return all(await asyncio.gather(*(in_place(name) for name in SITUATIONS if name in names)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.faults")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SITUATIONS)}; none: all")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"beside each other ({AT_ONCE})")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(SITUATIONS):
+        parser.error(f"no situation is called {', '.join(sorted(unknown))}")
+    began = time.monotonic()
+    held = asyncio.run(run(args.names or list(SITUATIONS), args.at_once))
+    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{'everything held' if held else 'SOMETHING DID NOT HOLD'} in {time.monotonic() - began:.0f} s")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
