@@ -19,10 +19,12 @@ from ui.cli import (
     curve,
     history,
     knee,
+    notify,
     record,
     replay,
     rules,
     run,
+    size,
     tap,
     trace,
     triage,
@@ -32,6 +34,7 @@ from ui.cli import (
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
 from ui.live import AgentError
 from ui.recorded import RecordingError
+from ui.sizing import SourceError
 
 EPILOG = """\
 exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
@@ -54,8 +57,8 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
-        *(triage, cache, trace, compare, whatif, curve, knee, audit),
-        *(check, run, web, history, record, replay, tap, rules),
+        *(triage, cache, trace, compare, whatif, curve, knee, audit, size),
+        *(check, run, web, history, record, replay, tap, notify, rules),
     ):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         code = do(args)
-    except (UsageError, ConfigError, CaptureError, RecordingError) as error:
+    except (UsageError, ConfigError, CaptureError, RecordingError, SourceError) as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_BAD_USE
     except (AgentError, ServerError) as error:

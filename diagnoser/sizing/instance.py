@@ -1,0 +1,101 @@
+"""One instance of a model: the layouts that there are, what each holds, and the rate that it can not pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diagnoser.sizing import memory
+from diagnoser.sizing.memory import Adapters, Budget, Layout, Shares
+from diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
+from diagnoser.sizing.workload import Workload
+from rules.catalogue import Gpu, Model
+
+NODE = 8
+"""GPUs of a node where nothing joins them but PCIe."""
+MOST_STAGES = 16
+MOST_BATCH = 100_000
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A layout under a workload. holds: sequences of the longest that memory is reserved for. batch: sequences at a
+    time, rate: requests a second, itl: seconds between tokens then; all bounds. ttft: of a prompt at the 99th
+    percentile that nothing holds up. why: it can not serve the workload; empty where it can.
+    """
+
+    machine: Machine
+    budget: Budget
+    holds: int
+    batch: int
+    rate: float
+    itl: float
+    ttft: float
+    why: str
+
+    @property
+    def layout(self) -> Layout:
+        return self.machine.layout
+
+
+def layouts(model: Model, gpu: Gpu) -> Iterator[Layout]:
+    """Layouts by GPUs: tensor parallelism within what joins GPUs, then stages of that. It must divide the query heads,
+    and KV heads must divide it or be divided by it."""
+    degrees = [n for n in range(1, (gpu.domain if gpu.joined else NODE) + 1) if divides(model, n)]
+    yield from (Layout(tensor) for tensor in degrees)
+    most = min(MOST_STAGES, model.layers)
+    yield from (Layout(degrees[-1], 2**i) for i in range(1, int(math.log2(most)) + 1))
+
+
+def divides(model: Model, tensor: int) -> bool:
+    """Whether heads can be spread over so many GPUs."""
+    if not model.query_heads:
+        return tensor.bit_count() == 1
+    if model.query_heads % tensor:
+        return False
+    return not model.kv_heads or model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0
+
+
+def instance(machine: Machine, of: Workload, shares: Shares, adapters: Adapters, least: int = 1) -> Instance:
+    """What one instance can do at most. least: sequences that it has to hold."""
+    model, gpu, layout = machine.model, machine.gpu, machine.layout
+    room = memory.budget(model, gpu, layout, machine.precisions, shares, adapters)
+    holds = memory.sequences(model, room.room, of.longest, machine.precisions.kv, layout)
+    ttft = prefill_seconds(machine, of.prompt.p99, of.prompt.p99 * of.cached)
+    batch = _batch(machine, of, min(holds, MOST_BATCH))
+    itl = gap(machine, of, max(batch, 1))
+    rate = batch / (of.output.mean * itl)
+    return Instance(machine, room, holds, batch, rate, itl, ttft, _why(room, holds, least, batch, itl, ttft, of))
+
+
+def gap(machine: Machine, of: Workload, batch: float) -> float:
+    """Mean seconds between tokens with so many sequences: the step, and the prefills that come in its place. Each
+    sequence brings one prefill in the course of its answer."""
+    return (
+        step_seconds(machine, batch, of.context)
+        + batch * prefill_seconds(machine, of.prompt.mean, of.prompt.mean * of.cached) / of.output.mean
+    )
+
+
+def _batch(machine: Machine, of: Workload, most: int) -> int:
+    """The most sequences that memory holds and with which the gaps keep the objective. Gaps grow with them."""
+    if most < 1 or gap(machine, of, 1) > of.itl:
+        return 0
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if gap(machine, of, middle) <= of.itl else (low, middle - 1)
+    return low
+
+
+def _why(room: Budget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload) -> str:
+    if room.room <= 0:
+        return "the weights do not fit"
+    if holds < least:
+        return f"room for {holds} of {least} sequences of {of.longest:,.0f} tokens"
+    if batch < 1:
+        return f"a token takes {itl * 1000:.3g} ms even alone, over the objective"
+    if ttft > of.ttft:
+        return f"the p99 prompt takes {ttft:.3g} s to compute even alone, over the objective"
+    return ""

@@ -1,0 +1,116 @@
+"""A whole sizing: every layout against the workload, the one that takes fewest GPUs, the fleet and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from diagnoser.sizing import cost
+from diagnoser.sizing.fleet import Fleet, fleet
+from diagnoser.sizing.instance import Instance, instance, layouts
+from diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
+from diagnoser.sizing.precision import Precision, flops
+from diagnoser.sizing.ratio import NETWORK
+from diagnoser.sizing.roofline import Machine, Reached
+from diagnoser.sizing.workload import Workload
+from rules.catalogue import Gpu, Model, prices_of
+
+
+class SizingError(ValueError):
+    """It can not be sized; the message says what is missing or what does not go."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one instance was seen to do at its objective: requests a second at C_max. c_max, littles_gap: where told.
+    prefill: prompt tokens computed a second, decode: tokens made a second, each by a GPU that does nothing else."""
+
+    usable: float | None = None
+    c_max: float | None = None
+    littles_gap: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a sizing rests on. price: USD a GPU-hour, None: the catalogue's median. front_end: seconds before the
+    engine. layout: the one that is asked for, None: all are tried. least: sequences that an instance has to hold."""
+
+    workload: Workload
+    model: Model
+    gpu: Gpu
+    weights: Precision
+    kv: Precision
+    safety: float
+    shares: Shares = field(default_factory=Shares)
+    adapters: Adapters = field(default_factory=Adapters)
+    reached: Reached = field(default_factory=Reached)
+    measured: Measured = field(default_factory=Measured)
+    price: float | None = None
+    front_end: float = 0.0
+    network: float = NETWORK
+    layout: Layout | None = None
+    least: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outcome. tried: every layout, by GPUs. usable: requests a second of one instance; `bound` when that is what
+    it can not pass rather than what was measured, so that the fleet is the least there can be."""
+
+    inputs: Inputs
+    tried: tuple[Instance, ...]
+    chosen: Instance
+    usable: float
+    fleet: Fleet
+    price: float | None
+    bound: bool
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return None if self.price is None else self.price * self.fleet.gpus
+
+
+def plan(of: Inputs) -> Plan:
+    """Size it. Raises SizingError where no layout serves the workload."""
+    if not of.model.parameters or not of.model.active:
+        raise SizingError(f"{of.model.name}: its parameters are not known; give --parameters and --active")
+    if not of.model.hidden:
+        raise SizingError(f"{of.model.name}: its hidden size is not known; give --hidden")
+    tried = tuple(tried_one(of, one) for one in ([of.layout] if of.layout else layouts(of.model, of.gpu)))
+    good = [one for one in tried if not one.why]
+    if not good:
+        raise SizingError(f"{of.model.name} on {of.gpu.name}: {_none(tried)}")
+    if of.measured.usable is not None and of.layout is None:
+        good = good[:1]  # what was measured is of one layout: the smallest, unless said otherwise
+    chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
+    price = of.price if of.price is not None else cost.typical(prices_of(of.gpu))
+    usable = _usable(of, chosen)
+    return Plan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
+
+
+def tried_one(of: Inputs, layout: Layout) -> Instance:
+    """One layout of these inputs."""
+    return instance(machine(of, layout), of.workload, of.shares, of.adapters, of.least)
+
+
+def machine(of: Inputs, layout: Layout) -> Machine:
+    """The instance of these inputs, in one layout."""
+    precisions = Precisions(of.weights.bytes, of.kv.bytes)
+    return Machine(of.model, of.gpu, layout, precisions, flops(of.gpu, of.weights), of.reached)
+
+
+def _usable(of: Inputs, one: Instance) -> float:
+    return one.rate if of.measured.usable is None else of.measured.usable
+
+
+def _fleet(of: Inputs, one: Instance) -> Fleet:
+    return fleet(of.workload.peak, _usable(of, one), one.layout.gpus, of.safety)
+
+
+def _none(tried: tuple[Instance, ...]) -> str:
+    """Why no layout serves, by the one that came closest."""
+    best = max(tried, key=lambda one: (one.budget.room > 0, one.holds > 0, one.batch > 0, one.layout.gpus))
+    asked = "" if len(tried) == 1 else "no layout serves this; with "
+    return f"{asked}{best.layout}, {best.why}"

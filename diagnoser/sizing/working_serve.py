@@ -1,0 +1,210 @@
+"""Steps 7 to 13: what one instance does, how many there are, what they cost, and how production shows a mistake."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from diagnoser.sizing import cost, kv, queueing, ratio, roofline
+from diagnoser.sizing.plan import Plan
+from diagnoser.sizing.quantity import number, seconds, share, size, usd
+from diagnoser.sizing.step import Line, Step
+from rules.catalogue import prices_of
+
+READING = 0.09
+"""Seconds a token that a fast reader takes."""
+LITTLE_ROOM = 0.2
+"""Of the KV memory: with less left, there is no room for prefixes."""
+DRIFT_TTFT, DRIFT_USE = 0.3, 0.2
+"""Beyond what was measured: where a sizing has to be made again."""
+INPUT_LIMIT = (2, 3)
+"""Times the prompt's 95th percentile: where requests are refused."""
+SMALLEST_CHUNK = 128
+
+
+def one_instance(of: Plan) -> Step:
+    one, load, on = of.chosen, of.inputs.workload, of.chosen.machine
+    step = roofline.step_seconds(on, one.batch, load.context)
+    prefill = _prefill(of)
+    batch, answer = f"{one.batch:,}", number(load.output.mean)
+    lines = (
+        Line("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that a step reads"),
+        Line("room for KV", one.budget.room * one.layout.gpus, "bytes", f"{size(one.budget.room)} on each GPU"),
+        Line("sequences that fit", one.holds, "", f"of {number(load.longest)} tokens"),
+        Line("sequences at a time", one.batch, "", "that fit and keep the objective between tokens"),
+        Line("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
+        Line("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
+        Line("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
+        Line("between tokens", one.itl, "seconds", f"step + {batch} x prefill / {answer} tokens"),
+        Line("at most", one.rate, "requests/s", f"{batch} / ({answer} tokens x {seconds(one.itl)})"),
+        *_measured(of),
+    )
+    if of.bound:
+        told = f"{number(one.rate)} requests/s is a bound and no measurement: sweep one instance (docs/knee.md)."
+    else:
+        told = f"Usable: {number(of.usable)} requests/s, {share(of.usable / one.rate)} of the bound."
+    return Step("One instance", lines, told)
+
+
+def _prefill(of: Plan) -> float:
+    load = of.inputs.workload
+    return roofline.prefill_seconds(of.chosen.machine, load.prompt.mean, load.prompt.mean * load.cached)
+
+
+def _measured(of: Plan) -> Iterator[Line]:
+    seen = of.inputs.measured
+    if seen.usable is None:
+        return
+    yield Line("measured", seen.usable, "requests/s", seen.source)
+    if seen.c_max is not None:
+        stay = f"so a request stays {seconds(seen.c_max / seen.usable)} (Little: C_max / rate)"
+        yield Line("C_max", seen.c_max, "requests", stay)
+    if seen.littles_gap is not None:
+        how = "rate x residence against what is counted; beyond 10 to 15 % measure again"
+        yield Line("Little's law", seen.littles_gap, "ratio", how)
+
+
+def kv_cache(of: Plan) -> Step:
+    one, load, gpu = of.chosen, of.inputs.workload, of.inputs.gpu
+    on, spread = one.machine, one.layout
+    each = kv.sequence_on_gpu(on.model, load.context, on.precisions.kv, spread.tensor, spread.pipeline)
+    left = max(0.0, 1 - one.batch * each / one.budget.room)
+    swap, disk = (_move(of, rate) for rate in (gpu.host_link * spread.gpus, ratio.NVME))
+    host = f"{size(swap.bytes)} of a mean prompt at {size(gpu.host_link)}/s each GPU"
+    lines = (
+        Line("left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 half way"),
+        Line("computing", swap.computing, "seconds", "a mean prompt, at least"),
+        Line("from host memory", swap.moving, "seconds", host),
+        Line("from NVMe", disk.moving, "seconds", f"the same at {size(ratio.NVME)}/s"),
+    )
+    told = ["Prefix caching on, and requests of a session to the same engine."]
+    if left < LITTLE_ROOM:
+        told.append(f"Less than {share(LITTLE_ROOM)} is left for prefixes: FP8 KV, or fewer sequences at a time.")
+    if swap.pays:
+        told.append("A host tier gives a prefix back sooner than it is computed.")
+    else:
+        told.append("By the bounds computing is as quick as a host tier: measure before having one.")
+    return Step("KV cache", lines, " ".join(told))
+
+
+def _move(of: Plan, bandwidth: float) -> ratio.Move:
+    """A mean prompt's KV, moved or computed."""
+    on, tokens = of.chosen.machine, of.inputs.workload.prompt.mean
+    computing = roofline.prefill_seconds(on, tokens)
+    return ratio.move(kv.sequence(on.model, tokens, on.precisions.kv), bandwidth, computing)
+
+
+def batching(of: Plan) -> Step:
+    one, load, seen = of.chosen, of.inputs.workload, of.inputs.measured
+    gpus, step = one.layout.gpus, roofline.step_seconds(one.machine, one.batch, load.context)
+    prefill = seen.prefill or load.new_tokens / _prefill(of) / gpus
+    decode = seen.decode or one.batch / step / gpus
+    pd = ratio.prefill_to_decode(load.new_tokens, load.output.mean, prefill, decode)
+    whole = "{}:{}".format(*ratio.whole(pd))
+    how = f"({number(load.new_tokens)} / {number(prefill)}) / ({number(load.output.mean)} / {number(decode)})"
+    moved = _move(of, of.inputs.network)
+    carried = f"{size(moved.bytes)} of a mean prompt at {size(of.inputs.network)}/s; computing takes "
+    lines = (
+        Line("prefill, a GPU", prefill, "tokens/s", "measured" if seen.prefill else "bound"),
+        Line("decode, a GPU", decode, "tokens/s", "measured" if seen.decode else "bound"),
+        Line("P:D", pd, "", f"{how}, if they are parted", f"{number(pd)}, {whole}"),
+        Line("moving KV", moved.moving, "seconds", f"{carried}{seconds(moved.computing)} at least"),
+        *_chunk(of, step),
+    )
+    told = ["Continuous batching, chunked prefill."]
+    if of.bound:
+        told.append("By the bounds both objectives hold, so nothing says yet that the two must part.")
+    if math.isfinite(load.itl) and load.itl < READING:
+        told.append(f"Nobody reads faster than {seconds(READING)} a token: a looser objective there serves more.")
+    return Step("Batching and disaggregation", lines, " ".join(told))
+
+
+def _chunk(of: Plan, step: float) -> Iterator[Line]:
+    """The chunk of prefill that leaves a step within the objective between tokens, where a whole prompt does not."""
+    load, whole = of.inputs.workload, of.chosen.ttft
+    if not math.isfinite(load.itl) or whole + step <= load.itl:
+        return
+    fits = (load.itl - step) * load.prompt.p99 * (1 - load.cached) / whole
+    if fits >= SMALLEST_CHUNK:
+        how = f"at most: a p99 prompt as a whole holds up tokens for {seconds(whole)} of {seconds(load.itl)}"
+        yield Line("chunk of prefill", roofline.power_of_two_below(fits), "tokens", how)
+
+
+def curve(of: Plan) -> Step:
+    if of.bound:
+        line = Line("usable", of.usable, "requests/s", "still the bound of step 7")
+        told = (
+            "Measure one instance as it will run, with these lengths and bursts, after 1,000 requests to warm up; then"
+            " give --usable-rate (`kvitals knee` reads it)."
+        )
+    else:
+        line = Line("usable", of.usable, "requests/s", of.inputs.measured.source)
+        told = "Measured as it runs now. After any change of steps 5 to 9 measure again before buying."
+    return Step("The final curve", (line,), told)
+
+
+def fleet(of: Plan) -> Step:
+    load, made = of.inputs.workload, of.fleet
+    needed = load.peak * of.inputs.safety / of.usable
+    how = f"{number(load.peak)} x {of.inputs.safety:g} / {number(of.usable)} = {number(needed)}, rounded up"
+    lines = (
+        Line("instances", made.instances, "", how),
+        Line("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
+    )
+    told = f"{made.instances} instance{'s' if made.instances > 1 else ''} of {of.chosen.layout}, {made.gpus} GPUs."
+    return Step("Fleet", lines, f"At least {told}" if of.bound else told)
+
+
+def money(of: Plan) -> Step:
+    load, gpus = of.inputs.workload, of.fleet.gpus
+    if of.price is None or of.usd_per_hour is None:
+        line = Line("a GPU-hour", None, "usd", "the catalogue has no price; give --price")
+        return Step("Cost", (line,), "Not known without a price.")
+    rate = load.mean or load.peak
+    made, both = rate * load.output.mean, rate * (load.output.mean + load.prompt.mean)
+    when = "on average" if load.mean else "at the peak all the time; by a mean rate it is more"
+    lines = (
+        Line("a GPU-hour", of.price, "usd", _priced(of)),
+        Line("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
+        Line("a year", of.usd_per_hour * cost.HOURS_A_YEAR, "usd", f"x {cost.HOURS_A_YEAR:,} hours"),
+        Line("1M tokens made", cost.per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
+        Line(
+            "1M of all tokens", cost.per_million(of.price, gpus, both), "usd", f"prompts too, {number(both)} tokens/s"
+        ),
+        Line("a GPU makes", cost.per_gpu_hour(made, gpus), "tokens/h", "of those served"),
+    )
+    return Step("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} an hour.")
+
+
+def _priced(of: Plan) -> str:
+    if of.inputs.price is not None:
+        return "as given"
+    known = sorted(prices_of(of.inputs.gpu), key=lambda one: one.usd_per_hour)
+    low, high = (f"{usd(one.usd_per_hour)} ({one.basis}, {one.as_of})" for one in (known[0], known[-1]))
+    return f"median of {len(known)} in the catalogue, {low} to {high}"
+
+
+def validate(of: Plan) -> Step:
+    load = of.inputs.workload
+    low, high = (number(factor * load.prompt.p95) for factor in INPUT_LIMIT)
+    limit = INPUT_LIMIT[0] * load.prompt.p95
+    lines = (
+        Line("input limit", limit, "tokens", "2 to 3 times the p95 prompt, at the gateway", f"{low} to {high} tokens"),
+        *_queue(of),
+        Line("utilisation", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
+    )
+    told = "In the first week of traffic compare with what was measured, at a like mix of lengths (rule CAP05 does)."
+    return Step("Guardrails and validation", lines, told)
+
+
+def _queue(of: Plan) -> Iterator[Line]:
+    load, front = of.inputs.workload, of.inputs.front_end
+    if not math.isfinite(load.ttft):
+        return
+    limit = queueing.queue_limit(load.ttft, of.chosen.ttft, front, of.usable)
+    opens = queueing.breaker(limit)
+    how = f"({seconds(load.ttft)} - {seconds(of.chosen.ttft)} of p99 prefill - {seconds(front)} before the engine)"
+    yield Line("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
+    yield Line("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")
+    drift = f"{share(DRIFT_TTFT)} above the objective it was measured at: size again"
+    yield Line("first token, p99", load.ttft * (1 + DRIFT_TTFT), "seconds", drift)

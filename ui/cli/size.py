@@ -1,0 +1,409 @@
+"""`kvitals size`: how many GPUs a workload takes, in thirteen steps that show their working."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnoser.sizing import config, memory
+from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
+from diagnoser.sizing.memory import Adapters, Layout, Shares
+from diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
+from diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
+from diagnoser.sizing.quantity import usd
+from diagnoser.sizing.ratio import NETWORK
+from diagnoser.sizing.roofline import Reached
+from diagnoser.sizing.step import Step
+from diagnoser.sizing.working import steps
+from diagnoser.sizing.workload import Lengths, Workload
+from rules import catalogue
+from rules.catalogue import CatalogueError, Model
+from series.history.schema import HistoryError
+from series.promql import PromQLError
+from ui.cli import prometheus
+from ui.cli.common import UsageError, add_judging_options, parse_duration, setup
+from ui.cli.knee import add_source, course
+from ui.sizing import Seen, of_trace, seen
+
+DESCRIPTION = """\
+Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.
+
+the workload   from an agent, a history, a recording or a Prometheus (as `kvitals knee` takes them), from a trace in
+               Mooncake's format (--trace), or from options; options go before what was seen
+the model      by its name in the catalogue, a config.json of Hugging Face's (--model-config), or --dims
+without --gpu  every GPU of the catalogue is tried
+
+Rates that nobody measured are bounds: no instance passes them, so the fleet is the least there can be.
+
+  kvitals size --model "Llama 3.3 70B" --gpu "H100 SXM" --weights fp8 --peak 120 --prompt 1000,3000,8000 --answer 200
+  kvitals size http://127.0.0.1:9477 --model "Llama 3.3 70B" --gpu "H100 SXM" --price 2.5
+"""
+DIMENSIONS = {
+    field.name: field.type
+    for field in fields(Model)
+    if field.name not in ("name", "attention", "source", "note", "full", "sliding")
+} | {"sliding": "int"}
+MAX_NUMBER = 1e15
+_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "size",
+        help="how many GPUs a workload takes, and what they cost, with the working",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_source(parser)
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
+    _add_workload(parser.add_argument_group("the workload"))
+    _add_machine(parser.add_argument_group("the model and the hardware"))
+    _add_known(parser.add_argument_group("what is known of one instance"))
+    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    add_judging_options(parser)
+    prometheus.add_options(parser)
+    parser.set_defaults(do=do)
+
+
+def _add_workload(group: Any) -> None:
+    group.add_argument("--peak", metavar="RATE", help="requests a second in the busiest minutes (p95 or p99)")
+    group.add_argument("--rate", metavar="RATE", help="requests a second on average, for the cost of a token")
+    group.add_argument("--prompt", metavar="MEAN[,P95[,P99]]", help="tokens of a prompt")
+    group.add_argument("--answer", metavar="MEAN[,P95[,P99]]", help="tokens of an answer")
+    group.add_argument("--hits", metavar="SHARE", help="of prompt tokens that the prefix cache has (0)")
+    group.add_argument("--batch", action="store_true", help="nobody waits: no objectives")
+
+
+def _add_machine(group: Any) -> None:
+    group.add_argument("--model", metavar="NAME", help="of the catalogue; it is listed when there is no such one")
+    group.add_argument("--model-config", type=Path, metavar="FILE", help="the model's config.json")
+    group.add_argument(
+        "--dims",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help=f"a dimension, also several with commas: {', '.join(DIMENSIONS)}",
+    )
+    group.add_argument("--gpu", metavar="NAME", help="of the catalogue")
+    group.add_argument("--weights", default="bf16", help=f"format of the weights: {', '.join(WEIGHTS)} (bf16)")
+    group.add_argument("--kv", default="bf16", help=f"format of the KV cache: {', '.join(KV)} (bf16)")
+    group.add_argument("--tp", metavar="N", help="tensor parallel degree (all are tried)")
+    group.add_argument("--pp", metavar="N", help="pipeline stages (1)")
+    group.add_argument("--hold", metavar="N", help="requests at a time that one instance has to hold (1)")
+    group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, as 8x16")
+    group.add_argument("--price", metavar="USD", help="of one GPU for an hour (the catalogue's median)")
+
+
+def _add_known(group: Any) -> None:
+    group.add_argument("--usable-rate", metavar="RATE", help="requests a second at C_max, as measured")
+    group.add_argument("--c-max", metavar="N", help="requests at a time at which the objective is passed")
+    group.add_argument("--prefill-rate", metavar="RATE", help="prompt tokens a second of a GPU that only prefills")
+    group.add_argument("--decode-rate", metavar="RATE", help="tokens a second of a GPU that only decodes")
+    group.add_argument("--compute", metavar="SHARE", help="of the arithmetic's peak that is reached (1, the bound)")
+    group.add_argument("--bandwidth", metavar="SHARE", help="of the memory's bandwidth that is reached (1, the bound)")
+    group.add_argument("--overhead", metavar="SHARE", help=f"of a GPU's memory, for the runtime ({memory.OVERHEAD:g})")
+    group.add_argument("--activations", metavar="GB", help="of all GPUs together, as the engine says when it starts")
+    group.add_argument("--front-end", default="0", metavar="TIME", help="before the engine, of the first token (0)")
+    group.add_argument("--network", metavar="GB/S", help=f"between prefill and decode ({NETWORK / 1e9:g})")
+    group.add_argument(
+        "--safety", metavar="TIMES", help=f"the peak ({SAFETY_KNOWN} of known traffic, {SAFETY_NEW} of new)"
+    )
+
+
+def do(args: argparse.Namespace) -> int:
+    found = _seen(args)
+    model = _model(args, found)
+    base = _inputs(args, found, model)
+    console = Console(highlight=False)
+    try:
+        if args.gpu is not None:
+            made = plan(replace(base, gpu=catalogue.gpu(args.gpu)))
+        else:
+            made = _compared(base, console, quiet=args.json)
+    except (CatalogueError, SizingError) as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        print(json.dumps(_document(made), indent=2))
+    else:
+        show(made, found, console)
+    return 0
+
+
+def show(made: Plan, found: Seen, console: Console) -> None:
+    """A plan for the terminal."""
+    into = made.inputs
+    console.print(
+        f"{into.model.name} on {into.gpu.name}, {into.weights.name} weights, {into.kv.name} KV",
+        style="bold",
+        markup=False,
+    )
+    console.print(f"model: {into.model.source}", style="dim", markup=False, soft_wrap=True)
+    if into.model.note:
+        console.print(f"note: {into.model.note}", style="dim", markup=False, soft_wrap=True)
+    for doubt in found.doubts:
+        console.print(f"{doubt}", style="yellow", markup=False, soft_wrap=True)
+    for step in steps(made):
+        console.print()
+        _show_step(step, console)
+    console.print()
+    console.print(Text(_verdict(made), style="bold green"))
+
+
+def _show_step(step: Step, console: Console) -> None:
+    console.print(Text(f"{step.number:>2}  {step.title}", style="bold"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=24)
+    table.add_column(justify="right", min_width=12)
+    table.add_column()
+    for line in step.lines:
+        table.add_row(line.name, Text(line.told, style="cyan"), Text(line.how, style="dim"))
+    console.print(Padding(table, (0, 0, 0, 4)))
+    console.print(Padding(Text(step.answer), (0, 0, 0, 4)))
+
+
+def _verdict(made: Plan) -> str:
+    least = "At least " if made.bound else ""
+    gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {made.fleet.instances} instances of {made.chosen.layout}"
+    money = "" if made.usd_per_hour is None else f", {usd(made.usd_per_hour)} an hour"
+    why = ". A bound: measure one instance before buying" if made.bound else ""
+    return f"{least}{gpus}{money}{why}."
+
+
+def _compared(base: Inputs, console: Console, *, quiet: bool) -> Plan:
+    """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
+    good: list[Plan] = []
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("GPU", "layout", "instances", "GPUs", "an hour"):
+        table.add_column(title, justify="left" if title in ("GPU", "layout") else "right", no_wrap=True)
+    for gpu in catalogue.gpus():
+        try:
+            one = plan(replace(base, gpu=gpu))
+        except SizingError as error:
+            table.add_row(gpu.name, Text(str(error).partition(": ")[2], style="dim"), "", "", "")
+            continue
+        good.append(one)
+        money = "" if one.usd_per_hour is None else usd(one.usd_per_hour)
+        table.add_row(gpu.name, str(one.chosen.layout), f"{one.fleet.instances}", f"{one.fleet.gpus}", money)
+    if not good:
+        raise SizingError(f"{base.model.name}: no GPU of the catalogue serves this; look at one with --gpu")
+    if not quiet:
+        console.print(table)
+        console.print()
+    return min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
+
+
+def _seen(args: argparse.Namespace) -> Seen:
+    """What a trace or engines tell of the workload; nothing where there are only options."""
+    chosen = setup(args)
+    if args.trace is not None:
+        return of_trace(args.trace)
+    if args.source or args.history or args.prometheus:
+        try:
+            with course(args, chosen) as of:
+                return seen(of, chosen)
+        except (HistoryError, PromQLError) as error:
+            raise UsageError(str(error)) from error
+    return Seen()
+
+
+def _inputs(args: argparse.Namespace, found: Seen, model: Model) -> Inputs:
+    slo = setup(args).config.slo
+    peak, mean = _given(args.peak, "--peak", found.peak), _given(args.rate, "--rate", found.mean)
+    if peak is None and mean is None:
+        raise UsageError("how many requests a second? --peak RATE, or an agent, a recording or a --trace that has them")
+    load = Workload(
+        peak=peak if peak is not None else mean or 0.0,
+        mean=mean,
+        prompt=_lengths(args.prompt, "--prompt", found.prompt, found),
+        output=_lengths(args.answer, "--answer", found.output, found),
+        cached=_share(args.hits, "--hits", found.cached or 0.0),
+        ttft=math.inf if args.batch else slo.ttft_p99_seconds,
+        itl=math.inf if args.batch else slo.itl_p99_seconds,
+        source=found.source if args.peak is None and found.source else "as given",
+    )
+    shares = Shares(
+        overhead=_share(args.overhead, "--overhead", memory.OVERHEAD),
+        activations=None if args.activations is None else 1e9 * _number(args.activations, "--activations"),
+    )
+    try:
+        weights, cache = precision(args.weights), precision(args.kv)
+    except PrecisionError as error:
+        raise UsageError(str(error)) from error
+    return Inputs(
+        workload=load,
+        model=model,
+        gpu=catalogue.gpus()[0],
+        weights=weights,
+        kv=cache,
+        safety=_given(args.safety, "--safety", SAFETY_KNOWN if found.days else SAFETY_NEW) or SAFETY_NEW,
+        shares=shares,
+        adapters=_adapters(args.adapters, model),
+        reached=Reached(_share(args.compute, "--compute", 1.0), _share(args.bandwidth, "--bandwidth", 1.0)),
+        measured=_measured(args, found),
+        price=_given(args.price, "--price", None),
+        front_end=0.0 if args.front_end == "0" else parse_duration(args.front_end, "--front-end"),
+        network=NETWORK if args.network is None else 1e9 * _number(args.network, "--network"),
+        layout=_layout(args, found),
+        least=_whole(args.hold or "1", "--hold"),
+    )
+
+
+def _measured(args: argparse.Namespace, found: Seen) -> Measured:
+    return Measured(
+        usable=_given(args.usable_rate, "--usable-rate", found.usable),
+        c_max=_given(args.c_max, "--c-max", found.c_max),
+        littles_gap=found.littles_gap if args.usable_rate is None else None,
+        prefill=_given(args.prefill_rate, "--prefill-rate", None),
+        decode=_given(args.decode_rate, "--decode-rate", None),
+        source="as given" if args.usable_rate is not None else found.source,
+    )
+
+
+def _layout(args: argparse.Namespace, found: Seen) -> Layout | None:
+    if args.tp is None and args.pp is None:
+        return Layout(found.tensor) if found.tensor and found.usable is not None else None
+    return Layout(_whole(args.tp or "1", "--tp"), _whole(args.pp or "1", "--pp"))
+
+
+def _model(args: argparse.Namespace, found: Seen) -> Model:
+    """The model that is meant. Raises UsageError."""
+    try:
+        if args.model_config is not None:
+            base = config.read(args.model_config)
+        elif name := args.model or ("" if args.dims else found.model):
+            base = catalogue.model(name)
+        elif args.dims:
+            base = _unknown_model(args.dims)
+        else:
+            raise UsageError("which model? --model NAME, --model-config FILE or --dims layers=80,...")
+    except (CatalogueError, config.ConfigFileError) as error:
+        raise UsageError(f"{error}. Or give --model-config FILE, or --dims") from error
+    dims = _dimensions(args.dims)
+    if not dims:
+        return base
+    made = replace(base, **dims, source=f"{base.source}, with --dims" if base.source else "--dims")
+    if "layers" in dims or "sliding" in dims:
+        made = replace(made, full=made.layers - made.sliding)
+    return replace(made, active=made.active or made.parameters, hidden=made.hidden or made.query_heads * made.head_dim)
+
+
+def _unknown_model(options: Sequence[str]) -> Model:
+    if missing := [name for name in ("layers", "parameters") if name not in _dimensions(options)]:
+        raise UsageError(f"--dims: {' and '.join(missing)} also")
+    texts = dict.fromkeys(("name", "attention", "source", "note"), "")
+    numbers = {field.name: 0 for field in fields(Model) if field.name not in texts}
+    return Model(**{**texts, **numbers, "name": "a model of these dimensions"})  # type: ignore[arg-type]
+
+
+def _dimensions(options: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for option in ",".join(options).split(",") if options else ():
+        name, _, value = option.strip().partition("=")
+        if name not in DIMENSIONS:
+            raise UsageError(f"--dims {option}: write NAME=N with one of {', '.join(DIMENSIONS)}")
+        amount = _number(value, f"--dims {name}", least=0.0)
+        found[name] = int(amount) if DIMENSIONS[name] == "int" else amount
+    return found
+
+
+def _adapters(text: str | None, model: Model) -> Adapters:
+    if text is None:
+        return Adapters()
+    most, _, rank = text.partition("x")
+    if not model.head_dim or not model.query_heads:
+        raise UsageError("--adapters: of this model's attention the dimensions are not known")
+    return Adapters(_whole(most, "--adapters"), memory.adapter_bytes(model, _whole(rank, "--adapters NxRANK")))
+
+
+def _lengths(text: str | None, option: str, otherwise: Lengths | None, found: Seen) -> Lengths:
+    if text is None:
+        if otherwise is None:
+            raise UsageError(f"how many tokens? {option} MEAN,P95,P99")
+        return otherwise
+    given = [_number(one, option) for one in text.split(",")]
+    if len(given) > 3 or sorted(given) != given:
+        raise UsageError(f"{option} {text}: write MEAN, MEAN,P95 or MEAN,P95,P99, none below the one before")
+    if len(given) < 2:
+        found.doubts.append(f"{option} has no p95, so memory is sized for the mean: give {option} MEAN,P95,P99")
+    return Lengths(given[0], given[min(1, len(given) - 1)], given[-1])
+
+
+def _given(text: str | None, option: str, otherwise: float | None) -> float | None:
+    return otherwise if text is None else _number(text, option)
+
+
+def _share(text: str | None, option: str, otherwise: float) -> float:
+    value = otherwise if text is None else _number(text.removesuffix("%"), option, least=0.0)
+    value = value / 100 if text is not None and text.endswith("%") else value
+    if not 0 <= value <= 1:
+        raise UsageError(f"{option} {text}: write a share from 0 to 1, or 36%")
+    return value
+
+
+def _whole(text: str, option: str) -> int:
+    value = _number(text, option)
+    if value != int(value) or value < 1:
+        raise UsageError(f"{option} {text}: write a whole number, 1 or more")
+    return int(value)
+
+
+def _number(text: str, option: str, least: float = 1e-9) -> float:
+    """`70.6e9`, `70G`, `128k`. Raises UsageError."""
+    try:
+        value = float(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= MAX_NUMBER:
+        raise UsageError(f"{option} {text}: write a number above 0, such as 12.5, 128k or 70G")
+    return value
+
+
+def _document(made: Plan) -> dict[str, Any]:
+    into, one = made.inputs, made.chosen
+    return {
+        "model": asdict(into.model),
+        "gpu": asdict(into.gpu),
+        "weights": into.weights.name,
+        "kv": into.kv.name,
+        "workload": _plain(asdict(into.workload)),
+        "layout": {"tensor_parallel": one.layout.tensor, "pipeline_parallel": one.layout.pipeline},
+        "usable_requests_per_second": made.usable,
+        "bound": made.bound,
+        "instances": made.fleet.instances,
+        "gpus": made.fleet.gpus,
+        "usd_per_hour": made.usd_per_hour,
+        "steps": [
+            {
+                "number": step.number,
+                "title": step.title,
+                "answer": step.answer,
+                "lines": [
+                    {
+                        "name": line.name,
+                        "value": _plain(line.value),
+                        "unit": line.unit,
+                        "text": line.told,
+                        "how": line.how,
+                    }
+                    for line in step.lines
+                ],
+            }
+            for step in steps(made)
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
