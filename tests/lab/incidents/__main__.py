@@ -13,7 +13,7 @@ from ..paths import LabError
 from ..product import kvitals_command
 from .incident import held_out, load, names
 from .judging import judge, runs
-from .others import ask_all, compared
+from .others import SAID, ask_all, compared
 from .recording import CAPTURES, diagnose_all, record_all
 from .tables import live_rows, rows, summary
 
@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     others = commands.add_parser("others", help="what other published tools say of the recordings")
     others.add_argument("incidents", nargs="*", metavar="NAME", help="default: all that are recorded")
     others.add_argument("--captures", type=Path, default=CAPTURES, metavar="DIR")
+    others.add_argument(
+        "--kept", type=Path, default=SAID, metavar="FILE", help="what they said, so as not to ask again"
+    )
     living = commands.add_parser("live", help="induce anew, and diagnose while they last")
     living.add_argument("incidents", nargs="*", metavar="NAME", default=TEN, help="default: ten of several families")
     living.add_argument("--seed", type=int, default=4, help="which run of each (4, which no recording is of)")
@@ -106,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0 if right else 1
             case "others":
                 captures = recorded(args.incidents, args.captures)
-                print(compared(captures, asyncio.run(ask_all(captures))))
+                print(compared(captures, asyncio.run(ask_all(captures, args.kept))))
     except (LabError, TimeoutError) as error:
         print(f"incidents: {error or 'took too long'}", file=sys.stderr)
         return 2

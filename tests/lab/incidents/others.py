@@ -1,7 +1,8 @@
 """Published tools of the same kind on the same incidents, re-served by `kvitals replay --serve`.
 
 Each is run as its manual says, while the incident lasts: inferpilot's `doctor` with two scrapes, vllm-doctor's
-`diagnose` on a Prometheus that scrapes every second (without one it leaves rules out), inferguard's `profile live`.
+`diagnose` on a Prometheus that scrapes every second (without one it leaves rules out), with the incident's
+objectives in its configuration, inferguard's `profile live`.
 What they call things is put beside our codes by `MEANS`: generously, a name of a symptom counts for the causes whose
 symptom it is.
 """
@@ -24,11 +25,13 @@ from ui.serve_recorded import read_pages
 from ..paths import HOME, LabError
 from ..ports import HOST, Port
 from ..product import kvitals_command
+from ..scenario import Slo
 from ..tables import grid
 from .incident import Incident, Label
 from .judging import incident_of, truth
 
 OTHERS = HOME / "others"
+SAID = Path(__file__).with_name("others_said.json")
 VERSIONS = {"inferpilot": "0.1.0", "vllm-doctor": "0.6.0", "inferguard": "0.7.4"}
 WINDOW_S = 20
 LIMIT_S = 120.0
@@ -83,8 +86,8 @@ class Told:
         return any(set(MEANS.get(finding, ())) & set(label.first) for finding in findings)
 
 
-async def ask_all(captures: Sequence[Path]) -> dict[str, list[Told]]:
-    """What each tool says of each, a few recordings at once."""
+async def ask_all(captures: Sequence[Path], kept: Path) -> dict[str, list[Told]]:
+    """What each tool says of each recording, a few at once. `kept` is the file of what they said already; it grows."""
     for tool in VERSIONS:
         if not _program(tool).exists():
             raise LabError(
@@ -92,12 +95,26 @@ async def ask_all(captures: Sequence[Path]) -> dict[str, list[Told]]:
                 f"{OTHERS / tool}/bin/pip install {tool}=={VERSIONS[tool]}"
             )
     gate = asyncio.Semaphore(AT_ONCE)
+    told = _kept(kept)
 
-    async def one(capture: Path) -> tuple[str, list[Told]]:
+    async def one(capture: Path) -> None:
         async with gate, asyncio.timeout(LIMIT_S):
-            return capture.stem, await _ask(capture)
+            told[capture.stem] = await _ask(capture)
+        _keep(kept, told)
 
-    return dict(await asyncio.gather(*(one(capture) for capture in captures)))
+    await asyncio.gather(*(one(capture) for capture in captures if capture.stem not in told))
+    return told
+
+
+def _kept(file: Path) -> dict[str, list[Told]]:
+    said = json.loads(file.read_text()) if file.exists() else {}
+    return {run: [Told(tool, tuple(found)) for tool, found in tools.items()] for run, tools in said.items()}
+
+
+def _keep(file: Path, told: dict[str, list[Told]]) -> None:
+    said = {run: {one.tool: one.findings for one in tools} for run, tools in sorted(told.items())}
+    lines = (f"{json.dumps(run)}: {json.dumps(tools)}" for run, tools in said.items())
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 async def _ask(capture: Path) -> list[Told]:
@@ -115,7 +132,7 @@ async def _ask(capture: Path) -> list[Told]:
             pilots = [_pilot(url) for url in urls]
             guards = [_guard(url, folder / str(n)) for n, url in enumerate(urls)]
             told = await asyncio.gather(*pilots, *guards)
-            doctor = await _doctor(prometheus.url)
+            doctor = await _doctor(prometheus.url, folder, incident_of(capture).scenario.slo)
     finally:
         for port in (prometheus, *ports):
             port.release()
@@ -134,8 +151,13 @@ async def _pilot(url: str) -> tuple[str, ...]:
     return () if said["verdict"] in WELL else (said["verdict"],)
 
 
-async def _doctor(url: str) -> tuple[str, ...]:
-    said = await _json("vllm-doctor", "diagnose", url, "--since", f"{WINDOW_S}s", "--output", "json")
+async def _doctor(url: str, folder: Path, slo: Slo) -> tuple[str, ...]:
+    """With the objectives as its limits, which it has of first tokens and of tokens."""
+    config = folder / "vllm-doctor.toml"
+    limits = {"ttft_bottleneck": ("high_ttft_p95", slo.ttft_p99), "tpot_bottleneck": ("high_tpot_p95", slo.itl_p99)}
+    config.write_text("".join(f"[rules.{rule}]\n{name} = {limit}\n" for rule, (name, limit) in limits.items()))
+    options = ("--since", f"{WINDOW_S}s", "--output", "json", "--config", str(config))
+    said = await _json("vllm-doctor", "diagnose", url, *options)
     if said is None:
         return ("can_not_be_reached",)
     fired = [(check["finding"]["severity"] != "critical", check["id"]) for check in said["checks"] if check["finding"]]
