@@ -146,7 +146,7 @@ def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
         "description": clipped(" ".join(filter(None, (*lines(notice), action(notice)))), 4000),
         "judged": notice.judged,
         "code": notice.code,
-        **{name: link.url for link in notice.links for name in (_annotation(link.title),) if name},
+        **_annotations(notice),
     }
     alerts = [
         {
@@ -162,8 +162,14 @@ def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
     return Request(url, msgspec.json.encode(alerts), _bearer(target.bearer_file))
 
 
-def _annotation(title: str) -> str:
-    return {"Runbook": "runbook_url", "Board": "dashboard_url"}.get(title.partition(" ")[0], "")
+def _annotations(notice: Notice) -> dict[str, str]:
+    """The first runbook and the first board, by the names that everybody's templates know."""
+    found: dict[str, str] = {}
+    for title, name in (("Runbook", "runbook_url"), ("Board", "dashboard_url")):
+        for link in notice.links:
+            if link.title.startswith(title):
+                found.setdefault(name, link.url)
+    return found
 
 
 _MAKERS: dict[type, Callable[[Any, Notice], Request]] = {

@@ -1,0 +1,164 @@
+"""What is told of which alerts, and what is not told again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rules.finding import Triage
+from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
+from ui.notify.incidents import Rules, Settled, settle
+from ui.notify.incoming import OURS, Alert, IncomingError, read
+from ui.notify.notice import Notice
+from ui.notify.spool import Incident
+
+RULES = Rules(repeat=3600.0, page="https://kvitals.example.org")
+
+
+class Memory:
+    """Messages one after the other, with what is remembered between them."""
+
+    def __init__(self, document: Triage | None) -> None:
+        self.diagnose = diagnosing(document)
+        self.known: dict[str, Incident] = {}
+
+    async def tell(self, *alerts: Alert, at: float = AT) -> Settled:
+        settled = await settle(message(*alerts), at, list(self.known.values()), self.diagnose, RULES)
+        self.known |= settled.incidents
+        for gone in settled.over:
+            del self.known[gone]
+        return settled
+
+    async def one(self, *alerts: Alert, at: float = AT) -> Notice:
+        (notice,) = (await self.tell(*alerts, at=at)).notices
+        return notice
+
+
+async def test_an_alert_is_told_with_its_cause_numbers_and_lever(full_cache: Triage) -> None:
+    notice = await Memory(full_cache).one(alert("LAT01"))
+    assert (notice.status, notice.change, notice.severity, notice.code) == ("firing", "new", "ticket", "KVC01")
+    assert notice.title == "Requests wait because the KV cache is full"
+    assert "100 % of the KV blocks" in notice.verdict
+    assert ("KV blocks pinned by live requests", "100 %") in [(n.title, n.text) for n in notice.numbers]
+    assert notice.actions[0].setting == "--kv-cache-dtype fp8 (restart)"
+    assert "LAT01 Time to first token breaches its objective" in notice.explains
+    assert notice.where == f"engine {ENGINE}" and notice.finding is not None
+    assert not any(evidence.lines for evidence in notice.finding.evidence)
+    assert notice.links[0].url == "https://wiki.example.org/KVC01.html"  # the cause's page, beside the alert's
+    assert [link.title for link in notice.links] == [
+        "Runbook KVC01", "Runbook LAT01", "Board LAT01", "Query", "kvitals", "Alertmanager",
+    ]  # fmt: skip
+
+
+async def test_what_the_cause_explains_is_not_told_again(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    repeated = await memory.tell(alert("LAT01"), at=AT + 60)
+    explained = await memory.tell(alert("LAT01"), alert("LAT03"), alert("KVC01"), at=AT + 120)
+    assert repeated.notices == explained.notices == []
+    assert (repeated.folded, explained.folded) == (1, 2)
+    assert {one.code for one in memory.known[first.incident].open.values()} == {"LAT01", "LAT03", "KVC01"}
+
+
+async def test_what_is_worse_is_told(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    worse = await memory.one(alert("KVC01", severity="page"), at=AT + 30)
+    assert (worse.change, worse.severity, worse.incident) == ("worse", "page", first.incident)
+
+
+async def test_a_cause_that_is_found_later_is_told(full_cache: Triage) -> None:
+    memory = Memory(None)
+    first = await memory.one(alert("LAT01"))
+    assert (first.code, first.title) == ("", "LAT01 on an engine") and first.judged == "not judged: nobody looks"
+    memory.diagnose = diagnosing(full_cache)
+    found = await memory.one(alert("KVC01"), at=AT + 30)
+    assert (found.change, found.code, found.incident) == ("cause", "KVC01", first.incident)
+
+
+async def test_what_nobody_spoke_of_is_told(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.one(alert("LAT01"))
+    more = await memory.one(alert("GPU07"), at=AT + 30)
+    assert more.change in ("more", "new")
+
+
+async def test_it_is_told_again_only_after_a_while(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.one(alert("LAT01"))
+    assert (await memory.tell(alert("LAT01"), at=AT + 3599)).notices == []
+    again = await memory.one(alert("LAT01"), at=AT + 3601)
+    assert again.change == "again" and again.code == "KVC01"
+    assert (await memory.tell(alert("LAT01"), at=AT + 3700)).notices == []
+
+
+async def test_it_is_over_when_all_of_it_is(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    await memory.tell(alert("LAT03"))
+    assert (await memory.tell(alert("LAT01", "resolved"), at=AT + 60)).notices == []
+    last = await memory.one(alert("LAT03", "resolved"), at=AT + 90)
+    assert (last.status, last.incident, last.code) == ("resolved", first.incident, "KVC01")
+    assert memory.known == {}
+    assert (await memory.tell(alert("LAT03", "resolved"), at=AT + 95)).notices == []
+
+
+async def test_one_that_comes_back_is_another_incident(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    first = await memory.one(alert("LAT01"))
+    await memory.one(alert("LAT01", "resolved"), at=AT + 60)
+    assert (await memory.one(alert("LAT01"), at=AT + 600)).incident != first.incident
+
+
+async def test_end_and_begin_in_one_message(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    await memory.one(alert("LAT01"))
+    settled = await memory.tell(alert("LAT01", "resolved"), alert("TEL01", kind="telemetry"), at=AT + 60)
+    assert [one.status for one in settled.notices] == ["resolved", "firing"]
+    assert len(memory.known) == 1
+
+
+async def test_engines_are_told_apart(full_cache: Triage) -> None:
+    memory = Memory(full_cache)
+    settled = await memory.tell(alert("LAT01"), alert("LAT01", engine="127.0.0.1:9999/0"))
+    assert [one.code for one in settled.notices] == ["KVC01", ""]
+    assert len(memory.known) == 2
+
+
+async def test_others_alerts_find_the_engine_by_its_instance(full_cache: Triage) -> None:
+    theirs = Alert("firing", {"alertname": "HighTTFT", "severity": "critical", "instance": "127.0.0.1:8201"})
+    notice = await Memory(full_cache).one(theirs)
+    assert (notice.code, notice.severity) == ("KVC01", "page")
+    elsewhere = Alert("firing", {"alertname": "HighTTFT", "severity": "critical", "instance": "127.0.0.1:8202"})
+    assert (await Memory(full_cache).one(elsewhere)).code == ""
+
+
+async def test_a_rule_that_is_no_symptom_gets_no_foreign_cause(full_cache: Triage) -> None:
+    notice = await Memory(full_cache).one(alert("GPU07", kind="cause"))
+    assert notice.code == "" and notice.title == "GPU07 on an engine"
+
+
+async def test_what_we_handed_on_is_not_taken_back(full_cache: Triage) -> None:
+    settled = await Memory(full_cache).tell(alert("LAT01", **{OURS: "abc"}))
+    assert settled == Settled()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"alerts": 1}', b'{"alerts": [{"status": "maybe"}]}', b"[" * 100_000])
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(IncomingError, match="no message of Alertmanager"):
+        read(body)
+
+
+def test_a_message_is_bounded() -> None:
+    many = {"status": "firing", "labels": {f"l{n}": "x" * (3000 if n == 0 else 3) for n in range(80)}}
+    found = read(msgspec.json.encode({"alerts": [many] * 500, "truncatedAlerts": 3}))
+    assert (len(found.alerts), found.truncated) == (200, 303)
+    assert len(found.alerts[0].labels) == 64 and max(map(len, found.alerts[0].labels.values())) == 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [("page", "page"), ("CRITICAL", "page"), ("warning", "ticket"), ("?", "ticket"), ("info", "info")],
+)
+def test_severities_of_others(text: str, severity: str) -> None:
+    assert Alert("firing", {"severity": text}).severity == severity

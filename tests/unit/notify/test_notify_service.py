@@ -1,0 +1,297 @@
+"""Taken in, kept, handed on: against stand-ins that fail, refuse, redirect and are away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agent.config import NotifyTable
+from agent.config.types import WebhookTarget
+from rules.finding import Triage
+from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
+from ui.notify import intake, sending, service, spool
+from ui.notify.intake import PATH, add_notify
+from ui.notify.sending import asked_pause, pause
+from ui.notify.service import Notifier
+from ui.notify.spool import DEAD, FILE, Spool, SpoolError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "FIRST_RETRY_SECONDS", 0.02)
+
+
+def table(folder: Path, *targets: WebhookTarget, **more: Any) -> NotifyTable:
+    return NotifyTable(directory=folder, webhook=targets, **more)
+
+
+@asynccontextmanager
+async def running(
+    of: NotifyTable, document: Triage | None, diagnose: Any = None
+) -> AsyncIterator[tuple[Notifier, str]]:
+    """A notifier behind its intake, with the address of that."""
+    notifier = Notifier(of, diagnose or diagnosing(document))
+    await notifier.open()
+    app = web.Application()
+    add_notify(app, notifier, of.token_file)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield notifier, f"http://127.0.0.1:{runner.addresses[0][1]}{PATH}"
+    finally:
+        await runner.cleanup()
+        await notifier.close()
+
+
+async def post(url: str, content: bytes | BytesIO, **headers: str) -> int:
+    told = {"Content-Type": "application/json", **headers}
+    async with aiohttp.ClientSession() as session, session.post(url, data=content, headers=told) as response:
+        await response.read()
+        return response.status
+
+
+async def settled(notifier: Notifier, **expected: int) -> dict[str, Any]:
+    """The status of the first target, once its counts are as expected."""
+    async with asyncio.timeout(20):
+        while True:
+            status = await notifier.status()
+            (target, *_) = status["targets"].values()
+            if all(target[name] == number for name, number in expected.items()):
+                return target  # type: ignore[no-any-return]
+            await asyncio.sleep(0.01)
+
+
+async def test_a_message_comes_out_with_its_cause(full_cache: Triage, tmp_path: Path) -> None:
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (notifier, url):
+        assert await post(url, body(alert("LAT01"))) == 200
+        await there.count(1)
+        await settled(notifier, sent=1, waiting=0)
+    ((_, headers, told),) = there.came
+    assert told["code"] == "KVC01" and headers["Idempotency-Key"] == told["id"]
+
+
+async def test_one_target_that_fails_holds_up_no_other(full_cache: Triage, tmp_path: Path) -> None:
+    async with stand() as bad, stand() as good:
+        bad.answers = [(500, {})] * 3
+        targets = WebhookTarget(url=bad.url), WebhookTarget(url=good.url)
+        async with running(table(tmp_path, *targets), full_cache) as (notifier, url):
+            await post(url, body(alert("LAT01")))
+            await good.count(1)
+            await bad.count(4)
+            assert (await settled(notifier, sent=1))["retried"] == 3
+    assert len({told["id"] for _, _, told in bad.came}) == 1
+
+
+async def test_messages_of_an_incident_keep_their_order(full_cache: Triage, tmp_path: Path) -> None:
+    async with stand() as there:
+        there.answers = [(503, {})] * 2
+        async with running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (notifier, url):
+            await post(url, body(alert("LAT01")))
+            await post(url, body(alert("LAT01", "resolved")))
+            await settled(notifier, sent=2)
+    assert [told["status"] for _, _, told in there.came][-2:] == ["firing", "resolved"]
+    assert "resolved" not in [told["status"] for _, _, told in there.came][:-1]
+
+
+@pytest.mark.parametrize(("status", "why"), [(400, "HTTP 400"), (302, "redirects")])
+async def test_what_is_refused_is_a_dead_letter(status: int, why: str, full_cache: Triage, tmp_path: Path) -> None:
+    async with stand() as there:
+        there.answers = [(status, {"Location": "http://127.0.0.1:1/elsewhere"})]
+        async with running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (notifier, url):
+            await post(url, body(alert("LAT01")))
+            await settled(notifier, dead=1, waiting=0)
+    line = json.loads((tmp_path / DEAD).read_text())
+    assert why in line["why"] and line["target"] == "webhook-1" and line["notice"]["code"] == "KVC01"
+
+
+async def test_what_fails_for_too_long_is_a_dead_letter(full_cache: Triage, tmp_path: Path) -> None:
+    times = iter(range(0, 10_000_000, 1000))
+    of = table(tmp_path, WebhookTarget(url="http://127.0.0.1:1"), give_up=3600)
+    notifier = Notifier(of, diagnosing(full_cache), clock=lambda: float(next(times)))
+    await notifier.open()
+    await notifier.take(body(alert("LAT01")))
+    await settled(notifier, dead=1, waiting=0)
+    await notifier.close()
+    assert "Connect" in json.loads((tmp_path / DEAD).read_text())["why"]
+
+
+async def test_what_was_left_is_handed_on_by_the_next_run(full_cache: Triage, tmp_path: Path) -> None:
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (notifier, url):
+        await post(url, body(alert("LAT01")))
+        await settled(notifier, waiting=1)
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None) as (_, _):
+        await there.count(1)
+    assert there.came[0][2]["code"] == "KVC01"
+
+
+async def test_a_target_that_is_gone_leaves_dead_letters(full_cache: Triage, tmp_path: Path) -> None:
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (notifier, url):
+        await post(url, body(alert("LAT01")))
+        await settled(notifier, waiting=1)
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1", name="other")), None) as (notifier, _):
+        assert (await notifier.status())["targets"]["other"]["waiting"] == 0
+    assert "no longer configured" in json.loads((tmp_path / DEAD).read_text())["why"]
+
+
+async def test_a_diagnosis_that_fails_or_hangs_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_SECONDS", 0.05)
+    broken = [True]
+
+    async def diagnose(_: object) -> Any:
+        if broken.pop() if broken else False:
+            raise ZeroDivisionError
+        await asyncio.sleep(60)
+
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
+        await post(url, body(alert("LAT01")))
+        await post(url, body(alert("LAT01", engine="another")))
+        await there.count(2)
+    assert ["failed" in told["judged"] or "within" in told["judged"] for _, _, told in there.came] == [True, True]
+
+
+async def test_who_may_send(full_cache: Triage, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+    of = table(tmp_path, WebhookTarget(url="http://127.0.0.1:1"), token_file=tmp_path / "token")
+    async with running(of, full_cache) as (_, url):
+        assert await post(url, body(alert())) == 401
+        assert await post(url, body(alert()), Authorization="Bearer abd") == 401
+        assert await post(url, body(alert()), Authorization="Bearer abc") == 200
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        assert await post(url, body(alert()), **{"X-Forwarded-For": "10.0.0.1"}) == 403
+
+
+async def test_a_page_in_a_browser_can_not_send(full_cache: Triage, tmp_path: Path) -> None:
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        assert await post(url, body(alert()), **{"Content-Type": "text/plain"}) == 415
+
+
+async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        assert await post(url, BytesIO(b"x" * (intake.MAX_BODY_BYTES + 1))) == 413
+        assert await post(url, b"{") == 400
+
+
+async def test_a_flood_is_asked_to_try_again(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "BURST", 3.0)
+    monkeypatch.setattr(intake, "PER_SECOND", 0.001)
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        assert [await post(url, body(alert())) for _ in range(4)] == [200, 200, 200, 503]
+
+
+async def test_a_full_queue_asks_to_try_again(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "MAX_DELIVERIES", 1)
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (notifier, url):
+        assert await post(url, body(alert())) == 200
+        await settled(notifier, waiting=1)
+        assert await post(url, body(alert())) == 503
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"this is no database" * 1000)
+    with pytest.raises(SpoolError, match=FILE):
+        Spool(tmp_path).open()
+
+
+async def test_what_can_not_be_dealt_with_is_laid_down(full_cache: Triage, tmp_path: Path) -> None:
+    kept = Spool(tmp_path)
+    kept.open()
+    kept.put(b'{"of": "another version"}', 0.0)
+    kept.close()
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (_, url):
+        await post(url, body(alert()))
+        await there.count(1)
+    assert json.loads((tmp_path / DEAD).read_text())["message"] == '{"of": "another version"}'
+
+
+@pytest.mark.parametrize("seconds", ["7", "7.0", "Sat, 21 Nov 2026 05:30:07 GMT"])
+def test_a_pause_that_is_asked_for(seconds: str) -> None:
+    assert asked_pause({"Retry-After": seconds}, 1795239000.0) == 7.0
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3", "1e9", "99999999"])
+def test_a_pause_is_bounded(text: str) -> None:
+    assert 0 <= asked_pause({"Retry-After": text}, 0.0) <= 3600
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    assert all(pause(n, 0.0) <= 1.25 * sending.LAST_RETRY_SECONDS for n in (0, 5, 50, 5000))
+    assert pause(0, 40.0) == 40.0
+
+
+RECEIVER = """
+import asyncio, sys
+from pathlib import Path
+from aiohttp import web
+from agent.config import NotifyTable
+from agent.config.types import WebhookTarget
+from ui.notify.incidents import Diagnosis
+from ui.notify.intake import add_notify
+from ui.notify.service import Notifier
+
+async def main():
+    async def diagnose(about):
+        await asyncio.sleep(3600)
+    of = NotifyTable(directory=Path(sys.argv[1]), webhook=(WebhookTarget(url="http://127.0.0.1:1"),))
+    notifier = Notifier(of, diagnose)
+    await notifier.open()
+    app = web.Application()
+    add_notify(app, notifier, None)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_nothing_that_was_acknowledged_is_lost_by_a_kill(full_cache: Triage, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RECEIVER, str(tmp_path), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    acknowledged: list[int] = []
+
+    async def flood() -> None:
+        for number in range(90):
+            try:
+                status = await post(f"http://127.0.0.1:{port}{PATH}", body(alert(engine=f"e{number}")))
+            except (aiohttp.ClientError, OSError):
+                return
+            acknowledged.extend([number] if status == 200 else [])
+            if number == 20:
+                os.kill(process.pid, signal.SIGKILL)
+
+    await asyncio.gather(flood(), flood())
+    await process.wait()
+    with sqlite3.connect(tmp_path / FILE) as db:
+        (kept,) = db.execute("SELECT count(*) FROM message").fetchone()
+    db.close()
+    assert len(acknowledged) >= 21 and kept >= len(acknowledged)
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (_, _):
+        await there.count(len(set(acknowledged)))
+    assert {f"e{number}" for number in acknowledged} <= {told["entity"]["engine"] for _, _, told in there.came}
