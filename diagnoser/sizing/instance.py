@@ -65,17 +65,19 @@ def instance(machine: Machine, of: Workload, shares: Shares, adapters: Adapters,
     ttft = prefill_seconds(machine, of.prompt.p99, of.prompt.p99 * of.cached)
     batch = _batch(machine, of, min(holds, MOST_BATCH))
     itl = gap(machine, of, max(batch, 1))
-    rate = batch / (of.output.mean * itl)
+    rate = batch / (_prefill(machine, of) + of.output.mean * itl)
     return Instance(machine, room, holds, batch, rate, itl, ttft, _why(room, holds, least, batch, itl, ttft, of))
 
 
 def gap(machine: Machine, of: Workload, batch: float) -> float:
-    """Mean seconds between tokens with so many sequences: the step, and the prefills that come in its place. Each
-    sequence brings one prefill in the course of its answer."""
-    return (
-        step_seconds(machine, batch, of.context)
-        + batch * prefill_seconds(machine, of.prompt.mean, of.prompt.mean * of.cached) / of.output.mean
-    )
+    """Mean seconds between tokens with so many sequences at a time: the step, and the prefills that come in between.
+    While one sequence makes its answer, each of the others comes once."""
+    between = (batch - 1) * _prefill(machine, of) / of.output.mean
+    return step_seconds(machine, batch, of.context) + between
+
+
+def _prefill(machine: Machine, of: Workload) -> float:
+    return prefill_seconds(machine, of.prompt.mean, of.prompt.mean * of.cached)
 
 
 def _batch(machine: Machine, of: Workload, most: int) -> int:

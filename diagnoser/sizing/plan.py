@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from diagnoser.sizing import cost
 from diagnoser.sizing.fleet import Fleet, fleet
-from diagnoser.sizing.instance import Instance, instance, layouts
+from diagnoser.sizing.instance import Instance, divides, instance, layouts
 from diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
 from diagnoser.sizing.precision import Precision, flops
 from diagnoser.sizing.ratio import NETWORK
@@ -74,10 +74,14 @@ class Plan:
 
 def plan(of: Inputs) -> Plan:
     """Size it. Raises SizingError where no layout serves the workload."""
+    if not 0 <= of.workload.cached < 1:
+        raise SizingError("of a prompt something is always computed: hits are below 100 %")
     if not of.model.parameters or not of.model.active:
         raise SizingError(f"{of.model.name}: its parameters are not known; give --parameters and --active")
     if not of.model.hidden:
         raise SizingError(f"{of.model.name}: its hidden size is not known; give --hidden")
+    if of.layout is not None and not divides(of.model, of.layout.tensor):
+        raise SizingError(f"{of.layout}: {of.model.query_heads} heads, {of.model.kv_heads} of KV, can not be spread so")
     tried = tuple(tried_one(of, one) for one in ([of.layout] if of.layout else layouts(of.model, of.gpu)))
     good = [one for one in tried if not one.why]
     if not good:

@@ -39,6 +39,11 @@ def usd(value: float) -> str:
     return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
 
 
+def several(count: int, what: str) -> str:
+    """`1 GPU`, `4 GPUs`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 FORMATS: dict[str, Callable[[float], str]] = {
     "bytes": size,
     "bytes/s": lambda value: f"{size(value)}/s",

@@ -10,7 +10,7 @@ from diagnoser.sizing.instance import Instance, layouts
 from diagnoser.sizing.memory import Layout, Precisions
 from diagnoser.sizing.plan import Inputs, Plan, SizingError, plan
 from diagnoser.sizing.precision import precision
-from diagnoser.sizing.quantity import number, seconds, share, size
+from diagnoser.sizing.quantity import number, seconds, several, share, size
 from diagnoser.sizing.step import Line, Step
 from diagnoser.sizing.workload import Lengths, Workload
 from rules.catalogue import sources
@@ -56,7 +56,7 @@ def hardware(of: Plan) -> Step:
         Line("dense peak", one.flops, "FLOP/s", f"with {weights} weights", peak),
         Line("ridge point", ridge, "FLOP/byte", "peak / bandwidth: below it memory is waited for, above it arithmetic"),
         Line("between GPUs", gpu.scale_up, "bytes/s", f"{gpu.interconnect}, one direction"),
-        Line("time in prefill", spent, "ratio", "of the work of a request, by the bounds of step 7"),
+        Line("time in prefill", spent, "ratio", "of the work, by the bounds of step 7"),
     )
     if spent > 0.5:
         return Step("Hardware", lines, f"{share(spent)} of the work is prefill, where arithmetic decides.")
@@ -66,7 +66,7 @@ def hardware(of: Plan) -> Step:
 def _in_prefill(one: Instance, load: Workload) -> float:
     """The share of a request's work that is prefill."""
     prefill = roofline.prefill_seconds(one.machine, load.prompt.mean, load.prompt.mean * load.cached)
-    return prefill / (load.output.mean * one.itl / one.batch)
+    return prefill * one.rate
 
 
 def models(of: Plan) -> Step:
@@ -107,7 +107,7 @@ def floor(of: Plan) -> Step:
     if least is None:
         return Step("Memory floor, 16 bit", lines, "In 16 bit no layout holds it.")
     more = "" if least.gpus == by_bytes else _why_more(into)
-    return Step("Memory floor, 16 bit", lines, f"In 16 bit it takes {least.gpus} GPUs, {least}{more}.")
+    return Step("Memory floor, 16 bit", lines, f"In 16 bit it takes {several(least.gpus, 'GPU')}, {least}{more}.")
 
 
 def _why_more(into: Inputs) -> str:
@@ -147,7 +147,7 @@ def formats(of: Plan) -> Step:
     for weights, cache in dict.fromkeys((*FORMATS, chosen)):
         least = smallest(into, weights, cache)
         mark = "  (chosen)" if (weights, cache) == chosen else ""
-        fits = "does not fit" if least is None else f"{least.gpus} GPU{'s' if least.gpus > 1 else ''} at least"
+        fits = "does not fit" if least is None else f"{several(least.gpus, 'GPU')} at least"
         how = _fleet_in(of, weights, cache)
         lines.append(Line(f"{weights} weights, {cache} KV{mark}", least.gpus if least else None, "GPUs", how, fits))
     units = [name for name, peak in (("FP8", into.gpu.flops_8), ("FP4", into.gpu.flops_4)) if peak]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diagnoser.sizing import cost, kv, queueing, ratio, roofline
 from diagnoser.sizing.plan import Plan
-from diagnoser.sizing.quantity import number, seconds, share, size, usd
+from diagnoser.sizing.quantity import number, seconds, several, share, size, usd
 from diagnoser.sizing.step import Line, Step
 from rules.catalogue import prices_of
 
@@ -35,8 +35,8 @@ def one_instance(of: Plan) -> Step:
         Line("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
         Line("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
         Line("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
-        Line("between tokens", one.itl, "seconds", f"step + {batch} x prefill / {answer} tokens"),
-        Line("at most", one.rate, "requests/s", f"{batch} / ({answer} tokens x {seconds(one.itl)})"),
+        Line("between tokens", one.itl, "seconds", f"step + {one.batch - 1:,} x prefill / {answer} tokens"),
+        Line("at most", one.rate, "requests/s", f"{batch} / (prefill + {answer} x {seconds(one.itl)})"),
         *_measured(of),
     )
     if of.bound:
@@ -151,7 +151,7 @@ def fleet(of: Plan) -> Step:
         Line("instances", made.instances, "", how),
         Line("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
     )
-    told = f"{made.instances} instance{'s' if made.instances > 1 else ''} of {of.chosen.layout}, {made.gpus} GPUs."
+    told = f"{several(made.instances, 'instance')} of {of.chosen.layout}, {several(made.gpus, 'GPU')}."
     return Step("Fleet", lines, f"At least {told}" if of.bound else told)
 
 
@@ -181,7 +181,7 @@ def _priced(of: Plan) -> str:
         return "as given"
     known = sorted(prices_of(of.inputs.gpu), key=lambda one: one.usd_per_hour)
     low, high = (f"{usd(one.usd_per_hour)} ({one.basis}, {one.as_of})" for one in (known[0], known[-1]))
-    return f"median of {len(known)} in the catalogue, {low} to {high}"
+    return f"median of {len(known)} in the catalogue, {low} to {high}" if len(known) > 1 else f"catalogue, {low}"
 
 
 def validate(of: Plan) -> Step:

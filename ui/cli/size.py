@@ -20,7 +20,7 @@ from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
 from diagnoser.sizing.memory import Adapters, Layout, Shares
 from diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
 from diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
-from diagnoser.sizing.quantity import usd
+from diagnoser.sizing.quantity import several, usd
 from diagnoser.sizing.ratio import NETWORK
 from diagnoser.sizing.roofline import Reached
 from diagnoser.sizing.step import Step
@@ -173,7 +173,8 @@ def _show_step(step: Step, console: Console) -> None:
 
 def _verdict(made: Plan) -> str:
     least = "At least " if made.bound else ""
-    gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {made.fleet.instances} instances of {made.chosen.layout}"
+    instances = several(made.fleet.instances, "instance")
+    gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {instances} of {made.chosen.layout}"
     money = "" if made.usd_per_hour is None else f", {usd(made.usd_per_hour)} an hour"
     why = ". A bound: measure one instance before buying" if made.bound else ""
     return f"{least}{gpus}{money}{why}."

@@ -115,8 +115,8 @@ def test_bubble_of_four_stages_with_four_batches() -> None:
 
 
 def test_transfer_of_4k_in_fp8_takes_13_ms_and_not_0_8() -> None:
-    """The guide has 320 MB and 0.8 ms over InfiniBand NDR; 671 MB at 50 GB/s are 13 ms. Against its 400 ms of prefill it
-    pays all the same."""
+    """The guide has 320 MB and 0.8 ms over InfiniBand NDR; 671 MB at 50 GB/s are 13 ms. Against its 400 ms of prefill
+    it pays all the same."""
     moved = ratio.move(kv.sequence(LLAMA, 4_096, 1.0), ratio.NETWORK, 0.4)
     assert moved.moving == pytest.approx(0.0134, rel=0.01)
     assert moved.pays
