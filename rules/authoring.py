@@ -16,6 +16,7 @@ from rules.condition import comparisons
 from rules.finding import Outcome
 from rules.loader import (
     PLACEHOLDER,
+    ROOT,
     SIGNAL_PREFIX,
     Knowledge,
     Problem,
@@ -35,6 +36,10 @@ MAX_TITLE = 75
 MAX_NAME_WORDS = 5
 EMPTY_WORDS = frozenset({"bad", "issue", "problem", "check", "rule", "detected", "alert"})
 MIN_REASON_WORDS = 2
+EXAMPLE = "an example"
+"""How the texts of the template begin."""
+TEMPLATE = ROOT / "template"
+"""A rule and its cases to start from."""
 ENTITY_FAMILY = "kvitals_target_up"
 """What makes an engine an entity in the first place."""
 
@@ -70,6 +75,7 @@ def wanted_outcomes(rule: Rule, knowledge: Knowledge) -> set[Outcome]:
 def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
     """What is not right with a rule that loads."""
     yield from _check_texts(rule, file)
+    yield from _check_examples(rule, file)
     yield from _check_page(rule, file)
     yield from _check_parameters(rule, file)
     yield from _check_condition(rule, knowledge, file)
@@ -145,6 +151,19 @@ def _check_texts(rule: Rule, file: YamlFile) -> Found:
             yield file.line("evidence", i, "title"), "evidence: a title begins with a capital"
         if not query.unit:
             yield file.line("evidence", i), "evidence: say the `unit`"
+
+
+def _check_examples(rule: Rule, file: YamlFile) -> Found:
+    """What `kvitals rules new` wrote and nobody wrote anew."""
+    texts: list[tuple[str, tuple[str | int, ...]]] = [(rule.title, ("title",)), (rule.conclusion, ("conclusion",))]
+    texts += [(param.why, ("params", name, "why")) for name, param in rule.params.items()]
+    texts += [(use.why, ("levers", i, "why")) for i, use in enumerate(rule.levers)]
+    texts += [(getattr(rule.page, heading), ("page", heading)) for heading in HEADINGS]
+    texts += [(text, ("page", "references", i)) for i, text in enumerate(rule.page.references)]
+    for text, where in texts:
+        if text.lower().startswith(EXAMPLE):
+            named = ".".join(key for key in where if isinstance(key, str))
+            yield file.line(*where), f"{named}: still the example's, write your own"
 
 
 def _check_page(rule: Rule, file: YamlFile) -> Found:
@@ -265,7 +284,7 @@ def _check_levers(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
             if _against(lever, other) and _always_offered(rule, other, knowledge):
                 yield (
                     line,
-                    f"levers: {lever.name} contradicts {other.name}, which always comes first: it is never offered",
+                    f"levers: {lever.name} contradicts {other.name}, which always comes first: never offered",
                 )
         before.append(lever)
 

@@ -7,9 +7,11 @@ everything else goes on.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ import msgspec
 import yaml
 
 from rules.condition import Condition, parse_condition
-from rules.model import SCOPES, Family, Lever, Rule, Signal
+from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
 from rules.versions import in_range
 from series.promql import Expr, PromQLError, expand, names, parse, selectors
 
@@ -94,19 +96,36 @@ def family_of(metric: str, families: Mapping[str, Family]) -> str | None:
 
 
 def load(extra: Sequence[Path] = ()) -> Knowledge:
-    """Load the knowledge that ships, then the rules and levers in the `extra` directories.
+    """Load the knowledge that ships, then what is in the `extra` directories: rules, levers, signals, parameters.
 
-    Raises KnowledgeError when what ships is broken. A problem in `extra` is recorded in `problems`.
+    Parameters of any rule may be given anew, the last directory counts; a code, a lever or a signal that there is may
+    not. Raises KnowledgeError when what ships is broken. A problem in `extra` is recorded in `problems`.
     """
-    knowledge = Knowledge()
-    _load_directory(knowledge, ROOT)
-    if knowledge.problems:
-        raise KnowledgeError("\n".join(str(p) for p in knowledge.problems))
+    shipped = _shipped(ROOT)
+    knowledge = Knowledge(
+        dict(shipped.families),
+        dict(shipped.signals),
+        dict(shipped.rules),
+        dict(shipped.levers),
+        [],
+        dict(shipped.files),
+    )
     for directory in extra:
         if directory.is_dir():
             _load_directory(knowledge, directory)
+            _override(knowledge, directory)
         else:
             knowledge.problems.append(Problem(directory, 0, "no such directory"))
+    return knowledge
+
+
+@cache
+def _shipped(root: Path) -> Knowledge:
+    """What ships, read once in a process. Raises KnowledgeError."""
+    knowledge = Knowledge()
+    _load_directory(knowledge, root)
+    if knowledge.problems:
+        raise KnowledgeError("\n".join(str(p) for p in knowledge.problems))
     return knowledge
 
 
@@ -136,6 +155,38 @@ def _load_directory(knowledge: Knowledge, root: Path) -> None:
     for code, problem in broken:  # after all are checked: a broken rule does not break those that name it
         knowledge.problems.append(problem)
         knowledge.rules.pop(code, None)
+
+
+def _override(knowledge: Knowledge, root: Path) -> None:
+    """Take over the parameters of `params/CODE.yaml`; a file with something wrong is left out as a whole."""
+    for path in sorted((root / "params").glob("*.yaml")):
+        file = read_yaml(path)
+        if isinstance(file, Problem):
+            knowledge.problems.append(file)
+            continue
+        found = convert(file, file.data, Overrides)
+        problems = [found] if isinstance(found, Problem) else list(_check_overrides(found, knowledge, file))
+        knowledge.problems += problems
+        if not problems and isinstance(found, Overrides):
+            rule = knowledge.rules[found.code]
+            knowledge.rules[found.code] = msgspec.structs.replace(rule, params={**rule.params, **found.params})
+
+
+def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> Iterator[Problem]:
+    rule = knowledge.rules.get(found.code)
+    if file.path.stem != found.code:
+        yield Problem(file.path, 1, f"the file is named {file.path.name}, by its content it must be {found.code}.yaml")
+    if rule is None:
+        yield Problem(file.path, file.line("code"), f"no rule {found.code} whose parameters these could be")
+        return
+    for name, param in found.params.items():
+        if name not in rule.params:
+            has = ", ".join(rule.params) or "none"
+            yield Problem(
+                file.path, file.line("params", name), f"{found.code} has no parameter `{name}` (it has: {has})"
+            )
+        elif not math.isfinite(param.default):
+            yield Problem(file.path, file.line("params", name), f"`{name}` must be a number, not {param.default}")
 
 
 def _load_levers(knowledge: Knowledge, directory: Path) -> None:

@@ -79,6 +79,13 @@ class Param(Struct, frozen=True, forbid_unknown_fields=True):
     why: Text
 
 
+class Overrides(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of a rule that others use, in place of the rule's own: a file `params/CODE.yaml`."""
+
+    code: Code
+    params: Annotated[dict[str, Param], Meta(min_length=1)]
+
+
 class Applies(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where a rule has something to judge; elsewhere its outcome is `not applicable`."""
 

@@ -1,4 +1,4 @@
-"""`kvitals rules`: list, show, publish, test and start rules."""
+"""`kvitals rules`: list, show and publish rules. Rules of one's own: `ui.cli.rules_authoring`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,13 @@ from rich.table import Table
 
 from dashboards import runbooks, runbooks_site
 from rules.loader import Knowledge, load
+from ui.cli import rules_authoring
 from ui.cli.common import UsageError, add_rules_option
-
-TEMPLATE = """\
-code: {code}
-name: {name}
-title: What is wrong, in a few words
-group: engine
-stage: preview
-kind: cause
-severity: ticket
-when: kvitals:waiting_avg > $waiting
-params:
-  waiting: {{default: 10, why: "why this number"}}
-for: 1m
-conclusion: "{{waiting_avg}} requests wait."
-evidence:
-  - {{title: "Requests waiting", query: "kvitals:waiting_avg", unit: requests}}
-page:
-  sees: What it looks at.
-  why: Why it happens.
-  wrong_when: When it is wrong.
-  do: What to do.
-  do_not: What not to do.
-  references: []
-"""
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("rules", help="list, show, publish, test and start rules")
-    sub = parser.add_subparsers(dest="what", metavar="list|show|site|test|new", required=True)
+    parser = commands.add_parser("rules", help="list, show and publish rules; write, test and lint your own")
+    sub = parser.add_subparsers(dest="what", metavar="list|show|site|new|test|lint", required=True)
     listed = sub.add_parser("list", help="every rule, a line each")
     add_rules_option(listed)
     listed.set_defaults(do=list_)
@@ -53,14 +30,7 @@ def add(commands: Any) -> None:
     sited.add_argument("--out", type=Path, default=Path("runbooks"), metavar="DIR", help="where to (runbooks)")
     add_rules_option(sited)
     sited.set_defaults(do=site)
-    tested = sub.add_parser("test", help="check a directory of your own rules")
-    tested.add_argument("directory", type=Path, metavar="DIR")
-    tested.set_defaults(do=test)
-    new = sub.add_parser("new", help="write a rule file to start from")
-    new.add_argument("code", metavar="CODE")
-    new.add_argument("name", metavar="NAME", help="words-with-dashes")
-    new.add_argument("--dir", type=Path, default=Path("rules.d"), metavar="DIR")
-    new.set_defaults(do=start)
+    rules_authoring.add(sub)
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -93,32 +63,6 @@ def site(args: argparse.Namespace) -> int:
         raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
     print(f"{pages} pages; open {args.out / runbooks_site.HOME}")
     return _problems(knowledge, Console())
-
-
-def test(args: argparse.Namespace) -> int:
-    knowledge = load([args.directory])
-    console = Console()
-    files = [f for f in knowledge.files.values() if f.is_relative_to(args.directory)]
-    console.print(f"{args.directory}: {len(files)} files are good", highlight=False, soft_wrap=True)
-    return _problems(knowledge, console)
-
-
-def start(args: argparse.Namespace) -> int:
-    code = args.code.upper()
-    if code in load().rules:
-        raise UsageError(f"{code} is taken; codes are never reused")
-    folder = args.dir / "codes"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{code}-{args.name}.yaml"
-    if path.exists():
-        raise UsageError(f"{path} exists")
-    path.write_text(TEMPLATE.format(code=code, name=args.name))
-    problems = load([args.dir]).problems
-    if problems:
-        path.unlink()
-        raise UsageError("\n".join(p.message for p in problems))
-    print(f"{path}\ncheck it with: kvitals rules test {args.dir}\nuse it with:   kvitals triage --rules {args.dir}")
-    return 0
 
 
 def _problems(knowledge: Knowledge, console: Console) -> int:

@@ -105,7 +105,7 @@ def test_rules_can_be_listed_shown_started_and_checked(tmp_path: Path, capsys: p
     assert "What not to do" in run(capsys, "rules", "show", "kvc01")[1]
     assert run(capsys, "rules", "show", "XYZ99")[0] == 2
     assert run(capsys, "rules", "new", "ABC01", "too-many", "--dir", str(tmp_path))[0] == 0
-    assert run(capsys, "rules", "test", str(tmp_path)) == (0, f"{tmp_path}: 1 files are good\n")
+    assert run(capsys, "rules", "test", str(tmp_path)) == (0, "4 cases of 1 rule: all is well\n")
     assert run(capsys, "rules", "new", "KVC01", "again", "--dir", str(tmp_path))[0] == 2
 
 

@@ -1,0 +1,237 @@
+"""Lint finds each thing that can be wrong with a rule, a lever or a signal that loads, and says where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rules.authoring import TEMPLATE, lint, wanted_outcomes
+from rules.loader import load
+
+RULE = next((TEMPLATE / "codes").glob("*.yaml")).read_text()
+GOOD = (
+    RULE.replace("An example: m", "M")
+    .replace("An example: {", "{")
+    .replace("an example: why this number", "by our own measure, this")
+    .replace("An example: a", "A")
+    .replace("An example: o", "O")
+    .replace("An example: y", "Y")
+    .replace("An example. ", "")
+)
+
+
+def found(tmp_path: Path, text: str, kind: str = "codes", name: str = "OWN01-too-many-wait") -> list[str]:
+    """What lint says, as LINE: MESSAGE."""
+    path = tmp_path / kind / f"{name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    problems = lint(load([tmp_path]), tmp_path)
+    assert {problem.file for problem in problems} <= {path}
+    return [f"{problem.line}: {problem.message}" for problem in problems]
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1, old
+    return GOOD.replace(old, new)
+
+
+def test_a_rule_that_is_right_has_nothing_wrong(tmp_path: Path) -> None:
+    assert found(tmp_path, GOOD) == []
+
+
+def test_every_text_of_the_example_is_to_be_written(tmp_path: Path) -> None:
+    said = found(tmp_path, RULE)
+    assert [line.partition(": ")[2] for line in said] == [
+        f"{what}: still the example's, write your own"
+        for what in (
+            "title", "params.waiting.why", "conclusion", "levers.why", "levers.why",
+            "page.sees", "page.why", "page.wrong_when", "page.do", "page.do_not", "page.references",
+        )
+    ]  # fmt: skip
+
+
+WRONG = {
+    "a name that says nothing": ("name: too-many-wait", "name: queue-alert", "4: name: `alert` says nothing"),
+    "a title that ends with a stop": ("than we want", "than we want.", "5: title: 75 characters at most"),
+    "a condition on no signal": (
+        "kvitals:waiting_avg > $waiting",
+        "kvitals_requests_waiting > $waiting",
+        "10: when: compares no signal",
+    ),
+    "a signal of another scope": (
+        "when: kvitals:waiting_avg",
+        "when: kvitals:node_waiting_avg",
+        "10: when: `kvitals:node_waiting_avg` is of a node",
+    ),
+    "a parameter that nobody reads": ("> $waiting", "> 10", "12: params: neither `when` nor `clear` reads `$waiting`"),
+    "a number without a reason": (
+        'why: "by our own measure, this and no other"',
+        'why: "ok"',
+        "12: params: say why `$waiting` is 10",
+    ),
+    "a page that says other numbers": (
+        "more than 10 (`$waiting`)",
+        "more than 12 (`$waiting`)",
+        "page: says 12 of `$waiting`, which is 10",
+    ),
+    "a page that names what there is not": (
+        "more than 10 (`$waiting`)",
+        "more than 10 (`$wait`)",
+        "page: `$wait` is no parameter",
+    ),
+    "a placeholder on a page": (
+        "How it comes to this",
+        "How {waiting_avg} come to this",
+        "page.why: `{waiting_avg}` is printed as it is",
+    ),
+    "a heading with nothing below": (
+        "What looks like a remedy and makes it worse.",
+        "No.",
+        "page.do_not: 40 to 1100 characters, these are 4",
+    ),
+    "no references": (
+        'references:\n    - "Your own runbook, a page of the engine\'s manual"',
+        "references: []",
+        "page.references: where this can be read",
+    ),
+    "evidence without a unit": (
+        'query: "kvitals:running_avg", unit: requests',
+        'query: "kvitals:running_avg"',
+        "evidence: say the `unit`",
+    ),
+    "a cause of nothing": ("explains: [LAT01]", "explains: []", "8: kind: a cause explains something"),
+    "a note explained": ("explains: [LAT01]", "explains: [LAT01, KVC02]", "16: explains: KVC02 is a "),
+    "itself explained": (
+        "explains: [LAT01]",
+        "explains: [LAT01, OWN01]",
+        "16: explains: OWN01 explains OWN01; an explanation must end",
+    ),
+    "a wider place explained": (
+        "explains: [LAT01]",
+        "explains: [LAT01, GPU01]",
+        "16: explains: GPU01 is of a node, which nothing of an engine explains",
+    ),
+    "a symptom about nothing": ("kind: cause", "kind: symptom", "8: kind: a symptom says what it is `about`"),
+    "a preview in the core": ("kind: cause", "kind: cause\ncore: true", "core: a core rule is stable"),
+    "a lever twice": (
+        "lever: data-parallel-scale-out",
+        "lever: admission-control",
+        "22: levers: admission-control is offered twice",
+    ),
+    "a lever beside the point": (
+        "lever: data-parallel-scale-out",
+        "lever: chunked-prefill",
+        "22: levers: chunked-prefill moves itl, and what this rule explains is about ttft",
+    ),
+    "a lever of other engines": (
+        "lever: data-parallel-scale-out",
+        "lever: raise-kv-budget",
+        "22: levers: raise-kv-budget has no setting for llamacpp",
+    ),
+    "another rule's place taken by itself": (
+        "explains: [LAT01]",
+        "explains: [LAT01]\nexcluded_by: [OWN01]",
+        "17: excluded_by: OWN01 is this rule",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, what: str) -> None:
+    old, new, message = WRONG[what]
+    name = "OWN01-queue-alert" if "queue-alert" in new else "OWN01-too-many-wait"
+    text = changed(old, new)
+    if what == "a lever of other engines":
+        text = text.replace("for: 1m\n", "applies: {systems: [llamacpp]}\n")
+    said = found(tmp_path, text, name=name)
+    assert any(message in line for line in said), said
+    assert all(int(line.partition(":")[0]) > 0 for line in said)
+
+
+def test_two_rules_that_explain_each_other(tmp_path: Path) -> None:
+    other = GOOD.replace("OWN01", "OWN02").replace("too-many-wait", "too-few-run")
+    (tmp_path / "codes").mkdir()
+    (tmp_path / "codes" / "OWN01-too-many-wait.yaml").write_text(GOOD.replace("[LAT01]", "[OWN02]"))
+    (tmp_path / "codes" / "OWN02-too-few-run.yaml").write_text(other.replace("[LAT01]", "[OWN01]"))
+    messages = [problem.message for problem in lint(load([tmp_path]), tmp_path)]
+    assert "explains: OWN01 explains OWN02 explains OWN01; an explanation must end" in messages
+    assert "explains: OWN02 explains OWN01 explains OWN02; an explanation must end" in messages
+
+
+LEVER = """\
+name: more-coffee
+title: Drink coffee
+does: Helps the person.
+when: Eyes close.
+does_not_fix: The engine.
+risk: None.
+moves: [ttft]
+estimate: {method: none, how: Nobody knows.}
+cost: low
+step: 1
+no_rule: An example of a test.
+settings:
+  - {system: vllm, versions: ">=0.20,<0.30", flag: --coffee, value: "1"}
+references: [a shop]
+"""
+UNREACHED = {
+    "nobody offers it": ("no_rule: An example of a test.\n", "", "1: no rule offers more-coffee"),
+    "a text without a stop": ("risk: None.", "risk: none", "6: risk: sentences"),
+    "a setting behind one for the same": (
+        "references:",
+        '  - {system: vllm, versions: ">=0.25", flag: --tea, value: "1"}\nreferences:',
+        "14: settings: for vllm 0.25 it is never reached",
+    ),
+    "a flag that is none": ("flag: --coffee", "flag: coffee", "13: settings: `coffee` is no flag"),
+    "two values": ('value: "1"', 'value: "1", to: "vector(1)"', "13: settings: either `to` (PromQL) or `value`"),
+    "nothing to set": (LEVER[LEVER.index("settings:") : LEVER.index("references")], "", None),
+}
+
+
+@pytest.mark.parametrize("what", UNREACHED)
+def test_a_lever_that_is_not_right(tmp_path: Path, what: str) -> None:
+    old, new, message = UNREACHED[what]
+    said = found(tmp_path, LEVER.replace(old, new), "levers", "more-coffee")
+    if message is None:  # where a rule offers it there must be something to set
+        rule = GOOD.replace("admission-control", "more-coffee")
+        (tmp_path / "levers" / "more-coffee.yaml").write_text(
+            LEVER.replace(old, new).replace("no_rule: An example of a test.\n", "")
+        )
+        (tmp_path / "codes").mkdir()
+        (tmp_path / "codes" / "OWN01-too-many-wait.yaml").write_text(rule)
+        said, message = [f"{p.line}: {p.message}" for p in lint(load([tmp_path]), tmp_path)], "1: it has no settings"
+    assert any(line.startswith(message) for line in said), said
+
+
+def test_a_lever_after_one_that_always_comes_first(tmp_path: Path) -> None:
+    first = LEVER.replace("no_rule: An example of a test.\n", "outside: true\n")
+    second = first.replace("more-coffee", "more-tea") + "contradicts: [more-coffee]\n"
+    for name, text in (("more-coffee", first), ("more-tea", second)):
+        (tmp_path / "levers").mkdir(exist_ok=True)
+        (tmp_path / "levers" / f"{name}.yaml").write_text(text)
+    rule = GOOD.replace("admission-control", "more-coffee").replace("data-parallel-scale-out", "more-tea")
+    assert found(tmp_path, rule) == [
+        "22: levers: more-tea contradicts more-coffee, which always comes first: never offered"
+    ]
+
+
+def test_a_signal_that_reads_what_there_is_not(tmp_path: Path) -> None:
+    text = """\
+signals:
+  cups:
+    expr: sum by ($scope) (kvitals_cups) / kvitals:spoons
+    unit: count
+    meaning: Cups of coffee.
+"""
+    assert found(tmp_path, text, "signals", "coffee") == [
+        "3: signal `cups` reads `kvitals:spoons`, which is no signal",
+        "3: signal `cups` reads `kvitals_cups`, which is no family of signals/",
+    ]
+
+
+def test_the_outcomes_of_which_a_rule_needs_cases() -> None:
+    knowledge = load()
+    assert wanted_outcomes(knowledge.rules["TEL01"], knowledge) == {"fired", "clear"}
+    assert wanted_outcomes(knowledge.rules["KVC05"], knowledge) == {"fired", "clear", "unknown", "n/a"}
+    assert wanted_outcomes(knowledge.rules["TEL11"], knowledge) == {"fired", "clear", "unknown"}
