@@ -1,0 +1,116 @@
+"""`kvitals size` as a user would type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.sizing.test_model_config import LLAMA_70B
+from ui.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+TRACE = str(ROOT / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")
+CAPTURE = str(ROOT / "ui" / "demo" / "working_set.kvcap")
+LLAMA = ("--model", "Llama 3.3 70B", "--gpu", "H100 SXM")
+LOAD = ("--peak", "120", "--prompt", "1000,3000,8000", "--answer", "200,400")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["size", *arguments])
+    assert isinstance(stop.value.code, int)
+    out = capsys.readouterr()
+    return stop.value.code, out.out, out.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+def line(found: dict[str, Any], step: int, name: str) -> dict[str, Any]:
+    lines = found["steps"][step - 1]["lines"]
+    return next(one for one in lines if one["name"].startswith(name))  # type: ignore[no-any-return]
+
+
+def test_the_curve_example_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """120 requests/s at 12 of an instance of TP4 with a margin of 1.3: 52 GPUs."""
+    measured = ("--usable-rate", "12", "--c-max", "48", "--tp", "4", "--safety", "1.3", "--weights", "fp8")
+    found = document(capsys, *LLAMA, *LOAD, *measured, "--price", "2")
+    assert (found["instances"], found["gpus"], found["bound"]) == (13, 52, False)
+    assert found["usd_per_hour"] == 104
+    assert "stays 4 s" in line(found, 7, "C_max")["how"]
+    assert line(found, 13, "queue limit")["value"] == 21  # (2 s - 0.223 s) x 12/s
+
+
+def test_without_a_measurement_it_says_that_it_is_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *LLAMA, *LOAD)
+    assert code == 0
+    assert "At least" in out and "bound" in out
+    assert [f"{n:>2}  " in out for n in range(1, 14)] == [True] * 13
+
+
+def test_a_trace_is_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, *LLAMA, "--trace", TRACE, "--weights", "fp8", "--slo", "ttft=30s")
+    load = found["workload"]
+    assert load["mean"] == pytest.approx(2.94, rel=0.01) and load["peak"] > load["mean"]
+    assert load["prompt"]["mean"] == pytest.approx(13_988, rel=0.01)
+    assert 0.2 < load["cached"] < 0.3
+
+
+def test_a_recording_is_a_workload_and_options_go_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, CAPTURE, "--model", "Qwen3-8B", "--gpu", "L4", "--hits", "0")
+    load = found["workload"]
+    assert "working_set.kvcap" in load["source"]
+    assert load["prompt"]["mean"] == pytest.approx(976, rel=0.01)
+    assert load["cached"] == 0
+
+
+def test_every_gpu_is_tried_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--model", "gpt-oss-120b", "--weights", "fp8", *LOAD)
+    assert code == 0
+    assert "H200 SXM 141GB" in out and "MI355X" in out
+
+
+def test_a_model_by_its_config_and_by_its_dimensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_70B))
+    by_config = document(capsys, "--model-config", str(path), "--gpu", "H100 SXM", *LOAD)
+    dims = "layers=80,query_heads=64,kv_heads=8,head_dim=128,parameters=70.55G"
+    by_dims = document(capsys, "--dims", dims, "--gpu", "H100 SXM", *LOAD)
+    known = document(capsys, *LLAMA, *LOAD)
+    assert by_config["gpus"] == by_dims["gpus"] == known["gpus"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "which model?"),
+        (("--model", "nonesuch"), "not in the catalogue"),
+        ((*LLAMA,), "how many requests a second?"),
+        ((*LLAMA, "--peak", "3"), "how many tokens? --prompt"),
+        ((*LLAMA, "--peak", "zero"), "--peak zero"),
+        ((*LLAMA, "--peak", "nan"), "--peak nan"),
+        ((*LLAMA, *LOAD, "--tp", "3"), "TP3: 64 heads"),
+        ((*LLAMA, *LOAD, "--hits", "100%"), "below 100 %"),
+        ((*LLAMA, *LOAD, "--hits", "-1"), "--hits -1"),
+        ((*LLAMA, *LOAD, "--weights", "fp2"), "one of bf16"),
+        ((*LLAMA, *LOAD, "--slo", "itl=1ms"), "over the objective"),
+        ((*LLAMA, "--peak", "3", "--prompt", "100,50", "--answer", "10"), "none below the one before"),
+        (("--dims", "layers=80", *LOAD), "parameters also"),
+        (("--dims", "wings=2", *LOAD), "wings=2"),
+        (("--trace", "/nonesuch"), "/nonesuch"),
+        (("/nonesuch.kvcap", *LLAMA), "no file or directory"),
+        (("--model-config", "/nonesuch"), "not a config.json"),
+    ],
+)
+def test_what_does_not_go_is_told(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
