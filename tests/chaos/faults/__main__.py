@@ -41,7 +41,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
             told.broken.append(f"{type(error).__name__} {error}: {traceback.format_exc()[-1200:]}")
         if told.broken:
             verdict = "BROKEN"
-            told.broken += [f"{log.name}: {_last(log)}" for log in sorted(Path(folder).glob("agent*.log"))]
+            told.broken += _last_words(Path(folder))
     print(f"{name:22}{verdict:8}{time.monotonic() - began:5.0f} s  {'; '.join(told.said)}")
     for line in told.broken:
         print(f"{'':6}{line}")
@@ -49,8 +49,10 @@ async def one(name: str, excused: dict[str, str]) -> bool:
     return not told.broken
 
 
-def _last(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+def _last_words(folder: Path) -> list[str]:
+    """What agents said last."""
+    logs = sorted(folder.glob("agent*.log"))
+    return [f"{one.name}: " + "\n".join(one.read_text(errors="replace").splitlines()[-15:]) for one in logs]
 
 
 async def run(names: list[str], at_once: int) -> bool:

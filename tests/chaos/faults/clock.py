@@ -1,4 +1,4 @@
-"""The machine's clock is set, under a running agent (libfaketime; the monotonic clock goes on as it does in reality)."""
+"""The machine's clock is set under a running agent, by libfaketime; the monotonic clock goes on, as in reality."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 from .engines import all_up, finding, no_leaps, up
-from .stage import INTERVAL, Agent, CannotRunError, Stage, Told, free_port
+from .stage import INTERVAL, OBJECTIVES, Agent, CannotRunError, Stage, Told, free_port
 
 LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/local/lib/faketime/libfaketimeMT.so.1")
 SETTLED_SECONDS = 8.0
 JUDGED_SECONDS = 45.0
 FINDING = "LAT02 engine"
-"""What the engine of these tests has, `for: 30s`: its gaps between tokens are those of two busy cores."""
 
 
 async def stepped(stage: Stage, told: Told) -> None:
@@ -30,7 +29,7 @@ async def stepped(stage: Stage, told: Told) -> None:
     }
     ports = {"engine": free_port()}
     await stage.engine(ports["engine"])
-    agent = await stage.agent(ports, env=env)
+    agent = await stage.agent(ports, env=env, more=OBJECTIVES)
     await up(stage, agent, ports)
     await asyncio.sleep(SETTLED_SECONDS)
     for step, now in (("an hour forward", 3600.0), ("an hour back", 0.0), ("three seconds back", -3.0)):

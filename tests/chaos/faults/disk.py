@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -49,13 +51,13 @@ async def full(stage: Stage, told: Told) -> None:
     emptied = time.time()
     back = await stage.until(lambda: _committed_after(agent, emptied), GOES_ON_SECONDS)
     told.expect(back is not None, "history does not go on")
-    before = _on_disk(inside / "history", began, committed)
+    before = _on_disk(agent, inside / "history", stage.folder / "copy", began, committed)
     told.expect(committed - max(before, default=0.0) < ROW_SECONDS + INTERVAL, "rows that were committed are not there")
     told.expect(longest_gap([*before, committed]) < ROW_SECONDS + 2 * INTERVAL, "rows before are missing")
     dropped = await agent.value('sum(kvitals_history_dropped_total{reason="disk_full"})')
     told.said.append(
-        f"full for {FULL_SECONDS:.0f} s, told after {(seen or 0):.1f} s; history goes on {(back or 0):.1f} s after there is"
-        f" room; {(dropped or 0):.0f} looks are missing, none of those before"
+        f"full for {FULL_SECONDS:.0f} s, told after {(seen or 0):.1f} s; history goes on {(back or 0):.1f} s after"
+        f" there is room; {(dropped or 0):.0f} looks are missing, none of those before"
     )
 
 
@@ -83,9 +85,13 @@ async def _is_state(agent: Agent, state: str, reason: str) -> bool:
     return bool(await agent.query(f'kvitals_history_state{{state="{state}",reason="{reason}"}} == 1'))
 
 
-def _on_disk(directory: Path, start: float, end: float) -> list[float]:
-    """When the engine has rows on the disk."""
-    reader = HistoryReader(directory / FILE)
+def _on_disk(agent: Agent, history: Path, copy: Path, start: float, end: float) -> list[float]:
+    """When the engine has rows on the disk, of a copy that is made while the agent stands still: SQLite looks through
+    the way into another process' file systems."""
+    agent.program.process.send_signal(signal.SIGSTOP)
+    shutil.copytree(history, copy)
+    agent.program.process.send_signal(signal.SIGCONT)
+    reader = HistoryReader(copy / FILE)
     frames = reader.select([Matcher(METRIC_NAME, MatchOp.EQ, "kvitals_target_up")], start, end)
     reader.close()
     return sorted(t for frame in frames for t in frame.times.tolist())

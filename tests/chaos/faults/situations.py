@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from . import clock, disk, engines, network
+from . import clock, disk, engines, network, restarts, servers
 from .stage import Stage, Told
 
 Situation = Callable[[Stage, Told], Awaitable[None]]
@@ -17,4 +17,7 @@ SITUATIONS: dict[str, Situation] = {
     "disk_full": disk.full,
     "network_broken": network.broken,
     "packets_lost": network.packets_lost,
+    "prometheus_down": servers.prometheus,
+    "alertmanager_down": servers.alertmanager,
+    "agent_killed": restarts.killed,
 }

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ KVITALS = [sys.executable, "-m", "ui.cli.main"]  # of the tree that this is in
 INTERVAL = 1.0
 TIMEOUT = 0.6
 """Of one scrape: shorter than the interval, so that an engine that hangs delays no look."""
+OBJECTIVES = "[slo]\nttft_p99_seconds = 0.01\nitl_p99_seconds = 0.001\n"
+"""Of an agent's configuration: what no engine reaches, so that LAT02 is open (`for: 30s`) as long as it works."""
 LATE_SECONDS = 2.5
 """By how much a look may be late on a machine with other work, beyond the interval."""
 START_SECONDS = 30.0
@@ -136,8 +139,8 @@ class Stage:
         env: dict[str, str] | None = None,
         history: Path | None = None,
     ) -> Agent:
-        """An agent that watches engines, by name and port or URL. more: of its configuration. before: what its command is
-        given to. With the name and port of one that ended it is that one, started again."""
+        """An agent that watches engines, by name and port or URL. more: of its configuration. before: what its command
+        is given to. With the name and port of one that ended it is that one, started again."""
         port, home = port or free_port(), self.folder / name
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         config = home / "kvitals.toml"
@@ -228,8 +231,8 @@ class Stage:
 
 def longest_gap(times: Sequence[float]) -> float:
     """Between two samples; infinity where there are fewer than two."""
-    return max((b - a for a, b in zip(times, times[1:], strict=False)), default=float("inf"))
+    return max((b - a for a, b in pairwise(times)), default=float("inf"))
 
 
-__all__ = ["HOST", "INTERVAL", "KVITALS", "LATE_SECONDS", "ROOT", "TIMEOUT", "Agent", "CannotRunError", "Page",
+__all__ = ["HOST", "INTERVAL", "KVITALS", "LATE_SECONDS", "OBJECTIVES", "ROOT", "TIMEOUT", "Agent", "CannotRunError", "Page",
            "Program", "Stage", "StageError", "Told", "free_port", "longest_gap"]  # fmt: skip
