@@ -22,6 +22,7 @@ from ui.cli import (
     notify,
     record,
     replay,
+    review,
     rules,
     run,
     size,
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
-        *(triage, cache, trace, compare, whatif, curve, knee, audit, size),
+        *(triage, cache, trace, compare, whatif, curve, knee, audit, review, size),
         *(check, run, web, history, record, replay, tap, notify, rules),
     ):
         module.add(commands)

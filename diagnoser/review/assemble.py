@@ -1,0 +1,146 @@
+"""A review from series: what is asked once, and what is computed of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnoser.review import chargeback, efficiency, incidents, opportunities, story, weeks, work
+from diagnoser.review.happened import happened
+from diagnoser.review.ledger import ledger
+from diagnoser.review.money import Given, priced
+from diagnoser.review.published import published
+from diagnoser.review.result import Coverage, Happened, Incidents, Review
+from diagnoser.review.seen import gather, step_of
+from diagnoser.review.work import Week
+from diagnoser.steps import Ask
+from rules.loader import Knowledge
+
+MOST_GAPS = 5
+
+
+class NothingSeenError(Exception):
+    """There is nothing to review; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be reviewed, of what, and what is not among the series.
+
+    start: what was asked for; since: from when on there is anything. gap: seconds between rows. objectives: of engines
+    that tell none. incidents, noted: where they come from.
+    """
+
+    source: str
+    start: float
+    since: float
+    end: float
+    gap: float
+    objectives: Mapping[str, float]
+    objectives_from: str
+    given: Given
+    incidents: Callable[[float, float], Incidents]
+    noted: Callable[[float, float], Sequence[Happened]]
+
+
+def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
+    """Raises NothingSeenError."""
+    step = step_of(asked.end - asked.since, asked.gap)
+    end = float(np.floor(asked.end / step + 1e-6) * step)
+    start = float(np.ceil(max(asked.since, asked.start) / step - 1e-6) * step)
+    seen = gather(ask, start, end, step, asked.gap) if end - start >= step else None
+    if seen is None or not seen.engines or not seen.data["seen"].any():
+        raise NothingSeenError(
+            f"{asked.source}: no engine was watched between {_moment(asked.start)} and {_moment(asked.end)} for long"
+            " enough; --from and --to say another time"
+        )
+    of_engines = ledger(seen, asked.given.gpus)
+    prices = priced(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
+    week = Week(seen, of_engines, prices, work.within(seen, asked.objectives))
+    total = work.work(week)
+    found = incidents.with_losses(asked.incidents(start, end), week)
+    cache = efficiency.cache_money(week)
+    told = story.Told(
+        week=week,
+        coverage=_coverage(week, asked.start),
+        gpus=efficiency.gpus(week, asked.given.gpus),
+        prices=prices.used,
+        total=total,
+        days=story.said_of(work.days(week), found),
+        compared=weeks.compared(ask, seen, of_engines, asked.gap, asked.given.gpus),
+        goodput=work.goodput(week, total, asked.objectives_from),
+        trap=efficiency.trap(week, total),
+        ledger=efficiency.parts(week),
+        chargeback=chargeback.chargeback(week, total.gpu_hours, total.usd),
+        incidents=found,
+        levers=opportunities.levers(week, total, cache, found, knowledge.levers),
+    )
+    changes, more = happened(ask, seen, asked.noted(start, end))
+    return Review(
+        made=time.time(),
+        source=asked.source,
+        start=start,
+        end=end,
+        step=step,
+        story=story.story(told),
+        coverage=told.coverage,
+        gpus=told.gpus,
+        prices=prices.used,
+        total=total,
+        groups=work.groups(week),
+        days=list(told.days),
+        compared=told.compared,
+        goodput=told.goodput,
+        trap=told.trap,
+        ledger=list(told.ledger),
+        cache=cache,
+        chargeback=told.chargeback,
+        incidents=found,
+        levers=list(told.levers),
+        happened=changes,
+        happened_not_listed=more,
+        published=published({one.place.get("hardware", "") for one in seen.engines}),
+        courses=work.courses(week),
+        unknown=_unknown(told),
+    )
+
+
+def _coverage(week: Week, start: float) -> Coverage:
+    seen = week.seen
+    share = seen.data["seen"].max(axis=1)
+    end = float(seen.ends[-1])
+    return Coverage(
+        asked_from=start,
+        seen_share=min(float(share.sum()) / max(end - min(start, seen.start), 1e-9), 1.0),
+        engine_share=work.engine_share(seen),
+        engines=len(seen.engines),
+        gaps=work.gaps(week, start, MOST_GAPS),
+    )
+
+
+def _unknown(told: story.Told) -> list[str]:
+    """What the numbers do not contain, and why."""
+    said = [f"{part.part}: {part.unknown}" for part in told.ledger if part.unknown]
+    said += [
+        f"price of {one.hardware}: {one.basis}; --price says yours" for one in told.prices if one.usd_per_hour is None
+    ]
+    if told.gpus.energy_kwh is None:
+        said.append("power: no GPU tells its energy (NVML on the node, or a DCGM exporter that an agent reads)")
+    if told.compared.missing:
+        said.append(f"comparison with earlier weeks: {told.compared.missing}")
+    if told.chargeback.missing:
+        said.append(f"tenants: {told.chargeback.missing}")
+    if told.incidents.missing:
+        said.append(f"incidents: {told.incidents.missing}")
+    if not told.week.seen.known("usable"):
+        said.append(
+            "what engines could do within the objective: `kvitals knee` and the agent tell it after enough load"
+        )
+    return said
+
+
+def _moment(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(t))

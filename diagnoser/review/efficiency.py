@@ -1,0 +1,126 @@
+"""How much of what the hardware can do was used, and what the cache is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnoser.review.result import CacheMoney, Gpus, Part, Trap, Work
+from diagnoser.review.work import Week
+
+TRAPPED = 0.4
+TARGET = 0.7
+"""Utilisation that a fleet with a margin for bursts reaches; at TRAPPED a token costs 1.75 times as much."""
+JOULES_PER_KWH = 3.6e6
+_WHAT = {
+    "idle": "nothing ran",
+    "aborted": "for requests whose client left before the end",
+    "reprefill": "prefill of prompts whose KV the cache had had before",
+    "drafts": "decode of drafted tokens that the model did not take",
+    "prefill": "prefill, for the first time",
+    "decode": "decode",
+    "unattributed": "busy, or not told; no engine says with what",
+}
+_WASTE = ("idle", "aborted", "reprefill", "drafts")
+
+
+def parts(week: Week) -> list[Part]:
+    """The ledger of the GPU-hours; the parts add up to all of them."""
+    all_ = float(week.ledger.gpu_hours.sum())
+    return [
+        Part(
+            part=name,
+            what=_WHAT[name],
+            gpu_hours=(hours := float(of.sum())),
+            share=hours / all_ if all_ > 0 else 0.0,
+            usd=week.prices.cost(of),
+            waste=name in _WASTE,
+            unknown=week.ledger.unknown.get(name, ""),
+        )
+        for name, of in week.ledger.parts.items()
+    ]
+
+
+def trap(week: Week, total: Work) -> Trap:
+    """Output tokens over those usable at C_max, where that was measured, else the part of the time in which it ran."""
+    seen = week.seen
+    usable, output = seen.data["usable"], seen.data["output"]
+    there = np.isfinite(usable) & np.isfinite(output) & (usable > 0)
+    could = float((usable * seen.data["seen"])[there].sum())
+    measured = could > 0 and float(week.ledger.gpu_hours[there].sum()) > 0.5 * total.gpu_hours
+    used = float(output[there].sum()) / could if measured else total.busy_share
+    of = "the tokens that these engines can generate within the objective (C_max)" if measured else "the time"
+    busy = seen.gpu_busy[np.isfinite(seen.gpu_busy)]
+    per_million = total.usd_per_million_output
+    return Trap(
+        used=used,
+        of=of if used is not None else "",
+        busy_share=total.busy_share,
+        gpu_utilization=float(busy.mean()) if len(busy) else None,
+        trapped=used < TRAPPED if used is not None else None,
+        usd_at_target=per_million * used / TARGET if per_million is not None and used is not None else None,
+        method=(
+            f"At {TARGET:.0%} used the same price buys {TARGET:.0%} / used times the tokens. What NVML calls"
+            " utilisation is 100 % with one request and is not used."
+            + ("" if measured else " Time with a request is an upper bound of what was used.")
+        ),
+    )
+
+
+def cache_money(week: Week) -> CacheMoney:
+    """What hits saved, and what those would save that an infinite cache would give this traffic."""
+    seen, missing = week.seen, []
+    looked_up, hit = seen.total("looked_up"), seen.total("hit")
+    prefill = week.ledger.parts["prefill"] + week.ledger.parts["reprefill"]
+    ratio = hit / looked_up if looked_up > 0 else None
+    if ratio is None:
+        missing.append("no engine tells how many prompt tokens its cache had")
+    if float(prefill.sum()) <= 0:
+        missing.append("no engine tells how long prefill takes, so hits have no price")
+        ratio_known = None
+    else:
+        ratio_known = ratio
+    of = seen.total("attainable_of")
+    attainable = seen.total("attainable") / of if of > 0 else None
+    if attainable is None:
+        missing.append("what could be found is known with KV events and tenants (the block ledger) only")
+    saved = _saved(0.0, ratio_known, ratio_known)
+    more = _saved(ratio_known, attainable, ratio_known)
+    hours = float(prefill.sum())
+    return CacheMoney(
+        hit_ratio=ratio,
+        saved_gpu_hours=hours * saved if saved is not None else None,
+        saved_usd=_times(week.prices.cost(prefill), saved),
+        attainable=attainable,
+        attainable_gpu_hours=hours * more if more is not None else None,
+        attainable_usd=_times(week.prices.cost(prefill), more),
+        method=(
+            "GPU-hours of prefill x (h2 - h1) / (1 - h1), h1 and h2 the shares of prompt tokens found before and after;"
+            " prefill's part of the GPU is by requests' time, which is rather less than it is."
+        ),
+        missing=missing,
+    )
+
+
+def _saved(low: float | None, high: float | None, now: float | None) -> float | None:
+    """Prefill of `high - low` of the prompt tokens, as a share of the prefill that is done now."""
+    if low is None or high is None or now is None or now >= 1.0:
+        return None
+    return max(high - low, 0.0) / (1.0 - now)
+
+
+def _times(a: float | None, b: float | None) -> float | None:
+    return a * b if a is not None and b is not None else None
+
+
+def gpus(week: Week, assumed_each: float) -> Gpus:
+    """How many there were, and what they drew."""
+    energy = week.seen.energy
+    kwh = energy / JOULES_PER_KWH if np.isfinite(energy) else None
+    output = week.seen.total("output")
+    return Gpus(
+        count=float(week.ledger.gpus.sum()),
+        assumed_engines=int(week.ledger.assumed.sum()),
+        assumed_each=assumed_each,
+        energy_kwh=kwh,
+        tokens_per_kwh=output / kwh if kwh else None,
+    )

@@ -1,0 +1,251 @@
+"""The incidents of the week: findings that the agent kept, or alerts that a Prometheus did."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from diagnoser.expressions import expression
+from diagnoser.review.result import Incident, IncidentLever, Incidents
+from diagnoser.review.work import Week
+from diagnoser.steps import Ask
+from rules.finding import Finding, LeverAdvice
+from rules.model import Rule
+from series.history.notes import Episode, Event
+from series.types import Labels
+
+TOLD = "told"
+"""The kind of the events that say when a finding was told for the first time; their key is the episode's."""
+MOST = 25
+DAY_SECONDS = 86400.0
+MIN_STEP = 60.0
+_WORTH = ("page", "ticket")
+_KINDS = ("cause", "symptom")
+
+
+@dataclass
+class _Spans:
+    """One finding of one entity, each time."""
+
+    code: str
+    labels: Mapping[str, str]
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    detected: list[float] = field(default_factory=list)
+    at_least: bool = False
+    open: bool = False
+    last: Finding | None = None
+
+
+def of_history(
+    episodes: Iterable[Episode], told: Iterable[Event], start: float, end: float, rules: Mapping[str, Rule]
+) -> Incidents:
+    """From the findings in an agent's history."""
+    first_told = {event.key: event.t for event in told}
+    found: dict[tuple[str, str], _Spans] = {}
+    for one in episodes:
+        finding = _decoded(one.document)
+        rule = rules.get(one.code)
+        severity, kind = (
+            (finding.severity, finding.kind) if finding else (rule.severity, rule.kind) if rule else ("", "")
+        )
+        if severity not in _WORTH or kind not in _KINDS or (finding and finding.muted):
+            continue
+        of = found.setdefault((one.code, str(sorted(one.entity.items()))), _Spans(one.code, one.entity))
+        of.spans.append((max(one.start, start), min(one.end, end)))
+        of.open |= one.open
+        of.last = finding or of.last
+        if finding is not None and finding.since_at_least:
+            of.at_least = True
+        elif one.key in first_told:
+            of.detected.append(max(first_told[one.key] - one.start, 0.0))
+    return _ranked(found.values(), rules, "findings of the agent's history", "")
+
+
+def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str, Rule]) -> Incidents:
+    """From the alerts of the generated rules, where a Prometheus evaluates them: two questions a day."""
+    step = max(MIN_STEP, gap)
+    found: dict[tuple[str, str], _Spans] = {}
+    firing, since = 'ALERTS{alertstate="firing",code!=""}', 'ALERTS_FOR_STATE{code!=""}'
+    active = {_key(one.labels): one for one in _courses(ask, since, start, end, step)}
+    for key, (labels, times) in _joined(_courses(ask, firing, start, end, step)).items():
+        code = labels.get("code", "")
+        if labels.get("kind", "") not in _KINDS or labels.get("severity", "") not in _WORTH:
+            continue
+        entity = {name: value for name, value in labels.items() if name in _PLACES}
+        of = found.setdefault((code, str(sorted(entity.items()))), _Spans(code, entity))
+        for first, last in _stretches(times, step):
+            begun = _begun(active.get(key), first)
+            of.spans.append((first if begun is None else begun, last))
+            of.open |= last >= end - 2 * step
+            if begun is None:
+                of.at_least = True
+            else:
+                of.detected.append(max(first - begun, 0.0))
+    missing = "" if found or active else "no alerts of the generated rules there: load them, or keep an agent's history"
+    return _ranked(found.values(), rules, "alerts that the server keeps", missing)
+
+
+_PLACES = ("cluster", "pool", "node", "engine", "model", "role", "hardware", "gpu", "tenant")
+
+
+def _key(labels: Labels) -> Labels:
+    return labels.drop("__name__", "alertstate")
+
+
+@dataclass(frozen=True)
+class _Course:
+    labels: Labels
+    times: list[float]
+    values: list[float]
+
+
+def _courses(ask: Ask, text: str, start: float, end: float, step: float) -> Iterator[_Course]:
+    expr, begin = expression(text), start
+    while begin < end:
+        until = min(begin + DAY_SECONDS, end)
+        for one in ask(expr, begin, begin + np.floor((until - begin) / step) * step, step):
+            yield _Course(one.labels, one.times.tolist(), one.values.tolist())
+        begin = until
+
+
+def _joined(courses: Iterable[_Course]) -> dict[Labels, tuple[Labels, list[float]]]:
+    found: dict[Labels, tuple[Labels, list[float]]] = {}
+    for one in courses:
+        found.setdefault(_key(one.labels), (one.labels, []))[1].extend(one.times)
+    return found
+
+
+def _stretches(times: Sequence[float], step: float) -> Iterator[tuple[float, float]]:
+    """Times without a break."""
+    first = last = None
+    for t in sorted(times):
+        if first is None or last is None:
+            first = last = t
+        elif t - last > 2.5 * step:
+            yield first, last
+            first = last = t
+        else:
+            last = t
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _begun(active: _Course | None, firing: float) -> float | None:
+    """Since when an alert was pending that fires then: the series' value is the time."""
+    if active is None:
+        return None
+    known = [
+        value for t, value in zip(active.times, active.values, strict=True) if t <= firing + 1.0 and value <= firing
+    ]
+    return known[-1] if known else None
+
+
+def _ranked(found: Iterable[_Spans], rules: Mapping[str, Rule], source: str, missing: str) -> Incidents:
+    rows = [_row(one, rules) for one in found]
+    rows.sort(key=lambda row: (row.severity != "page", row.kind != "cause", -row.seconds, row.code, row.entity))
+    detected = [row.detected for row in rows if row.detected is not None]
+    return Incidents(
+        rows=rows[:MOST],
+        not_listed=len(rows[MOST:]),
+        detected=float(statistics.median(detected)) if detected else None,
+        source=source,
+        missing=missing,
+    )
+
+
+def _row(one: _Spans, rules: Mapping[str, Rule]) -> Incident:
+    rule, last = rules.get(one.code), one.last
+    spans = sorted(one.spans)
+    return Incident(
+        code=one.code,
+        title=last.title if last else rule.title if rule else one.code,
+        kind=last.kind if last else rule.kind if rule else "",
+        severity=last.severity if last else rule.severity if rule else "",
+        entity=last.entity.title if last else _title(one.labels),
+        labels=dict(one.labels),
+        times=len(spans),
+        spans=spans,
+        seconds=_covered(spans),
+        detected=float(statistics.median(one.detected)) if one.detected else None,
+        at_least=one.at_least,
+        open=one.open,
+        conclusion=last.conclusion if last else "",
+        explained_by=list(last.explained_by) if last else [],
+        lost_gpu_hours=None,
+        levers=[IncidentLever(o.lever, o.title, _setting(o)) for o in last.levers[:3]]
+        if last
+        else [IncidentLever(o.lever, "", "") for o in rule.levers[:3]]
+        if rule
+        else [],
+    )
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds that any of them covers; sorted."""
+    total, until = 0.0, float("-inf")
+    for first, last in spans:
+        total += max(last - max(first, until), 0.0)
+        until = max(until, last)
+    return total
+
+
+def _setting(advice: LeverAdvice) -> str:
+    if advice.setting is None:
+        return ""
+    now = f" (now {advice.setting.now})" if advice.setting.now else ""
+    return f"{advice.setting.flag} {advice.setting.to}".strip() + now
+
+
+def _title(labels: Mapping[str, str]) -> str:
+    return next(
+        (labels[name] for name in ("tenant", "gpu", "engine", "node", "pool", "cluster") if labels.get(name)), ""
+    )
+
+
+def _decoded(document: bytes) -> Finding | None:
+    try:
+        return msgspec.json.decode(document, type=Finding)
+    except msgspec.DecodeError:
+        return None  # of another version; the code still says what it was
+
+
+def with_losses(incidents: Incidents, week: Week) -> Incidents:
+    """What each incident cost: GPU-hours of its engines in it, times how much fewer tokens a busy hour made than the
+    same engines' busy hours without any incident."""
+    seen = week.seen
+    busy = week.ledger.gpu_hours * np.nan_to_num(seen.data["busy"], nan=0.0)
+    output = np.nan_to_num(seen.data["output"])
+    covered = {(row.code, row.entity): _cover(row, week) for row in incidents.rows}
+    none = np.ones(seen.steps, dtype=np.bool_)
+    for steps in covered.values():
+        none &= ~steps
+    rows = []
+    for row in incidents.rows:
+        engines = np.array([_is_of(row.labels, one.entity, one.place) for one in seen.engines], dtype=np.bool_)
+        inside = covered[row.code, row.entity]
+        sums = [(busy[steps][:, engines].sum(), output[steps][:, engines].sum()) for steps in (inside, none)]
+        if min(hours for hours, _ in sums) <= 0 or row.explained_by:
+            rows.append(row)  # what another incident explains costs nothing of its own
+            continue
+        usual, then = (tokens / hours for hours, tokens in reversed(sums))
+        lost = float(sums[0][0]) * max(0.0, 1.0 - then / usual) if usual > 0 else 0.0
+        rows.append(msgspec.structs.replace(row, lost_gpu_hours=lost))
+    return msgspec.structs.replace(incidents, rows=rows)
+
+
+def _cover(row: Incident, week: Week) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The steps of which an incident covers half or more."""
+    seconds = np.zeros(week.seen.steps)
+    ends = week.seen.ends
+    for first, last in row.spans:
+        seconds += np.clip(np.minimum(ends, last) - np.maximum(ends - week.seen.step, first), 0.0, None)
+    return np.asarray(seconds >= week.seen.step / 2, dtype=np.bool_)
+
+
+def _is_of(labels: Mapping[str, str], entity: Labels, place: Labels) -> bool:
+    own = {**place, **entity}
+    return all(own.get(name, "") == value for name, value in labels.items() if name in own)

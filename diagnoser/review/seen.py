@@ -1,0 +1,282 @@
+"""What a fleet did over a week, step by step: the same few queries over a history or a server.
+
+How many questions are asked depends on how long the time is and not on how many engines there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnoser.expressions import expression
+from diagnoser.steps import Ask, Counts
+from rules.model import SCOPES
+from series.promql import Series
+from series.types import Floats, Labels
+
+ENGINE = SCOPES["engine"]
+PLACE = ("cluster", "pool", "model", "role", "hardware")
+FINE_GAP = 30.0
+"""Rows that are closer together are many: one question then asks about a quarter of a day, else about a day."""
+STEPS = (3600.0, 1800.0, 900.0, 600.0, 300.0, 120.0, 60.0, 30.0, 20.0)
+MIN_STEPS = 24
+SLOT_SECONDS = 60.0
+"""An engine counts as seen in a slot of this length that has a sample of it."""
+ROWS_IN_STEP = 4
+
+_E, _ALL = ", ".join(ENGINE), ", ".join((*ENGINE, *(name for name in PLACE if name not in ENGINE)))
+_COUNTERS = {
+    "output": "kvitals_generation_tokens_total",
+    "prompt": "kvitals_prompt_tokens_total",
+    "looked_up": "kvitals_prefix_query_tokens_total",
+    "hit": "kvitals_prefix_hit_tokens_total",
+    "prefill": "kvitals_prefill_seconds_sum",
+    "decode": "kvitals_decode_seconds_sum",
+    "finished": "kvitals_requests_finished_total",
+    "aborted": 'kvitals_requests_finished_total{reason="abort"}',
+    "first_tokens": "kvitals_ttft_seconds_count",
+    "drafted": "kvitals_draft_tokens_total",
+    "accepted": "kvitals_draft_accepted_tokens_total",
+    "refaulted": 'kvitals_cache_refaulted_tokens_total{medium="gpu"}',
+    "refaulted_below": "kvitals_cache_refaulted_below_tokens_total",
+    "attainable": "kvitals_cache_tenant_attainable_tokens_total",
+    "attainable_of": "kvitals_cache_tenant_lookup_tokens_total",
+}
+COMPARED = ("seen", "busy", "gpus", "output", "prompt", "looked_up", "hit", "prefill", "decode", "refaulted",
+            "refaulted_below")  # fmt: skip
+"""What a week is asked for that another is compared with."""
+_BUCKETS = {"ttft_p99": "kvitals_ttft_seconds_bucket", "itl_p99": "kvitals_itl_seconds_bucket"}
+_TENANTS = {
+    "prompt": "kvitals_tenant_prompt_tokens_total",
+    "cached": "kvitals_tenant_cached_tokens_total",
+    "output": "kvitals_tenant_output_tokens_total",
+    "requests": "kvitals_tenant_requests_total",
+}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Who it is (cluster, node, engine) and where it stands (cluster, pool, model, role, hardware)."""
+
+    entity: Labels
+    place: Labels
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The steps: from when on, how long, how many; and how many seconds one question asks about."""
+
+    start: float
+    step: float
+    count: int
+    at_once: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.count * self.step
+
+    @property
+    def ends(self) -> Floats:
+        """When each step ends."""
+        return self.start + self.step * np.arange(1.0, self.count + 1.0)
+
+    def empty(self) -> Floats:
+        """A value of each step, of which none is known."""
+        return np.full(self.count, np.nan)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Arrays are [step, engine], NaN where nothing is known. Counts are of the whole step.
+
+    data: by name, counters in their unit; `seen` seconds, `busy` a share of them, `running` requests, `gpus`, `usable`
+    tokens a second. latencies: objective -> engine -> cumulative counts of each step. tenants: tenant -> what -> sum.
+    """
+
+    grid: Grid
+    engines: tuple[Engine, ...]
+    data: Mapping[str, Floats]
+    latencies: Mapping[str, Mapping[int, Counts]]
+    tenants: Mapping[str, Mapping[str, float]]
+    slo: Mapping[Labels, Mapping[str, float]]  # of an engine, as it says itself: objective -> seconds
+    energy: float  # joules of all GPUs that tell; NaN where none does
+    gpu_busy: Floats  # of each step, what NVML calls utilisation, the mean of all GPUs
+
+    @property
+    def start(self) -> float:
+        return self.grid.start
+
+    @property
+    def step(self) -> float:
+        return self.grid.step
+
+    @property
+    def steps(self) -> int:
+        return self.grid.count
+
+    @property
+    def ends(self) -> Floats:
+        return self.grid.ends
+
+    def known(self, name: str) -> bool:
+        """Whether anything was told of it."""
+        return bool(np.isfinite(self.data[name]).any())
+
+    def total(self, name: str) -> float:
+        """The sum over all steps and engines; what is not told counts as 0."""
+        return float(np.nansum(self.data[name]))
+
+
+def step_of(seconds: float, gap: float) -> float:
+    """How long a step of a review is: an hour, or less where there is less to look at."""
+    fits = [step for step in STEPS if step <= seconds / MIN_STEPS and step >= ROWS_IN_STEP * gap]
+    return fits[0] if fits else max(STEPS[-1], ROWS_IN_STEP * gap)
+
+
+def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Collection[str] = ()) -> Seen:
+    """What each engine did from start to end. `gap`: seconds between two rows. `only`: what is asked for, by its name;
+    then latencies and tenants are not asked for either."""
+    grid = Grid(start, step, max(int((end - start) / step + 1e-6), 1), 86400.0 if gap >= FINE_GAP else 21600.0)
+    found: dict[str, dict[Labels, Floats]] = {}
+    places: dict[Labels, Labels] = {}
+    for name, text in _questions(step, gap).items():
+        of = found.setdefault(name, {})
+        for series in over(ask, text, grid) if not only or name in only else ():
+            entity = series.labels.keep(ENGINE)
+            if name == "seen":
+                places[entity] = series.labels.keep(PLACE)
+            _put(of.setdefault(entity, grid.empty()), series, grid)
+    _fill_in_hardware(ask, places, grid)
+    engines = tuple(Engine(entity, places[entity]) for entity in sorted(places, key=str))
+    data = {
+        name: np.array([of.get(one.entity, grid.empty()) for one in engines]).reshape(len(engines), grid.count).T
+        for name, of in found.items()
+    }
+    data["seen"] = _seen_seconds(data["seen"], step, gap)
+    if only:
+        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty())
+    number = {engine.entity: i for i, engine in enumerate(engines)}
+    of_step, gpu_busy = promql_time(step), grid.empty()
+    for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
+        _put(gpu_busy, series, grid)
+    energy = list(over(ask, f"sum(increase(kvitals_gpu_energy_joules_total[{of_step}]))", grid))
+    return Seen(
+        grid,
+        engines,
+        data,
+        {name: _histograms(ask, text, grid, number) for name, text in _BUCKETS.items()},
+        _tenants(ask, grid),
+        _objectives(ask, grid),
+        _sum(energy),
+        gpu_busy,
+    )
+
+
+def _fill_in_hardware(ask: Ask, places: dict[Labels, Labels], grid: Grid) -> None:
+    """The GPU that an engine uses is its hardware, where its target has no such label."""
+    text = (
+        f"max by ({_E}, hardware) (kvitals_gpu_engine * on (cluster, node, gpu) group_left (hardware)"
+        " max by (cluster, node, gpu, hardware) (kvitals_gpu_info))"
+    )
+    for series in over(ask, text, grid):
+        place = places.get(series.labels.keep(ENGINE))
+        if place is not None and not place.get("hardware"):
+            places[series.labels.keep(ENGINE)] = place.with_(hardware=series.labels.get("hardware", ""))
+
+
+def anything(ask: Ask, start: float, end: float) -> bool:
+    """Whether engines were watched at all, by one question."""
+    step = (end - start) / 14
+    return bool(
+        ask(expression(f"count(count_over_time(kvitals_requests_running[{promql_time(step)}]))"), start, end, step)
+    )
+
+
+def _questions(step: float, gap: float) -> dict[str, str]:
+    of, slot = promql_time(step), promql_time(_slot(gap, step))
+    slots = f"{promql_time(step - _slot(gap, step) / 2)}:{slot}"  # so that no slot is in two steps
+    there = f"count by ({_ALL}) (count_over_time(kvitals_requests_running[{slot}]))"
+    said = {
+        "seen": f"count_over_time(({there})[{slots}])",
+        "busy": f"avg_over_time((sum by ({_E}) (kvitals_requests_running) > bool 0)[{slots}])",
+        "running": f"sum by ({_E}) (avg_over_time(kvitals_requests_running[{of}]))",
+        "gpus": f"max by ({_E}) (avg_over_time(kvitals_engine_gpus[{of}]))",
+        "usable": f"min by ({_E}) (max_over_time(kvitals_usable_tokens_per_second[{of}]))",
+    }
+    for name, metric in _COUNTERS.items():
+        said[name] = f"sum by ({_E}) (increase({metric}[{of}]))"
+    return said
+
+
+def _slot(gap: float, step: float) -> float:
+    return max(min(SLOT_SECONDS, step / ROWS_IN_STEP), gap)
+
+
+def _seen_seconds(slots: Floats, step: float, gap: float) -> Floats:
+    whole = max(math.floor(step / _slot(gap, step) + 1e-6), 1)
+    seconds: Floats = np.nan_to_num(np.minimum(slots / whole, 1.0)) * step
+    return seconds
+
+
+def over(ask: Ask, text: str, grid: Grid) -> Iterator[Series]:
+    """The answers of a question at the ends of all steps, some steps at a time."""
+    at_once = max(int(grid.at_once / grid.step), 1)
+    expr = expression(text)
+    for first in range(0, grid.count, at_once):
+        last = min(first + at_once, grid.count)
+        yield from ask(expr, grid.start + (first + 1) * grid.step, grid.start + last * grid.step, grid.step)
+
+
+def _put(column: Floats, series: Series, grid: Grid) -> None:
+    places = np.rint((series.times - grid.start) / grid.step).astype(int) - 1
+    good = (places >= 0) & (places < len(column))
+    column[places[good]] = series.values[good]
+
+
+def _histograms(ask: Ask, metric: str, grid: Grid, number: Mapping[Labels, int]) -> dict[int, Counts]:
+    """Of each engine, how many observations were up to each bound, in each step."""
+    columns: dict[int, dict[float, Floats]] = {}
+    for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
+        place = number.get(series.labels.keep(ENGINE))
+        try:
+            bound = float(series.labels.get("le", ""))
+        except ValueError:
+            continue
+        if place is not None and not math.isnan(bound):
+            _put(columns.setdefault(place, {}).setdefault(bound, grid.empty()), series, grid)
+    return {
+        place: Counts(np.array(sorted(of)), np.nan_to_num(np.array([of[bound] for bound in sorted(of)]).T))
+        for place, of in columns.items()
+    }
+
+
+def _tenants(ask: Ask, grid: Grid) -> dict[str, dict[str, float]]:
+    """What was done for each tenant; the empty name is of those that nobody named."""
+    found: dict[str, dict[str, float]] = {}
+    for what, metric in _TENANTS.items():
+        for series in over(ask, f"sum by (tenant) (increase({metric}[{promql_time(grid.step)}]))", grid):
+            of = found.setdefault(series.labels.get("tenant", ""), {})
+            of[what] = of.get(what, 0.0) + float(np.nansum(series.values))
+    return found
+
+
+def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
+    """What each engine promised, the strictest of the time."""
+    said: dict[Labels, dict[str, float]] = {}
+    of = promql_time(grid.count * grid.step)
+    text = f'min by ({_E}, slo) (min_over_time(kvitals_slo_seconds{{class=""}}[{of}]))'
+    for series in ask(expression(text), grid.end, grid.end, 1.0):
+        said.setdefault(series.labels.keep(ENGINE), {})[series.labels.get("slo", "")] = float(series.values[-1])
+    return said
+
+
+def _sum(several: list[Series]) -> float:
+    return float(sum(np.nansum(one.values) for one in several)) if several else math.nan
+
+
+def promql_time(seconds: float) -> str:
+    """A length of time as PromQL writes it."""
+    return f"{round(seconds * 1000)}ms" if seconds % 1 else f"{seconds:.0f}s"

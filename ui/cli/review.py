@@ -1,0 +1,155 @@
+"""`kvitals review`: what was paid for, what came of it, and what would bring more, as documents."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agent import objectives as promised
+from diagnoser import steps
+from diagnoser.review import incidents
+from diagnoser.review.assemble import Asked, NothingSeenError, review
+from diagnoser.review.happened import noted
+from diagnoser.review.money import Given
+from diagnoser.review.result import Happened, Incidents
+from series.history import notes
+from series.history.codec import DamagedError
+from series.history.reader import HistoryReader
+from series.history.schema import FILE, HistoryError
+from series.promql import PromQLError
+from ui import courses
+from ui.cli import prometheus
+from ui.cli.common import UsageError, add_judging_options, parse_duration, parse_past, setup, status_console
+from ui.courses import Course
+from ui.keeping import directory
+from ui.pipeline import Setup
+from ui.review.write import write
+
+WEEK = "7d"
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "review",
+        help="the week: tokens per GPU-hour, cost, waste, incidents, and the levers that would bring most",
+        description="A document of the time: one HTML page, Markdown, JSON, and tables to plot again.",
+    )
+    parser.add_argument(
+        "source", nargs="?", metavar="URL|DIR", help="an agent, or the directory of a history; none: this node's"
+    )
+    parser.add_argument("--since", metavar="TIME", default=WEEK, help=f"how long, until now ({WEEK})")
+    parser.add_argument("--from", dest="from_", metavar="T", help="instead: from then on: RFC 3339, or --from=-14d")
+    parser.add_argument("--to", metavar="T", help="until then (now)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the documents are written")
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="[NAME=]USD",
+        help="US dollars an hour of one GPU: 2.50 of all, or H100=2.10 of a kind of hardware, a pool or a model",
+    )
+    parser.add_argument(
+        "--gpus", type=float, default=1.0, metavar="N", help="GPUs of an engine that does not tell how many it has (1)"
+    )
+    add_judging_options(parser)
+    prometheus.add_options(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    chosen = setup(args)
+    end = parse_past(args.to, "--to") if args.to else time.time()
+    start = parse_past(args.from_, "--from") if args.from_ else end - parse_duration(args.since, "--since")
+    if start >= end:
+        raise UsageError("--from must lie before --to")
+    if not 0 < args.gpus <= 1024:
+        raise UsageError(f"--gpus {args.gpus:g}: an engine has from a part of one to 1024")
+    given = Given(*_prices(args.price), args.gpus)
+    began = time.monotonic()
+    try:
+        with _course(args, chosen, start, end) as of:
+            found = review(of.ask, _asked(of, chosen, args, start, given), chosen.knowledge)
+    except (HistoryError, PromQLError, NothingSeenError, DamagedError) as error:
+        raise UsageError(str(error)) from error
+    files = write(found, args.out)
+    console = Console(highlight=False)
+    for sentence in found.story:
+        console.print(f"{sentence}\n", markup=False)
+    status_console().print(
+        f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}", markup=False
+    )
+    return 0
+
+
+def _prices(options: Sequence[str]) -> tuple[float | None, dict[str, float]]:
+    every, by_name = None, {}
+    for option in options:
+        name, equals, value = option.rpartition("=")
+        try:
+            usd = float(value)
+        except ValueError:
+            usd = -1.0
+        if not 0 <= usd < 1e6 or (equals and not name):
+            raise UsageError(f"--price {option}: write USD an hour of one GPU, as 2.50 or H100=2.10")
+        if name:
+            by_name[name] = usd
+        else:
+            every = usd
+    return every, by_name
+
+
+def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -> AbstractContextManager[Course]:
+    if args.source and args.prometheus:
+        raise UsageError("one of URL or DIR, and --prometheus")
+    if args.source and "://" in args.source:
+        args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
+    if args.prometheus:
+        return courses.of_server(prometheus.access(args), chosen, start, end)
+    return courses.of_history(_file(args, chosen), start, end)
+
+
+def _file(args: argparse.Namespace, chosen: Setup) -> Path:
+    path = Path(args.source) if args.source else directory(chosen.config)
+    file = path if path.suffix == ".db" else path / FILE
+    if not file.exists():
+        raise UsageError(f"no history in {path}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
+    return file
+
+
+def _asked(of: Course, chosen: Setup, args: argparse.Namespace, start: float, given: Given) -> Asked:
+    general = {one.name: one for one in promised.general(chosen.config, chosen.slo_sources)}
+    rules = chosen.knowledge.rules
+
+    def alerts(first: float, last: float) -> Incidents:
+        return incidents.of_alerts(of.ask, first, last, of.gap, rules)
+
+    def findings(first: float, last: float) -> Incidents:
+        with HistoryReader(_file(args, chosen)).reading() as connection:
+            episodes = list(notes.episodes(connection, first, last))
+            return incidents.of_history(
+                episodes, notes.events(connection, first - 86400.0, last, incidents.TOLD), first, last, rules
+            )
+
+    def events(first: float, last: float) -> list[Happened]:
+        with HistoryReader(_file(args, chosen)).reading() as connection:
+            return noted(notes.events(connection, first, last))
+
+    remote = bool(args.prometheus or (args.source and "://" in args.source))
+    return Asked(
+        source=of.name,
+        start=start,
+        since=of.start,
+        end=of.end,
+        gap=of.gap,
+        objectives={name: general[name].seconds for name in steps.OBJECTIVES},
+        objectives_from=", ".join(sorted({general[name].source for name in steps.OBJECTIVES})),
+        given=given,
+        incidents=alerts if remote else findings,
+        noted=(lambda first, last: []) if remote else events,
+    )

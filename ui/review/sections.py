@@ -1,0 +1,417 @@
+"""What a review's documents have, one after the other: paragraphs, tables and charts, without a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
+from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, usd
+from ui.review import charts
+
+TENANTS = 25
+_SEVERITY = {"page": "page", "ticket": "ticket"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph. small: a note on how something is known."""
+
+    text: str
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """text: of how many columns, from the left, are texts; the others are numbers. total: the last row is the sum."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text: int = 1
+    total: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """An SVG, and a sentence for those who do not see it."""
+
+    svg: str
+    caption: str
+
+
+Block = Text | Table | Chart
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    blocks: Sequence[Block]
+
+
+def sections(review: Review) -> list[Section]:
+    """In the order in which they are read."""
+    made = (
+        ("Where the GPU time went", _went),
+        ("Day by day", _days),
+        ("Against the best week", _compared),
+        ("Levers, by money", _levers),
+        ("Incidents", _incidents),
+        ("By pool, model and hardware", _groups),
+        ("Who pays", _tenants),
+        ("Within the objective", _goodput),
+        ("The cache", _cache),
+        ("What changed", _changed),
+        ("Prices, GPUs, and what is not known", _basis),
+        ("What others published", _published),
+    )
+    found = [Section(title, list(of(review))) for title, of in made]
+    return [one for one in found if one.blocks]
+
+
+def tiles(review: Review) -> list[tuple[str, str]]:
+    """The few figures at the top: value, what it is."""
+    total = review.total
+    found = [(count(total.tokens_per_gpu_hour), "output tokens a GPU-hour")]
+    if total.usd_per_million_output is not None:
+        found.append((usd(total.usd_per_million_output), "a million output tokens"))
+    found.append((hours(total.gpu_hours), f"GPU-hours{f', {usd(total.usd)}' if total.usd is not None else ''}"))
+    ttft = next((one for one in review.goodput.objectives if one.name == "ttft_p99" and one.within is not None), None)
+    if ttft is not None:
+        found.append((share(ttft.within), "of first tokens in time"))
+    wasted = sum(part.share for part in review.ledger if part.waste)
+    found.append((share(wasted), "of GPU time idle or wasted"))
+    return found
+
+
+def _went(review: Review) -> Iterator[Block]:
+    one = review.courses
+    yield Chart(
+        charts.stacked(one.ends, review.step, one.parts),
+        f"GPU-hours by what they went into, a bar for each {lasting(review.step)} or more.",
+    )
+    rows = [
+        (charts.NAMES[part.part], part.what, hours(part.gpu_hours), share(part.share), usd(part.usd))
+        for part in review.ledger
+        if part.gpu_hours > 0 or not part.unknown
+    ]
+    all_ = sum(part.gpu_hours for part in review.ledger)
+    total = ("all", "", hours(all_), share(1.0), usd(review.total.usd))
+    yield Table(("part", "", "GPU-hours", "share", "cost"), [*rows, total], text=2, total=True)
+    yield Text(
+        "An engine runs many requests at once, and no metric says which kernel was for whom. Busy time is shared out:"
+        " what aborted requests took by their number, prefill and decode by the requests' time in each, prefill done"
+        " twice by its share of the computed tokens, rejected drafts by their share of the decoded positions.",
+        small=True,
+    )
+    trap = review.trap
+    if trap.used is not None:
+        nvml = f"; NVML's utilisation says {share(trap.gpu_utilization)}" if trap.gpu_utilization is not None else ""
+        verdict = "This is the utilisation trap: below 40 %." if trap.trapped else ""
+        better = (
+            f" At 70 % a million output tokens would cost {usd(trap.usd_at_target)}"
+            f" instead of {usd(review.total.usd_per_million_output)}."
+            if trap.usd_at_target is not None and trap.used < 0.7
+            else ""
+        )
+        yield Text(f"{share(trap.used)} of {trap.of} was used{nvml}. {verdict}{better}".strip())
+        yield Text(trap.method, small=True)
+
+
+def _days(review: Review) -> Iterator[Block]:
+    one = review.courses
+    yield Chart(
+        charts.course(one.ends, review.step, one.tokens_per_gpu_hour, "Output tokens a GPU-hour"),
+        "Output tokens a GPU-hour.",
+    )
+    if any(value is not None for value in one.ttft_within):
+        yield Chart(
+            charts.within(one.ends, review.step, one.ttft_within), "Share of first tokens within the objective."
+        )
+    if len(review.days) > 1:
+        yield Table(
+            ("day (UTC)", "what it was about", "GPU-hours", "tokens/GPU-hour", "in time", "idle", "wasted"),
+            [
+                (
+                    day(one.start), one.said or "nothing in particular", hours(one.work.gpu_hours),
+                    count(one.work.tokens_per_gpu_hour), share(one.ttft_within), share(one.idle_share),
+                    share(one.wasted_share),
+                )
+                for one in review.days
+            ],
+            text=2,
+        )  # fmt: skip
+
+
+def _compared(review: Review) -> Iterator[Block]:
+    one = review.compared
+    if one.best is not None and one.before is not None and one.now is not None:
+        factors = [(factor.what, factor.tokens_per_gpu_hour) for factor in one.factors]
+        best = next(week for week in one.weeks if week.weeks == one.best)
+        yield Chart(
+            charts.change(one.before, one.now, factors),
+            f"Output tokens a GPU-hour: the week of {day(best.start)} against this one, on the hours that both have.",
+        )
+        rows = [
+            (factor.what, signed(factor.tokens_per_gpu_hour), f"{100 * factor.share:+.1f} %") for factor in one.factors
+        ]
+        change = one.now - one.before
+        rows.append(("all", signed(change), f"{100 * change / one.before:+.1f} %"))
+        yield Table(("factor", "tokens/GPU-hour", "of then"), rows, total=True)
+    if one.weeks:
+        yield Table(
+            ("week of", "note", "tokens/GPU-hour then", "now, same hours", "GPU-hours"),
+            [
+                (
+                    day(week.start), week.why_not or ("the best" if week.weeks == one.best else "comparable"),
+                    count(week.tokens_per_gpu_hour), count(week.now), hours(week.hours),
+                )
+                for week in one.weeks
+            ],
+            text=2,
+        )  # fmt: skip
+        yield Text(one.method, small=True)
+    else:
+        yield Text(f"Not known: {one.missing}.")
+
+
+def _levers(review: Review) -> Iterator[Block]:
+    if not review.levers:
+        yield Text("No lever would bring money that can be counted.")
+        return
+    yield Table(
+        ("lever", "why", "how sure, and how it is known", "GPU-hours", "money"),
+        [_lever(one) for one in review.levers],
+        text=3,
+    )
+    yield Text("Rows overlap, so they do not add up. The money is of this time, at the prices below.", small=True)
+
+
+def _lever(one: LeverRow) -> tuple[str, str, str, str, str]:
+    most = "up to " if one.at_most else ""
+    name = f"{one.title} ({one.lever})" + (f": {one.setting}" if one.setting else "")
+    if one.gpu_hours is None:
+        return name, one.why, "not in money", "", ""
+    priced = f"{most}{usd(one.usd)}" if one.usd is not None else "no price"
+    return name, one.why, f"{one.confidence}: {one.method}", f"{most}{hours(one.gpu_hours)}", priced
+
+
+def _incidents(review: Review) -> Iterator[Block]:
+    one = review.incidents
+    if one.missing:
+        yield Text(f"Not known: {one.missing}.")
+        return
+    if not one.rows:
+        yield Text(f"None, by the {one.source}.")
+        return
+    yield Table(
+        ("what", "where", "severity", "times", "in all", "told after", "lost GPU-hours"),
+        [_incident(row) for row in one.rows],
+        text=3,
+    )
+    more = f" {one.not_listed} more rows are not listed." if one.not_listed else ""
+    yield Text(
+        f"From the {one.source}.{more} Told after: from the beginning of the trouble until it was said, the middle of"
+        " its times; the rules wait on purpose. Lost: busy GPU-hours in it, times how much fewer tokens these made than"
+        " the same engines' busy hours without an incident.",
+        small=True,
+    )
+
+
+def _incident(row: Incident) -> tuple[str, ...]:
+    detected = lasting(row.detected) if row.detected is not None else "not known"
+    explained = f", explained by {', '.join(row.explained_by[:2])}" if row.explained_by else ""
+    return (
+        f"{row.title} ({row.code}{explained})", row.entity, _SEVERITY.get(row.severity, row.severity), str(row.times),
+        lasting(row.seconds) + (" and on" if row.open else ""), detected,
+        hours(row.lost_gpu_hours) if row.lost_gpu_hours else "",
+    )  # fmt: skip
+
+
+def _groups(review: Review) -> Iterator[Block]:
+    heads = {"pool": "pool", "model": "model", "tier": "hardware"}
+    for kind, head in heads.items():
+        several = [one for one in review.groups if one.kind == kind]
+        if len(several) == 1 and several[0].name == "not told":
+            continue
+        rows = [_group(one) for one in sorted(several, key=lambda one: -one.work.gpu_hours)]
+        yield Table(
+            (head, "engines", "GPUs", "GPU-hours", "cost", "output tokens", "tokens/GPU-hour", "$/million", "busy",
+             "in time"),
+            rows,
+        )  # fmt: skip
+
+
+def _group(one: Group) -> tuple[str, ...]:
+    work = one.work
+    return (
+        one.name, str(one.engines), f"{one.gpus:g}", hours(work.gpu_hours), usd(work.usd), count(work.output_tokens),
+        count(work.tokens_per_gpu_hour), usd(work.usd_per_million_output), share(work.busy_share),
+        share(one.ttft_within),
+    )  # fmt: skip
+
+
+def _tenants(review: Review) -> Iterator[Block]:
+    one = review.chargeback
+    if one.missing:
+        yield Text(f"Not known: {one.missing}.")
+        return
+    rows = [_tenant(row) for row in one.rows[:TENANTS]]
+    rest = one.rows[TENANTS:]
+    if rest:
+        rows.append(_tenant(_together(rest)))
+    total = _together(one.rows)
+    yield Table(
+        (
+            "tenant",
+            "requests",
+            "prompt tokens",
+            "cached",
+            "output tokens",
+            "share",
+            "GPU-hours",
+            "tokens/GPU-hour",
+            "cost",
+        ),
+        [*rows, ("all", *_tenant(total)[1:])],
+        total=True,
+    )
+    yield Text(one.method, small=True)
+
+
+def _together(rows: Sequence[TenantRow]) -> TenantRow:
+    cents = [row.usd_cents for row in rows if row.usd_cents is not None]
+    gpu_hours, output = sum(row.gpu_hours for row in rows), sum(row.output_tokens for row in rows)
+    return TenantRow(
+        tenant=f"{len(rows)} others",
+        requests=sum(row.requests for row in rows),
+        prompt_tokens=sum(row.prompt_tokens for row in rows),
+        cached_tokens=sum(row.cached_tokens for row in rows),
+        output_tokens=output,
+        share=sum(row.share for row in rows),
+        gpu_hours=gpu_hours,
+        usd_cents=sum(cents) if len(cents) == len(rows) else None,
+        tokens_per_gpu_hour=output / gpu_hours if gpu_hours > 0 else 0.0,
+    )
+
+
+def _tenant(row: TenantRow) -> tuple[str, ...]:
+    found = share(row.cached_tokens / row.prompt_tokens) if row.prompt_tokens > 0 else ""
+    cost = f"${row.usd_cents / 100:,.2f}" if row.usd_cents is not None else "no price"
+    return (
+        row.tenant, count(row.requests), count(row.prompt_tokens), found, count(row.output_tokens), share(row.share),
+        hours(row.gpu_hours), count(row.tokens_per_gpu_hour), cost,
+    )  # fmt: skip
+
+
+def _goodput(review: Review) -> Iterator[Block]:
+    one = review.goodput
+    rows = [
+        (
+            objective.what, _seconds(objective.seconds), objective.source, count(objective.observations),
+            share(objective.within),
+        )
+        for objective in one.objectives
+    ]  # fmt: skip
+    yield Table(("", "objective", "said by", "observations", "in time"), rows, text=3)
+    if one.tokens_per_gpu_hour is not None:
+        yield Text(
+            f"Goodput: {count(one.tokens_per_gpu_hour)} output tokens a GPU-hour were within the objectives,"
+            f" {share(one.share)} of all."
+        )
+        yield Text(one.method, small=True)
+
+
+def _seconds(of: tuple[float, float]) -> str:
+    low, high = (f"{one:g} s" if one >= 1 else f"{1000 * one:g} ms" for one in of)
+    return low if low == high else f"{low} to {high}"
+
+
+def _cache(review: Review) -> Iterator[Block]:
+    one = review.cache
+    if one.hit_ratio is not None:
+        saved = (
+            f" Without them prefill would have taken {hours(one.saved_gpu_hours)} GPU-hours more"
+            f"{f', {usd(one.saved_usd)}' if one.saved_usd is not None else ''}."
+            if one.saved_gpu_hours is not None
+            else ""
+        )
+        yield Text(f"{share(one.hit_ratio)} of prompt tokens were found in a cache.{saved}")
+    if one.attainable is not None and one.attainable_gpu_hours is not None:
+        money = f", {usd(one.attainable_usd)}" if one.attainable_usd is not None else ""
+        yield Text(
+            f"{share(one.attainable)} could be found in caches that forget nothing; that would save"
+            f" {hours(one.attainable_gpu_hours)} GPU-hours{money}."
+        )
+    for missing in one.missing:
+        yield Text(f"Not known: {missing}.")
+    if one.saved_gpu_hours is not None:
+        yield Text(one.method, small=True)
+
+
+def _changed(review: Review) -> Iterator[Block]:
+    if not review.happened:
+        yield Text("No change of a setting or version, no restart, and no engine that came or went was seen.")
+        return
+    yield Table(
+        ("when (UTC)", "what", "where", ""),
+        [(moment(one.t), one.kind, one.who, one.text) for one in review.happened],
+        text=4,
+    )
+    if review.happened_not_listed:
+        yield Text(f"{review.happened_not_listed} earlier ones are not listed.", small=True)
+
+
+def _basis(review: Review) -> Iterator[Block]:
+    gpus, coverage = review.gpus, review.coverage
+    yield Table(
+        ("hardware", "where the price is from", "as of", "GPU-hours", "$/GPU-hour", "span"),
+        [
+            (
+                one.hardware, one.basis, one.as_of, hours(one.gpu_hours), usd(one.usd_per_hour),
+                "" if one.low is None or one.low == one.high else f"{usd(one.low)} to {usd(one.high)}",
+            )
+            for one in review.prices
+        ],
+        text=3,
+    )  # fmt: skip
+    assumed = (
+        f"; {gpus.assumed_engines} of {coverage.engines} engines do not tell, {gpus.assumed_each:g} each is assumed"
+        if gpus.assumed_engines
+        else ", as NVML tells them"
+    )
+    power = (
+        f" They drew {count(gpus.energy_kwh)} kWh, {count(gpus.tokens_per_kwh or 0.0)} output tokens a kWh;"
+        " electricity is in no price here."
+        if gpus.energy_kwh is not None
+        else ""
+    )
+    yield Text(f"GPUs: {gpus.count:g}{assumed}.{power}")
+    gaps = "; ".join(f"{moment(a)} to {moment(b)}" for a, b in coverage.gaps)
+    yield Text(
+        f"Seen: {share(coverage.seen_share)} of the time from {moment(coverage.asked_from)} UTC on; each engine"
+        f" {share(coverage.engine_share)} of the time between its first and last sight."
+        + (f" Longest gaps: {gaps}." if gaps else "")
+    )
+    for one in review.unknown:
+        yield Text(f"Not known: {one}.")
+
+
+def _published(review: Review) -> Iterator[Block]:
+    if not review.published:
+        return
+    yield Table(
+        ("hardware", "model", "scenario and conditions", "source", "results", "tokens/GPU-hour (least, middle, most)"),
+        [
+            (
+                one.hardware, one.model, f"{one.scenario}: {one.conditions}", one.source, str(one.results),
+                ", ".join(count(value) for value in one.tokens_per_gpu_hour),
+            )
+            for one in review.published
+        ],
+        text=4,
+    )  # fmt: skip
+    yield Text(
+        "For orientation only: other models, lengths and limits, tuned for a benchmark. The middle is ours, and no"
+        " official result of MLPerf.",
+        small=True,
+    )

@@ -1,0 +1,40 @@
+"""The documents of a review, each put in its place whole."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from diagnoser.review.result import Review
+from ui.review.markdown import markdown
+from ui.review.page import page
+from ui.review.tables import write_tables
+
+TABLES = "tables"
+
+
+def write(review: Review, folder: Path) -> list[Path]:
+    """Into `folder`, which is made; what an earlier review left there is replaced. Returns what was written.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "review.html": page(review).encode(),
+        "review.md": markdown(review).encode(),
+        "review.json": msgspec.json.format(msgspec.json.encode(review), indent=1) + b"\n",
+    }
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".review-") as name:
+        made = Path(name)
+        (made / TABLES).mkdir()
+        write_tables(review, made / TABLES)
+        for file, text in texts.items():
+            (made / file).write_bytes(text)
+        shutil.rmtree(folder / TABLES, ignore_errors=True)
+        (made / TABLES).replace(folder / TABLES)
+        for file in texts:
+            (made / file).replace(folder / file)
+    return [*(folder / file for file in texts), folder / TABLES]
