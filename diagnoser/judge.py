@@ -142,11 +142,11 @@ class Judge:
     _batch: Batch | None = None  # what the sides of all conditions read
     _entities: _Entities | None = None
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
-    _looked: bool = False
+    _since: float | None = None  # the first moment that was judged
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
-        return Judge(knowledge, signals, params, self.memory, _looked=self._looked)
+        return Judge(knowledge, signals, params, self.memory, _since=self._since)
 
     def judge(self, span: Span) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
@@ -160,7 +160,7 @@ class Judge:
                 found += self._judge_rule(rule, span, cache)
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
-        self._looked = True
+        self._since = span.at if self._since is None else self._since
         self._forget(span.at)
         return self._promoted(found, span.at)
 
@@ -247,7 +247,8 @@ class Judge:
             memory = self.memory.get(key)
             reason = self.not_applicable(rule, entity, span)
             if reason:
-                self.memory.pop(key, None)
+                if memory is None or not self._may_go_on(memory, span):
+                    self.memory.pop(key, None)
                 yield Judgement(rule, entity, "n/a", reason, None)
                 continue
             if truth is not True and (memory is None or memory.blank):
@@ -329,7 +330,7 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                memory.true_since, memory.from_start = at, span.cold or not self._looked
+                memory.true_since, memory.from_start = at, span.cold or self._since is None
             memory.last_true = at
             held = at - memory.true_since
             memory.fired = memory.fired or span.cold or held >= seconds(rule.for_)
@@ -338,6 +339,8 @@ class Judge:
                 return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
         elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
             pass  # keeps firing over a short gap
+        elif verdict.truth is None and self._may_go_on(memory, span):
+            pass
         else:
             memory.true_since, memory.fired, memory.last_true = None, False, None
         if memory.fired:
@@ -346,6 +349,12 @@ class Judge:
         if verdict.truth is None:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
+
+    def _may_go_on(self, memory: Memory, span: Span) -> bool:
+        """Whether it was true when an agent ended that this one took over from, and this one has not looked for as long
+        as its signals need: that there is no traffic, or too little to tell, is not seen yet."""
+        since = span.at if self._since is None else self._since
+        return memory.last_true is not None and memory.last_true < since and span.at - since < span.fast
 
     def _promoted(self, found: list[Judgement], at: float) -> list[Judgement]:
         """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.

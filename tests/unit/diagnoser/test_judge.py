@@ -87,6 +87,20 @@ def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
     assert after.outcome().since == before.outcome().since
 
 
+def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(tmp_path: Path) -> None:
+    before = Engine().live(60, slow=True)
+    after = Engine()
+    after.at, after.requests, after.slow = before.at + 120.0, before.requests, before.slow  # longer than it is kept
+    save_state(tmp_path / "state.json", before.judge.memory)
+    after.judge.memory.update(load_state(tmp_path / "state.json", after.at))
+    assert after.live(STEP, slow=True).outcome().outcome == "fired"  # one row tells nothing
+    assert after.live(10, slow=True).outcome().since == before.outcome().since
+    others = Engine()
+    others.at = after.at
+    others.judge.memory.update(load_state(tmp_path / "state.json", others.at))
+    assert others.live(60, slow=False).outcome().outcome == "clear"
+
+
 @pytest.mark.parametrize("later", [3600.0, -3600.0])
 def test_a_finding_that_nobody_saw_go_on_begins_anew(later: float, tmp_path: Path) -> None:
     before = Engine().live(90, slow=True)
