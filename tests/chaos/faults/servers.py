@@ -54,7 +54,7 @@ async def prometheus(stage: Stage, told: Told) -> None:
 
 
 async def alertmanager(stage: Stage, told: Told) -> None:
-    """An engine dies while the Alertmanager is away, and Prometheus is killed too: somebody is told once both are back."""
+    """An engine dies while the Alertmanager is away, and Prometheus is killed too: somebody is told in the end."""
     ports = {"engine": free_port(), "other": free_port()}
     victim = await stage.engine(ports["engine"])
     await stage.engine(ports["other"], seed=2)

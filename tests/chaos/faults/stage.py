@@ -234,5 +234,7 @@ def longest_gap(times: Sequence[float]) -> float:
     return max((b - a for a, b in pairwise(times)), default=float("inf"))
 
 
-__all__ = ["HOST", "INTERVAL", "KVITALS", "LATE_SECONDS", "OBJECTIVES", "ROOT", "TIMEOUT", "Agent", "CannotRunError", "Page",
-           "Program", "Stage", "StageError", "Told", "free_port", "longest_gap"]  # fmt: skip
+__all__ = [
+    "HOST", "INTERVAL", "KVITALS", "LATE_SECONDS", "OBJECTIVES", "ROOT", "TIMEOUT", "Agent", "CannotRunError", "Page",
+    "Program", "Stage", "StageError", "Told", "free_port", "longest_gap",
+]  # fmt: skip
