@@ -235,16 +235,16 @@ def _prometheus(folder: Path, urls: Sequence[str], port: Port) -> list[str]:
 
 def _row_of_ports(count: int) -> list[Port]:
     """Ports that follow one another, as a re-served recording wants them."""
-    taken: list[Port] = []
-    while True:
+    row: list[Port] = []
+    passed: list[Port] = []
+    while len(row) < count:
         port = Port.take()
-        if taken and port.number != taken[-1].number + 1:
-            for one in taken:
-                one.release()
-            taken = []
-        taken.append(port)
-        if len(taken) == count:
-            return taken
+        if row and port.number != row[-1].number + 1:
+            passed, row = passed + row, []
+        row.append(port)
+    for port in passed:
+        port.release()
+    return row
 
 
 def compared(captures: Sequence[Path], told: dict[str, list[Told]]) -> str:
