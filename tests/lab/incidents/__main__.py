@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..paths import LabError
 from ..product import kvitals_command
-from .incident import held_out, load, names
+from .incident import Incident, held_out, load, names
 from .judging import judge, runs
 from .others import SAID, ask_all, compared
 from .recording import CAPTURES, diagnose_all, record_all
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("list", help="the incidents and their labels")
     recording = commands.add_parser("record", help="induce and record")
     recording.add_argument("incidents", nargs="*", metavar="NAME", help="default: all")
-    recording.add_argument("--seed", type=int, default=1, help="which run of each (1)")
+    recording.add_argument("--seed", type=int, default=1, help="which run of each, where NAME-SEED does not say (1)")
     recording.add_argument("--out", type=Path, default=CAPTURES, metavar="DIR")
     recording.add_argument("--kvitals", help="the product's command")
     recording.add_argument("--lock", type=Path, metavar="FILE", help="held during each, where others measure here too")
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def live(chosen: Sequence[str], seed: int, kvitals: Sequence[str], lock: Path | None) -> bool:
     """True when all were induced and every first cause was right."""
-    incidents = [load(name, seed) for name in chosen]
+    incidents = [one_run(name, seed) for name in chosen]
     said = [pair async for pair in diagnose_all(incidents, kvitals, lock)]
     table, wrong = live_rows(said)
     print(table)
@@ -77,6 +77,12 @@ def recorded(chosen: Sequence[str], folder: Path) -> list[Path]:
     return captures
 
 
+def one_run(name: str, seed: int) -> Incident:
+    """`name` may say another seed: slots_few-2."""
+    incident, _, own = name.partition("-")
+    return load(incident, int(own) if own.isdigit() else seed)
+
+
 def kept(capture: Path) -> bool:
     """Held out, and never the reason of a change."""
     return held_out().get(capture.stem.rpartition("-")[0]) == ""
@@ -97,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "list":
                 list_all()
             case "record":
-                chosen = [load(name, args.seed) for name in args.incidents or names()]
+                chosen = [one_run(name, args.seed) for name in args.incidents or names()]
                 args.out.mkdir(parents=True, exist_ok=True)
                 out = args.out.resolve()
                 failed = asyncio.run(record_all(chosen, kvitals_command(args.kvitals), out, args.lock))
