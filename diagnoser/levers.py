@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cached_property
 
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement
@@ -22,9 +23,9 @@ Place = tuple[str, Labels]
 class Levers:
     """Chooses levers for findings of one moment.
 
-    Left out is what is in force already, what the engine or its version can not do, what contradicts a lever that
-    was offered for the same entity, for what it is part of or for a part of it, and what moves nothing of the
-    symptoms that the finding explains.
+    Left out is what is in force already or set as it would be, what the engine or its version can not do, what
+    contradicts a lever that was offered for the same entity, for what it is part of or for a part of it, and what moves
+    nothing of the symptoms that the finding explains. Who is advised first has the choice.
     """
 
     def __init__(self, judge: Judge, span: Span) -> None:
@@ -44,15 +45,17 @@ class Levers:
         for use in judgement.rule.levers:
             lever = self._judge.knowledge.levers[use.lever]
             if self._fits(judgement, use, lever, amiss):
-                self._offer(judgement, lever)
-                advice.append(self._advice(judgement, use, lever, value))
+                setting, note = self._setting(judgement, lever)
+                if setting is None or not setting.now or setting.now != setting.to:
+                    self._offer(judgement, lever)
+                    advice.append(_advice(use, lever, value, setting, note))
         return advice
 
     def _fits(self, judgement: Judgement, use: LeverUse, lever: Lever, amiss: Collection[Quantity]) -> bool:
         rule, entity = judgement.rule, judgement.entity
         if amiss and not set(amiss) & set(lever.moves):
             return False
-        if lever.contradicts and self._offered(judgement) & set(lever.contradicts):
+        if (against := self._against.get(lever.name)) and self._offered(judgement) & against:
             return False
         if not self._can(judgement, lever):
             return False
@@ -60,6 +63,16 @@ class Levers:
             return False
         conditions = [c for c in (lever.possible, use.when) if c]
         return all(self._number(c, rule, entity) is not None for c in conditions)
+
+    @cached_property
+    def _against(self) -> dict[str, set[str]]:
+        """The levers that contradict one another, whichever of the two says so."""
+        found: dict[str, set[str]] = {}
+        for lever in self._judge.knowledge.levers.values():
+            for other in lever.contradicts:
+                found.setdefault(lever.name, set()).add(other)
+                found.setdefault(other, set()).add(lever.name)
+        return found
 
     def _can(self, judgement: Judgement, lever: Lever) -> bool:
         """Whether the engine has the setting, so far as its system and version are known."""
@@ -88,21 +101,6 @@ class Levers:
         expr = expression(expand(text, {**values, **expansion(self._span, "fast", SCOPES[rule.scope])}))
         result = self._judge.signals.now.evaluate(expr)
         return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope]).get(entity)
-
-    def _advice(self, judgement: Judgement, use: LeverUse, lever: Lever, value: Callable[[str], str]) -> LeverAdvice:
-        setting, note = self._setting(judgement, lever)
-        return LeverAdvice(
-            lever=lever.name,
-            title=lever.title,
-            why=fill(use.why, value),
-            does=lever.does,
-            does_not_fix=lever.does_not_fix,
-            risk=lever.risk,
-            cost=lever.cost,
-            setting=setting,
-            setting_note=note,
-            references=list(lever.references),
-        )
 
     def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str]:
         if not lever.settings:
@@ -135,6 +133,23 @@ class Levers:
             restart=setting.restart,
             note=note,
         )
+
+
+def _advice(
+    use: LeverUse, lever: Lever, value: Callable[[str], str], setting: LeverSetting | None, note: str
+) -> LeverAdvice:
+    return LeverAdvice(
+        lever=lever.name,
+        title=lever.title,
+        why=fill(use.why, value),
+        does=lever.does,
+        does_not_fix=lever.does_not_fix,
+        risk=lever.risk,
+        cost=lever.cost,
+        setting=setting,
+        setting_note=note,
+        references=list(lever.references),
+    )
 
 
 def _in_range(setting: Setting, version: str) -> bool:

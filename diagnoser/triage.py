@@ -158,6 +158,15 @@ def _by_rule(judgements: Iterable[Judgement], most: int | None = None) -> list[l
     return [several[:most] for several in found.values()]
 
 
+def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:
+    """The judgements of each rule, the first cause before the others: it has the choice of levers."""
+    outlines = [findings.outline(judgement) for judgement in fired]
+    causes, symptoms, telemetry = _sorted(outlines)
+    place = {finding.id: i for i, finding in enumerate((*causes, *symptoms, *telemetry))}
+    order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
+    return _by_rule(fired[i] for i in order)
+
+
 def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:
     counts = Counter(j.outcome for j in judgements)
     engines = [
