@@ -79,16 +79,19 @@ def _sorted(open_: Sequence[Finding]) -> tuple[list[Finding], list[Finding], lis
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """Most likely cause first.
 
-    A cause that another fired cause explains comes after all that none explains, and one that is for information after
-    those that ask for something. Then: the weight of the open symptoms that it explains, its own severity, its
+    One that is for information comes after those that ask for something, even where it explains them: that prompts
+    share nothing is no answer to why their prefill is in the way of others. A cause that another one explains comes
+    after all that none explains. Then: the weight of the open symptoms that it explains, its own severity, its
     confidence; the code settles the rest, so that equal evidence always gives the same order.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
+    asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
 
     def key(cause: Finding) -> tuple[bool, bool, float, int, float, str]:
         explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
         weight = _WEIGHT[cause.severity]
-        return (bool(cause.explained_by), not weight, -explained, -weight, -cause.confidence, cause.code)
+        under = asking.intersection(cause.explained_by) if weight else cause.explained_by
+        return (not weight, bool(under), -explained, -weight, -cause.confidence, cause.code)
 
     return sorted(causes, key=key)
 

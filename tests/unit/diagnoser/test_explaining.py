@@ -101,6 +101,17 @@ def test_who_explains_more_comes_first(judge: Judge) -> None:
     assert [c.code for c in alone.causes] == ["KVC01", "TEN03"]  # two symptoms and one
 
 
+def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> None:
+    document = told(judge, on("LAT02", "a"), on("PFX11", "a"), on("LAT08", "a"))
+    assert [(c.code, c.severity) for c in document.causes] == [("LAT08", "ticket"), ("PFX11", "info")]
+    assert "PFX11" in document.causes[0].explained_by
+
+
+def test_what_something_for_information_explains_comes_no_later_for_it(judge: Judge) -> None:
+    document = told(judge, on("LAT02", "a"), on("PFX11", "a"), on("LAT08", "a"), on("SCH09", "b"))
+    assert [c.code for c in document.causes] == ["LAT08", "SCH09", "PFX11"]
+
+
 def test_a_cause_of_the_node_that_was_not_so_is_ruled_out(judge: Judge) -> None:
     document = told(judge, on("LAT01", "a"), said("TEN03", "clear", node="n1"), said("TEN03", "clear", node="n2"))
     assert [(r.code, r.entity) for r in document.ruled_out] == [("TEN03", "n1")]
