@@ -236,10 +236,17 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
 
 
 def read_yaml(path: Path) -> YamlFile | Problem:
-    if path.stat().st_size > MAX_FILE_BYTES:
+    try:
+        if not path.is_file():  # a pipe would be waited for, and a device has no end
+            return Problem(path, 0, "not a file")
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        return Problem(path, 0, f"cannot be read: {error.strerror}")
+    if len(content) > MAX_FILE_BYTES:
         return Problem(path, 0, f"larger than {MAX_FILE_BYTES // 1024} KB: not a file of knowledge")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
         depth = 0
         for event in yaml.parse(text, _YamlLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -341,7 +348,11 @@ def _collect(
     into: dict[str, T],
     check: Callable[[str, T], str | None],
 ) -> None:
-    for name, data in (file.data.get(section) or {}).items():
+    named = file.data.get(section) or {}
+    if not isinstance(named, dict):
+        knowledge.problems.append(Problem(file.path, file.line(section), f"`{section}` must be a mapping by name"))
+        return
+    for name, data in named.items():
         value = convert(file, data, type_, section, name)
         if not isinstance(value, Problem):
             message = f"`{name}` is defined twice" if name in into else check(name, value)
