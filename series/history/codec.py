@@ -32,6 +32,7 @@ MAX_CELLS = 1 << 24
 _LEVEL = 9  # a tenth smaller than level 3, and chunks are written once an hour
 _CONSTANT, _REAL = 0, 16  # any other kind is a width in bytes
 _WIDTHS = (1, 2, 4, 8)
+_KINDS = (_CONSTANT, *_WIDTHS, _REAL)
 _GAPS = 1 << 7  # beside the kind: the column has cells without a sample
 _NEIGHBOURS = 1  # flag of a chunk
 _EXACT = float(1 << 53)
@@ -83,6 +84,8 @@ def decode(data: bytes) -> Floats:
     codes = np.frombuffer(cursor.take(columns), np.uint8)
     gaps = codes & _GAPS > 0
     kinds = codes & np.uint8(_GAPS - 1)
+    if not np.isin(kinds, _KINDS).all():  # of what is not read there would be whatever the memory held before
+        raise DamagedError("a column of no kind that there is")
     real = kinds == _REAL
     firsts = _from_planes(cursor, columns, 1, 8)[:, 0]
     mask = _mask(cursor, rows, int(gaps.sum()))

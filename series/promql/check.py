@@ -5,6 +5,7 @@ Every expression that reaches the evaluator went through `check`: parsed ones an
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,10 @@ Type = Literal["scalar", "vector", "range", "string"]
 _SPOKEN = {
     "scalar": "a scalar", "vector": "an instant vector", "range": "a range vector", "string": "a string",
 }  # fmt: skip
+MAX_REPEATS = 3
+"""Of a regular expression, one after another. With three of them a value of 500 characters takes 0.4 s at worst."""
+_DOUBLES = 0.25
+
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -254,6 +259,11 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
         raise PromQLError(f"this regular expression is read differently by Prometheus: {pattern!r} {where}")
     if _repeats_a_repeat(pattern):
         raise PromQLError(f"a repeated group that repeats or branches can run forever: {pattern!r} {where}")
+    if _ways(pattern) > MAX_REPEATS:
+        raise PromQLError(
+            f"more than {MAX_REPEATS} repeats one after another can run for minutes: {shorten(repr(pattern))} {where};"
+            " write some of it out, or ask with several matchers"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -262,9 +272,46 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
         raise PromQLError(f"not a regular expression: {pattern!r} ({error}) {where}") from None
 
 
+def _ways(pattern: str) -> float:
+    """How many repeats follow each other at most: time grows by the length of a label's value with each. What is
+    optional, or one of two, doubles it. A last `.*` takes what is left at once."""
+    bare = _bare(pattern)
+    if bare.endswith((".*", ".+")):
+        bare = bare[:-2]
+    open_ = [_Group()]
+    for i, char in enumerate(bare):
+        here = open_[-1]
+        if char == "(":
+            open_.append(_Group())
+        elif char == ")" and len(open_) > 1:
+            open_.pop()
+            open_[-1].now += max(here.most, here.now) + _DOUBLES * math.log2(here.branches)
+        elif char == "|":
+            here.most, here.now, here.branches = max(here.most, here.now), 0.0, here.branches + 1
+        elif char in "*+" or (char == "{" and re.match(r"\{\d*,", bare[i:])):
+            here.now += 1.0
+        elif char == "?" and i and bare[i - 1] not in "(*+?}":  # of a group's kind, or that a repeat is lazy
+            here.now += _DOUBLES
+    return max(open_[0].most, open_[0].now)
+
+
+@dataclass
+class _Group:
+    """Repeats in an open group: of the most of its branches so far, and of the one at hand."""
+
+    most: float = 0.0
+    now: float = 0.0
+    branches: int = 1
+
+
+def _bare(pattern: str) -> str:
+    """A pattern with `x` for each character and class."""
+    return re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+
+
 def _repeats_a_repeat(pattern: str) -> bool:
     """True for (a+)*, (a|b)+ and their like: a repeated group with a repeat or branch inside."""
-    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+    bare = _bare(pattern)
     inside = [False]
     for i, char in enumerate(bare):
         if char == "(":
