@@ -137,7 +137,7 @@ class Pages:
             made = [expr for s in sources if (expr := self._source(s, selector, applied, func)) is not None]
             groups += [_first_of(made)] if made else []
         if not groups:
-            return Selector(selector.name, selector.matchers, selector.offset)  # of which the server has nothing
+            return applied(Selector(selector.name, selector.matchers, selector.offset))  # no page tells it
         whole = groups[0]
         for other in groups[1:]:
             whole = Binary("or", whole, other)
