@@ -1,0 +1,1 @@
+"""What is wrong with somebody's boards and alerts on LLM engines: read, parsed, checked, with the corrected query."""

@@ -1,0 +1,121 @@
+"""The queries of a Grafana board, of whatever schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dashboards.lint.defect import Document, Query
+
+MAX_PANELS = 2000
+MAX_DEPTH = 6
+_OTHERS = (
+    "loki", "tempo", "jaeger", "zipkin", "elasticsearch", "influxdb", "cloudwatch", "postgres", "mysql", "graphite",
+    "stackdriver", "pyroscope", "phlare", "opentsdb", "clickhouse", "bigquery", "testdata", "alertmanager",
+)  # fmt: skip
+"""Data sources whose queries are no PromQL."""
+
+
+def is_board(data: object) -> bool:
+    """Whether a JSON document looks like a board, bare or as Grafana's API wraps it."""
+    board = unwrapped(data)
+    return isinstance(board, dict) and any(isinstance(board.get(key), list) for key in ("panels", "rows"))
+
+
+def unwrapped(data: object) -> object:
+    if isinstance(data, dict) and isinstance(data.get("dashboard"), dict):
+        return data["dashboard"]
+    if isinstance(data, dict) and isinstance(data.get("spec"), dict) and "apiVersion" in data:
+        return data["spec"]
+    return data
+
+
+def read_board(data: object, name: str) -> Document:
+    """The document. `name`: where it is from; its title stands beside it."""
+    board = unwrapped(data)
+    assert isinstance(board, dict)
+    title = _text(board.get("title"))
+    queries: list[Query] = []
+    left_out: list[str] = []
+    for number, (panel, path) in enumerate(_panels(board, "", 0)):
+        if number >= MAX_PANELS:
+            left_out.append(f"{name}: only the first {MAX_PANELS} panels were looked at")
+            break
+        queries += _queries(panel, path)
+    queries += _variables(board)
+    queries += _annotations(board)
+    return Document(
+        name=f"{name} ({title})" if title and title not in name else name, queries=queries, left_out=left_out
+    )
+
+
+def _panels(holder: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every panel with the titles that lead to it; rows of old boards and folded ones included."""
+    if depth > MAX_DEPTH:
+        return
+    for key in ("rows", "panels"):
+        for panel in _dicts(holder.get(key)):
+            title = _text(panel.get("title")) or f"panel {panel.get('id', '?')}"
+            where = f"{path} › {title}" if path else title
+            if panel.get("type") != "row" and key == "panels":
+                yield panel, where
+            yield from _panels(panel, where, depth + 1)
+
+
+def _queries(panel: Mapping[str, Any], path: str) -> Iterator[Query]:
+    defaults = _dict(_dict(panel.get("fieldConfig")).get("defaults"))
+    steps = _dicts(_dict(defaults.get("thresholds")).get("steps"))
+    limits = tuple(float(s["value"]) for s in steps if isinstance(s.get("value"), int | float))
+    if _is_other(panel.get("datasource")):
+        return
+    for target in _dicts(panel.get("targets")):
+        text = target.get("expr")
+        if not isinstance(text, str) or not text.strip() or _is_other(target.get("datasource")):
+            continue
+        letter = _text(target.get("refId"))
+        yield Query(
+            place=f"{path} [{letter}]" if letter else path,
+            text=text,
+            title=_text(panel.get("title")),
+            unit=_text(defaults.get("unit")) or _old_unit(panel),
+            legend=_text(target.get("legendFormat")),
+            said=_text(panel.get("description")),
+            thresholds=limits,
+        )
+
+
+def _variables(board: Mapping[str, Any]) -> Iterator[Query]:
+    for variable in _dicts(_dict(board.get("templating")).get("list")):
+        query = variable.get("query")
+        text = query.get("query") if isinstance(query, dict) else query
+        if variable.get("type") == "query" and isinstance(text, str) and not _is_other(variable.get("datasource")):
+            yield Query(place=f"variable {_text(variable.get('name'))}", text=text, kind="variable")
+
+
+def _annotations(board: Mapping[str, Any]) -> Iterator[Query]:
+    for one in _dicts(_dict(board.get("annotations")).get("list")):
+        text = one.get("expr")
+        if isinstance(text, str) and text.strip() and not _is_other(one.get("datasource")):
+            yield Query(place=f"annotation {_text(one.get('name'))}", text=text, kind="annotation")
+
+
+def _is_other(source: object) -> bool:
+    kind = source.get("type") if isinstance(source, dict) else source
+    return isinstance(kind, str) and kind.lower().startswith(_OTHERS)
+
+
+def _old_unit(panel: Mapping[str, Any]) -> str:
+    axes = _dicts(panel.get("yaxes"))
+    return _text(axes[0].get("format")) if axes else _text(panel.get("format"))
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value.strip()[:500] if isinstance(value, str) else ""

@@ -1,0 +1,147 @@
+"""Limits that can not be reached, or that lie where nothing can be told."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dashboards.lint.defect import Query
+from dashboards.lint.metrics import Metrics
+from dashboards.lint.trees import Found, bounds_of, swapped, upper
+from series.promql import Binary, Call, Expr, Number, Selector
+from series.types import Matcher, MatchOp
+
+_ABOVE = (">", ">=")
+_COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
+_PAGING = re.compile(r"crit|page|emerg")
+_SCALES = {"s": 1.0, "ms": 1000.0, "": 1.0}
+
+
+def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+    """Of conditions and of colours."""
+    for node in expr.walk():
+        if isinstance(node, Binary) and node.op in _COMPARISONS and isinstance(node.right, Number):
+            yield from _reach(expr, node, node.right.value, metrics)
+            if query.kind == "alert":
+                yield from _between(expr, node, metrics)
+    if query.kind == "panel" and isinstance(expr, Call) and expr.func == "histogram_quantile":
+        scale = _SCALES.get(query.unit, 0.0)
+        bounds = [bound * scale for bound in bounds_of(expr, metrics)]
+        for limit in query.thresholds if scale else ():
+            if bounds and limit > bounds[-1]:
+                yield Found(
+                    "limit-above-buckets",
+                    f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}: it never does",
+                    advice=f"take {bounds[-1]:g} or less",
+                )
+
+
+def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[Found]:
+    """`le` of a bucket that is not there."""
+    for node in expr.walk():
+        if not isinstance(node, Selector) or not node.name.endswith("_bucket"):
+            continue
+        known = metrics.known(node.name)
+        wanted = next((m for m in node.matchers if m.name == "le" and m.op is MatchOp.EQ and m.value != "+Inf"), None)
+        if known is None or not known.bounds or wanted is None:
+            continue
+        try:
+            limit = float(wanted.value)
+        except ValueError:
+            continue
+        there = known.bounds[min(bisect_left(known.bounds, limit), len(known.bounds) - 1)]
+        if limit in known.bounds and wanted.value == repr(limit):
+            continue
+        other = Matcher("le", MatchOp.EQ, repr(there))
+        fixed = replace(node, matchers=tuple(other if m is wanted else m for m in node.matchers))
+        why = (
+            f'the bucket is written le="{limit!r}": before Prometheus 3 le="{wanted.value}" selects nothing'
+            if limit in known.bounds
+            else f"{known.name} has no bucket le={limit:g}, so this selects nothing; the next is {there:g}"
+        )
+        yield Found("bucket-not-there", why, swapped(expr, node, fixed))
+
+
+def check_burn(expr: Expr, query: Query) -> Iterator[Found]:
+    """A page for spending an error budget just as fast as it is given."""
+    if query.kind != "alert" or not _PAGING.search(query.severity):
+        return
+    for node in expr.walk():
+        if not isinstance(node, Binary) or not isinstance(node.right, Number) or "/" not in str(node.left):
+            continue
+        limit = node.right.value
+        budget = 1 - limit if node.op in ("<", "<=") and 0.9 <= limit < 1 else 0.0
+        if node.op in _ABOVE and 0 < limit <= 0.005:
+            budget = limit
+        if not budget:
+            continue
+        fast = round(budget * 14.4, 6)
+        moved = Number(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
+        yield Found(
+            "budget-at-one",
+            f"errors of {budget * 100:g} % spend the budget just as fast as it is given, and page: a fifth more than"
+            " allowed for some minutes wakes somebody, and costs nothing that a month would notice",
+            swapped(expr, node, replace(node, right=moved)),
+            advice="page at 14.4 times the budget over an hour and five minutes, and let the rest be tickets",
+        )
+        return
+
+
+def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator[Found]:
+    most = upper(node.left, metrics)
+    if most is None or not math.isfinite(most):
+        return
+    never = limit >= most if node.op == ">" else limit > most
+    if node.op in _ABOVE and never:
+        is_quantile = isinstance(node.left, Call) and node.left.func == "histogram_quantile"
+        if is_quantile:
+            why = f"a quantile is never above the last bucket bound, {most:g}, so it is never above {limit:g}"
+            fixed: Expr | None = swapped(expr, node, replace(node, right=Number(_last_but_one(node.left, metrics))))
+        else:
+            why = f"it is from 0 to {most:g}, so it is never above {limit:g}"
+            fixed = (
+                swapped(expr, node, replace(node, right=Number(limit / 100)))
+                if most == 1 and 1 < limit <= 100
+                else None
+            )
+        yield Found("never-true", why, fixed, advice="" if fixed else f"take a limit below {most:g}")
+    elif node.op in ("<", "<=") and limit > most:
+        fixed = swapped(expr, node, replace(node, right=Number(limit / 100))) if most == 1 and limit <= 100 else None
+        yield Found("always-true", f"it is from 0 to {most:g}, so it is always below {limit:g}", fixed)
+
+
+def _last_but_one(expr: Expr, metrics: Metrics) -> float:
+    bounds = bounds_of(expr, metrics) if isinstance(expr, Call) else ()
+    return bounds[-2] if len(bounds) > 1 else 0.0
+
+
+def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[Found]:
+    """An objective inside of a bucket, where a quantile is drawn as a straight line."""
+    assert isinstance(node.right, Number)
+    quantile, scale = _scaled_quantile(node.left)
+    bounds = bounds_of(quantile, metrics) if quantile is not None else ()
+    limit = node.right.value / scale
+    if not bounds or limit in bounds or limit >= bounds[-1] or limit <= 0:
+        return
+    place = bisect_left(bounds, limit)
+    lower, above = bounds[place - 1] if place else 0.0, bounds[place]
+    near = min((b for b in (lower, above) if b), key=lambda b: abs(b - limit))
+    yield Found(
+        "limit-between-buckets",
+        f"{limit:g} s lies between the bucket bounds {lower:g} and {above:g}, and where in there a quantile is, is a"
+        " guess",
+        swapped(expr, node, replace(node, right=Number(round(near * scale, 9)))),
+        warning=True,
+    )
+
+
+def _scaled_quantile(expr: Expr) -> tuple[Call | None, float]:
+    if isinstance(expr, Call) and expr.func == "histogram_quantile":
+        return expr, 1.0
+    if isinstance(expr, Binary) and expr.op == "*" and isinstance(expr.right, Number) and expr.right.value > 0:
+        inner, scale = _scaled_quantile(expr.left)
+        return inner, scale * expr.right.value
+    return None, 1.0

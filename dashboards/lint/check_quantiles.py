@@ -1,0 +1,135 @@
+"""Quantiles of nothing, of each series alone, and means of quantiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dashboards.lint.defect import Query
+from dashboards.lint.trees import Found, Path, mended, selectors, swapped, with_path
+from series.promql import Aggregate, Call, Expr, Number, Range, Selector, Subquery
+
+_LEGEND = re.compile(r"\{\{\s*\.?(\w+)\s*\}\}")
+_PERCENTILE = re.compile(
+    r"_p(50|75|90|95|99|999)(_|$)|_(50|90|95|99)(th)?_?(percentile|quantile)|percentile_?(50|90|95|99)"
+)
+_MEANS = ("avg", "sum")
+_WORST = ("max", "min", "topk", "bottomk", "count")
+
+
+def check_quantiles(expr: Expr, query: Query) -> Iterator[Found]:
+    for node, path in with_path(expr):
+        if isinstance(node, Call) and node.func == "histogram_quantile" and len(node.args) == 2:
+            yield from _arguments(expr, node, path, query)
+        if isinstance(node, Aggregate) and node.op in _MEANS:
+            yield from _mean(expr, node)
+        if isinstance(node, Call) and node.func == "avg_over_time" and isinstance(node.args[0], Subquery):
+            inner = _quantile_in(node.args[0].expr)
+            if inner is not None:
+                yield Found(
+                    "mean-of-quantiles",
+                    "the mean of quantiles of several moments is a quantile of nothing: take one over the whole time",
+                    swapped(expr, node, _longer(inner, node.args[0].range)),
+                )
+
+
+def _arguments(expr: Expr, node: Call, path: Path, query: Query) -> Iterator[Found]:
+    rank, inside = node.args
+    if isinstance(rank, Number) and not 0 <= rank.value <= 1:
+        share = rank.value / 100 if rank.value <= 100 else 1.0
+        fixed = swapped(expr, node, replace(node, args=(Number(share), inside)))
+        yield Found("quantile-rank", f"a quantile is asked for from 0 to 1: {rank} is infinite always", fixed)
+    if isinstance(inside, Aggregate) and inside.op in ("sum", "avg", "max", "min"):
+        has_le = ("le" in inside.grouping) != inside.without
+        if not has_le:
+            grouping = tuple(x for x in inside.grouping if x != "le") if inside.without else (*inside.grouping, "le")
+            fixed = swapped(expr, node, replace(node, args=(rank, replace(inside, grouping=tuple(sorted(grouping))))))
+            yield Found("quantile-without-le", "the buckets are added up without `le`, so there is no quantile", fixed)
+        elif inside.op in ("max", "min"):
+            fixed = swapped(expr, node, replace(node, args=(rank, replace(inside, op="sum"))))
+            yield Found(
+                "quantile-of-extremes", f"buckets are added up over series: their {inside.op} is no histogram", fixed
+            )
+    elif _is_buckets(inside) and not any(_is_worst(one) or _is_mean(one) for one in path):
+        labels = [name for name in _LEGEND.findall(query.legend) if name != "le"]
+        grouped = Aggregate("sum", inside, tuple(sorted({"le", *labels})))
+        yield Found(
+            "quantile-of-each-series",
+            "the buckets are not added up by `le`, so there is a line for each series and no value of the whole",
+            swapped(expr, node, replace(node, args=(rank, grouped))),
+            warning=True,
+        )
+
+
+def _mean(expr: Expr, node: Aggregate) -> Iterator[Found]:
+    inner = _quantile_in(node.expr)
+    if inner is not None:
+        if not _is_one_series(inner, node):
+            yield Found(
+                "mean-of-quantiles",
+                f"the {'mean' if node.op == 'avg' else 'sum'} of quantiles is a quantile of nothing: a replica with ten"
+                " requests weighs as much as one with ten thousand",
+                swapped(expr, node, _whole(inner, node)),
+            )
+        return
+    named = next((one for one in selectors(node.expr) if _is_percentile(one)), None)
+    if named is not None:
+        yield Found(
+            "mean-of-quantiles",
+            f"{named.name} is a percentile already: its mean over replicas is none of anything",
+            swapped(expr, node, replace(node, op="max")),
+            advice="the worst replica is at least somebody's percentile; one of all needs the histogram's buckets",
+        )
+
+
+def _quantile_in(expr: Expr) -> Call | None:
+    """A quantile that is all of an expression, but for parentheses and factors."""
+    if isinstance(expr, Call) and expr.func == "histogram_quantile" and len(expr.args) == 2:
+        return expr
+    children = [child for child in expr.children() if not isinstance(child, Number)]
+    return _quantile_in(children[0]) if len(children) == 1 and not isinstance(expr, Aggregate) else None
+
+
+def _is_one_series(quantile: Call, outer: Aggregate) -> bool:
+    """Whether the quantile has one series for each of the outer's, so that the mean changes nothing."""
+    inside = quantile.args[1]
+    if not isinstance(inside, Aggregate) or inside.without or outer.without:
+        return False
+    return set(inside.grouping) - {"le"} <= set(outer.grouping)
+
+
+def _whole(quantile: Call, outer: Aggregate) -> Expr:
+    """The quantile of the buckets of all that the outer takes together."""
+    rank, inside = quantile.args
+    rates = inside.expr if isinstance(inside, Aggregate) else inside
+    if outer.without:
+        grouped = Aggregate("sum", rates, tuple(sorted(set(outer.grouping) - {"le"})), without=True)
+    else:
+        grouped = Aggregate("sum", rates, tuple(sorted({"le", *outer.grouping})))
+    return replace(quantile, args=(rank, grouped))
+
+
+def _longer(quantile: Call, seconds: float) -> Expr:
+    return mended(quantile, lambda e: replace(e, range=seconds) if isinstance(e, Range) else None)
+
+
+def _is_buckets(expr: Expr) -> bool:
+    found = selectors(expr)
+    return bool(found) and all(one.name.endswith("_bucket") for one in found) and not _has_aggregate(expr)
+
+
+def _has_aggregate(expr: Expr) -> bool:
+    return any(isinstance(node, Aggregate) for node in expr.walk())
+
+
+def _is_worst(expr: Expr) -> bool:
+    return isinstance(expr, Aggregate) and expr.op in _WORST
+
+
+def _is_mean(expr: Expr) -> bool:
+    return isinstance(expr, Aggregate) and expr.op in _MEANS
+
+
+def _is_percentile(selector: Selector) -> bool:
+    return bool(_PERCENTILE.search(selector.name)) or any(one.name == "quantile" for one in selector.matchers)

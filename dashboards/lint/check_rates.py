@@ -1,0 +1,148 @@
+"""Counters and gauges taken for one another, and sums since the start taken for now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dashboards.lint.defect import Query
+from dashboards.lint.metrics import Metrics
+from dashboards.lint.trees import Found, Path, base_of, mended, raw_counters, selectors, swapped, with_path
+from series.promql import Binary, Call, Expr, Number, Range, Selector
+
+_COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
+_OF_COUNTERS = {"rate": "deriv", "irate": "deriv", "increase": "delta"}
+_OF_GAUGES = {"deriv": "rate", "delta": "increase", "idelta": "increase"}
+_TIME = re.compile(r"time|latenc|duration|ttft|tpot|itl|delay|\bwait", re.IGNORECASE)
+RECENT_SECONDS = 600.0
+"""For so long an event counts as news, at least."""
+_TIME_UNITS = ("s", "ms", "dtdurations", "dtdurationms", "clocks", "clockms")
+
+
+def check_functions(expr: Expr, metrics: Metrics) -> Iterator[Found]:
+    """`rate` of a gauge, `delta` of a counter."""
+    for node in expr.walk():
+        if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Range):
+            continue
+        name = node.args[0].selector.name
+        known = metrics.known(name)
+        if known is None:
+            continue
+        is_counter = known.type == "counter" or bool(known.part)
+        if node.func in _OF_COUNTERS and not is_counter:
+            other = replace(node, func=_OF_COUNTERS[node.func])
+            yield Found(
+                "rate-of-gauge",
+                f"{name} is a gauge: {node.func} takes each fall of it for a restart and adds up what was never there",
+                swapped(expr, node, other),
+            )
+        elif node.func in _OF_GAUGES and is_counter:
+            other = replace(node, func=_OF_GAUGES[node.func])
+            why = f"{name} is a counter: {node.func} is far below zero after each restart of the engine"
+            yield Found("delta-of-counter", why, swapped(expr, node, other))
+
+
+def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[Found]:
+    """Averages, ratios, quantiles and conditions on counters as they stand."""
+    for node in expr.walk():
+        if isinstance(node, Binary) and node.op == "/":
+            found = [raw_counters(side, metrics) for side in (node.left, node.right)]
+            if all(found) and not any(_has_rate(side) for side in (node.left, node.right)):
+                several = {selector for side in found for selector, _ in side}
+                if len({base_of(one.name)[0] for one in several}) > 1 and not all(
+                    metrics.known(one.name) for one in several
+                ):
+                    continue
+                yield Found(
+                    "lifetime-average",
+                    "both sides count from the engine's start, so this is the mean of its life: after a day, ten bad"
+                    " minutes hardly move it",
+                    swapped(expr, node, _over(node, several, "rate", window)),
+                )
+        elif isinstance(node, Call) and node.func == "histogram_quantile" and not _has_rate(node):
+            raw = {one for one in selectors(node) if one.name.endswith("_bucket")}
+            if raw:
+                yield Found(
+                    "lifetime-quantile",
+                    "buckets count from the engine's start, so this is the quantile of its whole life",
+                    swapped(expr, node, _over(node, raw, "rate", window)),
+                )
+
+
+def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Found]:
+    """A counter, or a gauge that holds the last event, compared with a number."""
+    for node in expr.walk():
+        if not isinstance(node, Binary) or node.op not in _COMPARISONS or not isinstance(node.right, Number):
+            continue
+        held = [one for one in selectors(node.left) if _holds_the_last(one, metrics)]
+        if held and not _has_rate(node.left) and "changes(" not in str(node.left):
+            moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), Number(0.0))
+            yield Found(
+                "last-event-gauge",
+                f"{held[0].name} keeps the code of the last event, so it stays up long after, until the exporter starts"
+                " anew; and any code counts, those that a program caused included",
+                swapped(expr, node, Binary("and", moved, node)),
+            )
+            continue
+        counters = raw_counters(node.left, metrics)
+        told = {selector for selector, known in counters if metrics.known(selector.name) is not None}
+        if told and len(told) == len(counters) and not _has_rate(node.left) and not _is_share(node.left):
+            yield Found(
+                "counter-since-start",
+                f"{min(one.name for one in told)} only grows: once true this stays true until the engine starts anew",
+                swapped(expr, node, _over(node, told, "increase", window)),
+            )
+
+
+def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+    """The rate of a histogram's sum shown as if it were a time."""
+    shown_as_time = _TIME.search(query.title) or query.unit in _TIME_UNITS
+    for node, path in with_path(expr):
+        if not isinstance(node, Call) or node.func not in ("rate", "irate") or not isinstance(node.args[0], Range):
+            continue
+        base, part = base_of(node.args[0].selector.name)
+        known = metrics.known(node.args[0].selector.name)
+        is_time = base.endswith("_seconds") or (known is not None and known.unit == "seconds")
+        if part == "_sum" and is_time and shown_as_time and not _is_divided(path):
+            per = _per_request(expr, base)
+            yield Found(
+                "sum-rate-as-time",
+                f"the rate of {base}_sum is seconds spent a second, by all requests together: how many are in that"
+                " phase at once, and no time of one request",
+                Binary("/", expr, per),
+            )
+            return
+
+
+def _is_divided(path: Path) -> bool:
+    return any(isinstance(one, Binary) and one.op in "/*" for one in path)
+
+
+def _per_request(expr: Expr, base: str) -> Expr:
+    """The same of the histogram's count."""
+
+    def counted(node: Expr) -> Expr | None:
+        is_sum = isinstance(node, Selector) and node.name == f"{base}_sum"
+        return replace(node, name=f"{base}_count") if is_sum else None  # type: ignore[type-var]
+
+    return mended(expr, counted)
+
+
+def _has_rate(expr: Expr) -> bool:
+    return any(isinstance(node, Range) for node in expr.walk())
+
+
+def _is_share(expr: Expr) -> bool:
+    """A ratio of counters, of which `check_since_start` speaks."""
+    return any(isinstance(node, Binary) and node.op == "/" for node in expr.walk())
+
+
+def _holds_the_last(selector: Selector, metrics: Metrics) -> bool:
+    known = metrics.known(selector.name)
+    return known is not None and known.entry is not None and bool(known.entry.changes)
+
+
+def _over(expr: Expr, several: set[Selector], func: str, window: float) -> Expr:
+    """The expression with these selectors over a window."""
+    return mended(expr, lambda e: Call(func, (Range(e, window),)) if isinstance(e, Selector) and e in several else None)

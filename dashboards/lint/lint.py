@@ -1,0 +1,118 @@
+"""Documents in, a report out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from dashboards.lint.check_limits import check_bounds, check_burn, check_limits
+from dashboards.lint.check_names import check_names
+from dashboards.lint.check_operators import check_bool, check_unit, check_words
+from dashboards.lint.check_quantiles import check_quantiles
+from dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
+from dashboards.lint.check_roles import check_roles, decode_matcher
+from dashboards.lint.defect import Defect, Document, Query, Report, Unread
+from dashboards.lint.metrics import Metrics
+from dashboards.lint.trees import Found, selectors
+from dashboards.lint.variables import Opened, names_in, renamed
+from rules.engine_map import load_map
+from series.promql import Expr, PromQLError
+from series.types import Matcher
+
+RULE_SECONDS = 300.0
+"""The window in corrections of rules; a panel's is Grafana's own."""
+MAX_QUERIES = 20_000
+_OF_VALUES = re.compile(r"^\s*(label_values|query_result|metrics|label_names)\s*\((.*)\)\s*$", re.DOTALL)
+_BY_HELM = re.compile(r"\{\{")
+
+
+def lint(documents: Sequence[Document], metrics: Metrics, left_out: Iterable[str] = ()) -> Report:
+    """Check every query of every document."""
+    defects: list[Defect] = []
+    unread: list[Unread] = []
+    count = 0
+    for document in documents:
+        queries = document.queries[: MAX_QUERIES - count]
+        count += len(queries)
+        for found in _of_document(document.name, queries, metrics):
+            (defects if isinstance(found, Defect) else unread).append(found)  # type: ignore[arg-type]
+    said = [line for document in documents for line in document.left_out]
+    if count >= MAX_QUERIES:
+        said.append(f"only the first {MAX_QUERIES} queries were looked at")
+    versions = {system: metrics.version(load_map(system)) for system in sorted(metrics.used)}
+    return Report(
+        documents=len(documents),
+        queries=count,
+        defects=defects,
+        unread=unread,
+        left_out=[*left_out, *said],
+        engines=versions,
+    )
+
+
+def _of_document(name: str, queries: Sequence[Query], metrics: Metrics) -> Iterator[Defect | Unread]:
+    opened: list[tuple[Query, Opened | None, str]] = []
+    for query in queries:
+        text = _selected(query.text) if query.kind == "variable" else query.text
+        try:
+            opened.append((query, Opened(text), ""))
+        except PromQLError as error:
+            opened.append((query, None, str(error)))
+    decode = decode_matcher([one.expr for _, one, _ in opened if one is not None])
+    for query, one, why in opened:
+        if one is None:
+            for found in check_names(names_in(query.text), query, metrics):
+                yield _defect(name, query, found, None)
+            if query.kind != "variable":
+                reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(query.text) else why
+                yield Unread(document=name, place=query.place, query=query.text, why=reason)
+            continue
+        for found in _of_query(query, one, metrics, decode):
+            yield _defect(name, query, found, one)
+
+
+def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | None) -> Iterator[Found]:
+    expr: Expr = one.expr
+    names = dict.fromkeys(s.name for s in selectors(expr) if s.name and not one.is_variable(s.name))
+    yield from check_names(list(names), query, metrics)
+    if query.kind == "variable":
+        return
+    window = RULE_SECONDS if query.kind in ("alert", "record") else one.window()
+    yield from check_functions(expr, metrics)
+    yield from check_since_start(expr, metrics, window)
+    yield from check_conditions(expr, metrics, window)
+    yield from check_sums(expr, query, metrics)
+    yield from check_quantiles(expr, query)
+    yield from check_limits(expr, query, metrics)
+    yield from check_bounds(expr, metrics)
+    yield from check_burn(expr, query)
+    yield from check_bool(expr)
+    yield from check_unit(expr, query, metrics)
+    yield from check_words(expr, query, metrics)
+    if decode is not None and (mixed := check_roles(expr, decode, metrics)) is not None:
+        yield mixed
+
+
+def _defect(name: str, query: Query, found: Found, one: Opened | None) -> Defect:
+    fix = renamed(query.text, dict(found.renames)) if found.renames else ""
+    if found.fixed is not None and one is not None:
+        fix = one.written(found.fixed)
+    return Defect(
+        code=found.code,
+        weight="warning" if found.warning else "error",
+        document=name,
+        place=query.place,
+        query=query.text,
+        why=found.why,
+        fix=fix,
+        advice=found.advice,
+    )
+
+
+def _selected(text: str) -> str:
+    """What a variable's query selects: label_values(METRIC{...}, LABEL)."""
+    found = _OF_VALUES.match(text)
+    if found is None:
+        return text
+    inside = found[2].rpartition(",")[0] if found[1] == "label_values" and "," in found[2] else found[2]
+    return inside or "{}"
