@@ -42,7 +42,8 @@ _SPOKEN = {
 }  # fmt: skip
 MAX_REPEATS = 3
 """Of a regular expression, one after another. With three of them a value of 500 characters takes 0.4 s at worst."""
-_DOUBLES = 0.25
+MAX_CHOICES = 16
+"""Of what is optional or one of two, likewise; one of eight counts as three."""
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -259,7 +260,7 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
         raise PromQLError(f"this regular expression is read differently by Prometheus: {pattern!r} {where}")
     if _repeats_a_repeat(pattern):
         raise PromQLError(f"a repeated group that repeats or branches can run forever: {pattern!r} {where}")
-    if _ways(pattern) > MAX_REPEATS:
+    if _runs_long(pattern):
         raise PromQLError(
             f"more than {MAX_REPEATS} repeats one after another can run for minutes: {shorten(repr(pattern))} {where};"
             " write some of it out, or ask with several matchers"
@@ -272,9 +273,9 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
         raise PromQLError(f"not a regular expression: {pattern!r} ({error}) {where}") from None
 
 
-def _ways(pattern: str) -> float:
-    """How many repeats follow each other at most: time grows by the length of a label's value with each. What is
-    optional, or one of two, doubles it. A last `.*` takes what is left at once."""
+def _runs_long(pattern: str) -> bool:
+    """True where too many repeats follow each other, by each of which time grows with the length of a label's value, or
+    too many choices, each of which doubles it. A last `.*` takes what is left at once."""
     bare = _bare(pattern)
     if bare.endswith((".*", ".+")):
         bare = bare[:-2]
@@ -284,24 +285,34 @@ def _ways(pattern: str) -> float:
         if char == "(":
             open_.append(_Group())
         elif char == ")" and len(open_) > 1:
+            here.close_branch()
             open_.pop()
-            open_[-1].now += max(here.most, here.now) + _DOUBLES * math.log2(here.branches)
+            open_[-1].repeats += here.most_repeats
+            open_[-1].choices += here.most_choices + math.log2(here.branches)
         elif char == "|":
-            here.most, here.now, here.branches = max(here.most, here.now), 0.0, here.branches + 1
+            here.close_branch()
+            here.branches += 1
         elif char in "*+" or (char == "{" and re.match(r"\{\d*,", bare[i:])):
-            here.now += 1.0
+            here.repeats += 1
         elif char == "?" and i and bare[i - 1] not in "(*+?}":  # of a group's kind, or that a repeat is lazy
-            here.now += _DOUBLES
-    return max(open_[0].most, open_[0].now)
+            here.choices += 1.0
+    open_[0].close_branch()
+    return open_[0].most_repeats > MAX_REPEATS or open_[0].most_choices > MAX_CHOICES
 
 
 @dataclass
 class _Group:
-    """Repeats in an open group: of the most of its branches so far, and of the one at hand."""
+    """Repeats and choices in an open group: in its branch at hand, and the most in those before."""
 
-    most: float = 0.0
-    now: float = 0.0
+    repeats: int = 0
+    choices: float = 0.0
+    most_repeats: int = 0
+    most_choices: float = 0.0
     branches: int = 1
+
+    def close_branch(self) -> None:
+        self.most_repeats, self.repeats = max(self.most_repeats, self.repeats), 0
+        self.most_choices, self.choices = max(self.most_choices, self.choices), 0.0
 
 
 def _bare(pattern: str) -> str:
