@@ -622,8 +622,10 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def normal_url(text: str) -> str:
-    """`text` with a scheme and without a trailing slash. Raises ValueError, saying what is wrong."""
+    """`text` with a scheme and without a trailing slash. Raises ValueError, saying what is wrong, and no password."""
     url = text if "://" in text else f"http://{text}"
+    if "@" in url:
+        raise ValueError(f"the URL of {url.rpartition('@')[2]} holds a password: use bearer_file")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -632,8 +634,6 @@ def normal_url(text: str) -> str:
     host_is_good = _HOST.fullmatch(parts.hostname or "")
     if parts.scheme not in ("http", "https") or not host_is_good or port == 0 or re.search(r"\s", url):
         raise ValueError(f"{text!r} is no URL of an engine, such as http://127.0.0.1:8000")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"the URL of {parts.hostname} holds a password: use bearer_file")
     if parts.query or parts.fragment:
         raise ValueError(f"{text!r} must end with the path, without ? and #")
     return url.rstrip("/")
