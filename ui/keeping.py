@@ -17,6 +17,7 @@ from agent.history import status
 from agent.history.kinds import kind_of
 from agent.history.requests import NewRequests
 from agent.places import state_directory
+from diagnoser.review.incidents import TOLD
 from rules.finding import Finding
 from series.history.intake import Intake
 from series.history.notes import Episode, Event, Note
@@ -139,12 +140,18 @@ class _Episodes:
         self._fired, self._written = fired, now
         open_ = {e.key: e for e in (_episode(finding, span.at) for finding in self._pipeline.true_findings())}
         closed = [replace(e, end=span.at, open=False) for key, e in self._open.items() if key not in open_]
+        told = [_told(one, span.at) for key, one in open_.items() if key not in self._open]
         self._open = open_
-        return [*open_.values(), *closed]
+        return [*open_.values(), *closed, *told]
 
     def end(self, now: float) -> list[Note]:
         """Nobody looks any more."""
         return [replace(episode, end=now, open=False) for episode in self._open.values()]
+
+
+def _told(episode: Episode, at: float) -> Event:
+    """That a finding is told for the first time; an episode has when its trouble began."""
+    return Event(at, TOLD, f"{episode.code} is told from now on", "agent", episode.entity, episode.key)
 
 
 def _episode(finding: Finding, at: float) -> Episode:

@@ -58,9 +58,14 @@ class Engine:
 
 
 def stretches(
-    path: Path, slo: Slo, knowledge: Knowledge, wanted: frozenset[str] | None = None
+    path: Path,
+    slo: Slo,
+    knowledge: Knowledge,
+    wanted: frozenset[str] | None = None,
+    part: tuple[float, float] | None = None,
 ) -> tuple[Stretch, Stretch]:
-    """What was recorded after the incident began, and the engine as it was when nothing ran."""
+    """What was recorded after the incident began, and the engine as it was when nothing ran. `part`: seconds of the
+    recording instead, from and to."""
     truth = json.loads(path.with_suffix(".truth.json").read_text())
     pipeline = Pipeline(Setup(knowledge, Config(slo=slo)), Source("capture", path.name))
     with CaptureReader.open(path) as reader:
@@ -78,7 +83,8 @@ def stretches(
     counts = frozenset(labels for labels in rows if _counts(labels.name, knowledge))
     running = next(labels for labels in rows if labels.name == "kvitals_requests_running")
     grid = rows[running][0]
-    chosen = grid[(grid >= begun) & (grid <= last)]
+    first, end = (grid[0] + part[0], grid[0] + part[1]) if part else (begun, last)
+    chosen = grid[(grid >= first) & (grid <= end)]
     quiet = grid[rows[running][1] == 0]
     return (
         _stretch(path.stem, rows, counts, chosen),

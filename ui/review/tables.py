@@ -36,13 +36,18 @@ def tables(review: Review) -> dict[str, list[Row]]:
 def write_tables(review: Review, folder: Path) -> list[Path]:
     """Those that have rows; returns what was written."""
     written = []
-    parquet = importlib.util.find_spec("pyarrow") is not None
+    parquet = has_parquet()
     for name, rows in tables(review).items():
         if rows:
             written.append(_csv(rows, folder / f"{name}.csv"))
             if parquet:
                 written.append(_parquet(rows, folder / f"{name}.parquet"))
     return written
+
+
+def has_parquet() -> bool:
+    """Whether what writes it is installed; it comes with kvitals[ui]."""
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def _steps(review: Review) -> Iterator[Row]:
