@@ -1,8 +1,10 @@
-"""Mutate recorded pages for a while and see that what must hold holds.
+"""Mutate what a parser reads for a while and see that what must hold holds.
 
-    python -m tests.fuzz parser|families [--seconds 600] [--seed N] [FILE ...]
+    python -m tests.fuzz NAME [--seconds 600] [--seed N] [FILE ...]
 
-Mutations are made at random from the recorded pages and from what came of them. With atheris installed (`pip install
+NAME: `parser` and `families` read sessions of metrics pages; the others are in `tests/fuzz/parsers.py`. Mutations are
+made at random from recorded inputs, from the kept corpus (`tests/fuzz/corpus/NAME`: inputs that broke something
+once, or that stand for a kind of attack) and from what came of them. With atheris installed (`pip install
 kvitals[fuzz]`) that is the first half of the time, in the second its coverage leads them, and slowly. Either
 way a page that takes too long ends the run with a traceback, memory is watched, and the session that broke something is
 kept in `.fuzz/`. FILE: sessions to check once, such as a kept one.
@@ -19,24 +21,44 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz.mutations import MAX_SESSION_BYTES, mutate, seeds
+from tests.fuzz.attacked import MODULES, PAGES, Check, Target
+from tests.fuzz.mutations import MAX_SESSION_BYTES
 
 KEPT = Path(".fuzz")
+CORPUS = Path(__file__).with_name("corpus")
 HANGS_SECONDS = 180
 MEMORY_BYTES = 600e6  # more than this above that after the first minute is a leak
 POOL = 500  # sessions to go on from, of so many bytes at most: small ones are fast
 POOL_BYTES = 40_000
 
-Check = Callable[[bytes], None]
+
+def target(name: str) -> Target:
+    """A parser under attack, with its kept corpus among the examples."""
+    if name in PAGES:
+        from tests.fuzz.checks import CHECKS
+        from tests.fuzz.mutations import mutate, seeds
+
+        found = Target(CHECKS[name], seeds, mutate)
+    else:
+        from tests.fuzz.parsers import TARGETS
+
+        found = TARGETS[name]
+    return Target(found.check, lambda: [*found.seeds(), *kept(name)], found.mutate)
 
 
-def at_random(check: Check, seconds: float, seed: int) -> int:
-    """Returns how many sessions were checked. Raises what a check raised."""
-    rng = random.Random(seed)
-    pool = seeds()
+def kept(name: str) -> list[bytes]:
+    """The corpus that is checked in."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))]
+
+
+def at_random(target: Target, seconds: float, seed: int) -> int:
+    """Returns how many inputs were checked. Raises what a check raised."""
+    rng, check, mutate = random.Random(seed), target.check, target.mutate
+    pool = list(target.seeds())
+    for one in pool:
+        run(check, one)
     began, checked, settled = time.monotonic(), 0, 0.0
     while (done := time.monotonic() - began) < seconds:
         session = mutate(rng.choice(pool), rng)
@@ -59,21 +81,21 @@ def led_by_coverage(name: str, seconds: float, seed: int) -> None:
     """Never returns: libFuzzer ends the process, with 0 where nothing was found."""
     import atheris
 
-    with atheris.instrument_imports(include=["agent.senses", "agent.families", "rules.engine_map"]):
-        from tests.fuzz.checks import CHECKS
+    with atheris.instrument_imports(include=[*MODULES[name]]):
+        attacked = target(name)
 
     corpus = KEPT / f"corpus-{name}"
     corpus.mkdir(parents=True, exist_ok=True)
-    for session in seeds():
+    for session in attacked.seeds():
         (corpus / hashlib.sha256(session).hexdigest()[:16]).write_bytes(session)
 
     def change(data: bytes, max_size: int, seed: int) -> bytes:
-        return mutate(data, random.Random(seed))[:max_size]
+        return attacked.mutate(data, random.Random(seed))[:max_size]
 
     arguments = [sys.argv[0], str(corpus), f"-artifact_prefix={KEPT}/", "-verbosity=0", "-print_final_stats=1"]
     arguments += [f"-max_total_time={seconds:.0f}", f"-timeout={HANGS_SECONDS}", f"-max_len={MAX_SESSION_BYTES}"]
     arguments += [f"-seed={seed or 1}", "-rss_limit_mb=2048"]
-    atheris.Setup(arguments, CHECKS[name], custom_mutator=change)
+    atheris.Setup(arguments, attacked.check, custom_mutator=change)
     atheris.Fuzz()
 
 
@@ -103,7 +125,7 @@ def resident() -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=("parser", "families"))
+    parser.add_argument("check", choices=(*MODULES,))
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -115,14 +137,12 @@ def main() -> int:
         random_half = [options.check, "--at-random", f"--seconds={half}", f"--seed={options.seed}"]
         subprocess.run([sys.executable, "-m", "tests.fuzz", *random_half], check=True)
         led_by_coverage(options.check, half, options.seed)
-    from tests.fuzz.checks import CHECKS
-
-    check = CHECKS[options.check]
+    attacked = target(options.check)
     for file in options.files:
-        run(check, file.read_bytes())
+        run(attacked.check, file.read_bytes())
     if not options.files:
-        checked = at_random(check, options.seconds, options.seed)
-        print(f"{options.check}: {checked} sessions in {options.seconds:.0f} s, seed {options.seed}, nothing broke")
+        checked = at_random(attacked, options.seconds, options.seed)
+        print(f"{options.check}: {checked} inputs in {options.seconds:.0f} s, seed {options.seed}, nothing broke")
     return 0
 
 
