@@ -12,13 +12,16 @@ import msgspec
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement, missing_signals
 from diagnoser.levers import Levers
+from diagnoser.predictions import Predictions
 from diagnoser.signals import Span, expansion
 from diagnoser.text import fill, plain, render
+from diagnoser.weighing import Weighing
 from rules.finding import (
     Entity,
     Evidence,
     EvidenceLine,
     Finding,
+    LeverAdvice,
     Measure,
     Point,
     RuledOut,
@@ -31,6 +34,8 @@ from series.promql import Series, expand
 from series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
+LEAST, MOST = 0.1, 0.95
+"""Confidences: nothing that fired is out of the question, and nothing is certain."""
 EVIDENCE_POINTS = 60
 MAX_EVIDENCE_LINES = 20
 
@@ -59,7 +64,9 @@ class Findings:
         self._judge = judge
         self._judgements = judgements
         self._span = span
+        self._weighing = Weighing(judge, span)
         self._levers = Levers(judge, span)
+        self._predictions = Predictions(judge, span)
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
@@ -85,19 +92,23 @@ class Findings:
             self.outline(judgement),
             conclusion=fill(rule.conclusion, value) if fired else "",
             measures=self._measures(judgement),
-            evidence=[self._evidence(query, judgement) for query in rule.evidence] if fired and proven else [],
+            evidence=[self._evidence(query, judgement) for query in self._queries(judgement)] if proven else [],
             ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
             unknowns=self._unknowns(judgement),
-            levers=self._levers.advise(judgement, value, self._amiss(judgement)) if fired and proven else [],
+            levers=self._advised(judgement, value) if fired and proven else [],
             next_check=self._next_check(rule) if fired else "",
         )
+
+    def _advised(self, judgement: Judgement, value: Callable[[str], str]) -> list[LeverAdvice]:
+        advised = self._levers.advise(judgement, value, self._amiss(judgement))
+        return [self._predictions.with_effects(advice, judgement) for advice in advised]
 
     def outline(self, judgement: Judgement) -> Finding:
         """As much of a finding as it is ranked by. It costs little, as no query is asked."""
         rule, entity = judgement.rule, judgement.entity
         fired = judgement.outcome == "fired"
-        confidence, why = self._confidence(judgement) if fired else (0.0, [])
         explained = self._explained(judgement) if fired else []
+        confidence, why = self._confidence(judgement, explained) if fired else (0.0, [])
         id_ = finding_id(rule.code, entity)
         return Finding(
             id=id_,
@@ -223,6 +234,10 @@ class Findings:
             measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip()))
         return measures
 
+    def _queries(self, judgement: Judgement) -> list[EvidenceQuery]:
+        """What shows that a fired rule is right."""
+        return [*judgement.rule.evidence, *self._weighing.evidence(judgement)] if judgement.outcome == "fired" else []
+
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
         rule, span = judgement.rule, self._span
         values = parameters(rule, self._judge.params.get(rule.code))
@@ -256,7 +271,7 @@ class Findings:
             self._courses[query] = self._judge.signals.course(expression(query), start, span.at, step)
         return self._courses[query]
 
-    def _confidence(self, judgement: Judgement) -> tuple[float, list[str]]:
+    def _confidence(self, judgement: Judgement, explained: Sequence[Judgement]) -> tuple[float, list[str]]:
         rule = judgement.rule
         confidence = CERTAINTY[rule.certainty]
         why = [rule.certainty_why] if rule.certainty_why else []
@@ -273,7 +288,8 @@ class Findings:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05
                 why.append(f"{plain(name)} is unknown")
-        return round(max(confidence, 0.1), 2), why
+        weight = self._weighing.weight(judgement, explained)
+        return round(min(max(confidence + weight.change, LEAST), MOST), 2), [*why, *weight.why]
 
     def _unknowns(self, judgement: Judgement) -> list[Unknown]:
         """Signals that the rule asked for and did not get."""

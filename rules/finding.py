@@ -10,12 +10,12 @@ import hashlib
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rules.model import Kind, Severity
 from series.types import Labels
 
-VERSION = "1.2"
+VERSION = "1.3"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -79,6 +79,21 @@ class LeverSetting(Struct, frozen=True):
     note: str
 
 
+class Predicted(Struct, frozen=True):
+    """What a signal will be once a lever is pulled, at a like load. error: by how much `to` may be off either way, in
+    the signal's unit; None: not known. bound: whether `to` is about right, or the least or the most that it can be."""
+
+    metric: str  # the signal
+    title: str
+    from_: float = field(name="from")
+    to: float
+    unit: str
+    bound: Literal["about", "at least", "at most"]
+    error: float | None
+    method: str
+    text: str  # rendered: "41 % → about 63 %, give or take 4 %"
+
+
 class LeverAdvice(Struct, frozen=True):
     lever: str
     title: str
@@ -90,6 +105,7 @@ class LeverAdvice(Struct, frozen=True):
     setting: LeverSetting | None  # None: no setting is known for this engine and version
     setting_note: str  # why there is none
     references: list[str]
+    predicted: list[Predicted] = []  # nothing where nothing can tell
 
 
 class Finding(Struct, frozen=True, kw_only=True):

@@ -388,6 +388,15 @@ def check_lever(lever: Lever, knowledge: Knowledge, file: YamlFile) -> Iterator[
             in_range("0", setting.versions)
         except ValueError as error:
             yield file.line("settings", i, "versions"), str(error)
+    for i, one in enumerate(lever.predicts):
+        signal = knowledge.signals.get(one.signal)
+        if signal is None:
+            yield file.line("predicts", i, "signal"), f"no signal `{one.signal}` in signals/"
+            continue
+        known = {"scope": ", ".join(SCOPES[signal.scope]), "now": "1", "to": "2"}
+        for key, query in [("to", one.to), ("before", one.before), ("error", one.error)]:
+            if query:
+                yield from _check_expr(known, knowledge, query, file.line("predicts", i, key))
     for name in lever.contradicts:
         if name not in knowledge.levers:
             yield file.line("contradicts"), f"contradicts: no lever `{name}` in levers/"

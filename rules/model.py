@@ -18,6 +18,9 @@ Severity = Literal["page", "ticket", "info"]
 Quantity = Literal["ttft", "itl", "throughput", "hits", "errors", "fairness", "cost", "truth"]
 """What a symptom is about and a lever moves. `truth` is what can be known."""
 
+Constraint = Literal["fault", "kv", "slots", "token_budget", "deferral", "room", "arrival", "unknown"]
+"""What can bound an engine's progress (docs/binding.md). `room` is slots or KV, it can not be told which."""
+
 SCOPES: dict[str, tuple[str, ...]] = {
     "engine": ("cluster", "node", "engine"),
     "node": ("cluster", "node"),
@@ -166,6 +169,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()
     excluded_by: tuple[Code, ...] = ()
+    binds: tuple[Constraint, ...] = ()  # of a cause: the constraints of which it says that one is reached
     levers: tuple[LeverUse, ...] = ()
     params: dict[str, Param] = {}
     who: dict[str, Text] = {}  # label -> PromQL; {label} in the conclusion is that of its largest series
@@ -197,6 +201,19 @@ class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
     how: Text
 
 
+class Prediction(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a signal will be once a lever is pulled, at a like load. `$now` and `$to` in expressions are the numbers of
+    the setting that is advised; without such numbers there is no prediction that asks for them."""
+
+    signal: str
+    title: Text  # what it is about, in a few words
+    to: Text  # PromQL; no value: it can not be told here
+    before: Text | None = None  # PromQL of what `to` is compared with; none: the signal itself
+    error: Text | None = None  # PromQL: by how much `to` may be off either way, in the signal's unit
+    bound: Literal["about", "at least", "at most"] = "about"
+    how: Text  # one sentence: the method
+
+
 class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that an operator can change."""
 
@@ -216,4 +233,5 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
     contradicts: tuple[Slug, ...] = ()
+    predicts: tuple[Prediction, ...] = ()  # the first of each signal that has a value is told
     no_rule: str = ""  # why no rule offers it, where none does

@@ -171,6 +171,9 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
         else:
             console.print(_indent(Text(lever.setting_note, style="dim"), 7))
         console.print(_indent(f"why: {lever.why}", 7))
+        for effect in lever.predicted:
+            line = Text(f"expect: {effect.title} {effect.text}")
+            console.print(_indent(line.append(f"  {_brief(effect.method, verbose)}", "dim"), 7))
         console.print(_indent(Text(f"will not fix: {_brief(lever.does_not_fix, verbose)}", style="dim"), 7))
         console.print(_indent(Text(f"risk: {_brief(lever.risk, verbose)}", style="dim"), 7))
     for number, lever in enumerate(levers[full:], full + 1):

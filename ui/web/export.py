@@ -88,6 +88,8 @@ def _lever(number: int, lever: LeverAdvice) -> Iterator[str]:
         now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
         restart = ", needs a restart" if lever.setting.restart else ""
         yield f"   `{lever.setting.flag} {lever.setting.to}`".replace("``", "") + f"{now}{restart}"
+    for effect in lever.predicted:
+        yield f"   Expect: {plain(effect.title)} {plain(effect.text)} ({plain(effect.method)})"
     if lever.does_not_fix:
         yield f"   Will not fix: {plain(lever.does_not_fix)}"
     if lever.risk:

@@ -141,6 +141,9 @@ def _lever(lever: LeverAdvice) -> None:
     for word, text in (("Does", lever.does), ("Will not fix", lever.does_not_fix), ("Risk", lever.risk)):
         if text:
             st.markdown(f"**{word}:** {literal(text)}")
+    for effect in lever.predicted:
+        told = literal(f"{effect.title} {effect.text}")
+        st.markdown(f"**Expect:** {told}", help=literal(effect.method))
     if lever.references:
         st.caption("see " + literal("; ".join(lever.references)))
 

@@ -1,0 +1,101 @@
+"""What a lever will do, in numbers, where the ledger's reuse curve, the operating point or a formula can tell.
+
+Predictions are data, `predicts` in the levers' files, each a query for what a signal will be. They hold at a like load;
+what came of one is in `diagnoser.outcome`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from diagnoser.expressions import expression
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Span, by_entity, expansion
+from diagnoser.text import render
+from rules.finding import LeverAdvice, LeverSetting, Predicted
+from rules.loader import SIGNAL_PREFIX, parameters
+from rules.model import SCOPES, Prediction
+from series.promql import expand
+
+_SETTING = re.compile(r"\$(now|to)\b")
+
+
+class Predictions:
+    """The effects of levers that are advised at one moment."""
+
+    def __init__(self, judge: Judge, span: Span) -> None:
+        self._judge = judge
+        self._span = span
+
+    def with_effects(self, advice: LeverAdvice, judgement: Judgement) -> LeverAdvice:
+        """The same advice, with what it will do as far as that can be told."""
+        found = list(self._of(advice, judgement))
+        return msgspec.structs.replace(advice, predicted=found) if found else advice
+
+    def _of(self, advice: LeverAdvice, judgement: Judgement) -> Iterator[Predicted]:
+        told = set()
+        for one in self._judge.knowledge.levers[advice.lever].predicts:
+            signal = self._judge.knowledge.signals[one.signal]
+            if one.signal in told or signal.scope != judgement.rule.scope:
+                continue
+            found = self._one(one, advice.setting, judgement)
+            if found is not None:
+                told.add(one.signal)
+                yield found
+
+    def _one(self, one: Prediction, setting: LeverSetting | None, judgement: Judgement) -> Predicted | None:
+        """None where a number is missing."""
+        values = _numbers(setting)
+        asked = {text for query in (one.to, one.before or "") for text in _SETTING.findall(query)}
+        if not asked <= values.keys():
+            return None
+        to = self._number(one.to, judgement, values)
+        before = self._number(one.before or f"{SIGNAL_PREFIX}{one.signal}", judgement, values)
+        if to is None or before is None:
+            return None
+        error = self._number(one.error, judgement, values) if one.error else None
+        unit = self._judge.knowledge.signals[one.signal].unit
+        text = f"{render(before, unit)} → {_bounded(one.bound, before, render(to, unit), to)}"
+        return Predicted(
+            metric=one.signal,
+            title=one.title,
+            from_=before,
+            to=to,
+            unit=unit,
+            bound=one.bound,
+            error=error,
+            method=" ".join(one.how.split()),
+            text=text + (f", give or take {render(error, unit)}" if error else ""),
+        )
+
+    def _number(self, text: str, judgement: Judgement, values: dict[str, str]) -> float | None:
+        """The value of a query for the judgement's entity; None where it has none, or no finite one."""
+        rule = judgement.rule
+        scope = SCOPES[rule.scope]
+        known = parameters(rule, self._judge.params.get(rule.code))
+        expr = expression(expand(text, {**known, **values, **expansion(self._span, "fast", scope)}))
+        result = self._judge.signals.now.evaluate(expr)
+        value = result if isinstance(result, float) else by_entity(result, scope).get(judgement.entity)
+        return value if value is not None and math.isfinite(value) else None
+
+
+def _bounded(bound: str, before: float, told: str, to: float) -> str:
+    """A value and its bound, in words: what can not be passed on the good side is the best that there can be."""
+    best = (bound == "at least" and to < before) or (bound == "at most" and to > before)
+    return f"{told} at best" if best else f"{bound} {told}"
+
+
+def _numbers(setting: LeverSetting | None) -> dict[str, str]:
+    """A setting's values, those that are numbers."""
+    found = {}
+    for name, text in (("now", setting.now), ("to", setting.to)) if setting is not None else ():
+        try:
+            if math.isfinite(float(text)):
+                found[name] = text
+        except ValueError:
+            continue
+    return found

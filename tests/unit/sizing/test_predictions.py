@@ -1,0 +1,77 @@
+"""What levers are predicted to do: on recorded incidents, and where nothing can tell."""
+
+from __future__ import annotations
+
+import functools
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from agent.config import Config
+from rules.finding import LeverAdvice, Predicted, Triage
+from rules.loader import load
+from ui.cli.render import show
+from ui.pipeline import Setup
+from ui.recorded import Moments, judge_recording
+
+ROOT = Path(__file__).parents[3]
+DEMO = ROOT / "ui" / "demo"
+
+
+@functools.cache
+def judged(path: Path) -> Triage:
+    return judge_recording(path, Setup(load([]), Config()), Moments(None, None)).document
+
+
+def advised(document: Triage, lever: str) -> LeverAdvice:
+    found = [a for f in (*document.causes, *document.symptoms) for a in f.levers if a.lever == lever]
+    assert found, f"{lever} is not advised"
+    return found[0]
+
+
+def effect(advice: LeverAdvice, metric: str) -> Predicted:
+    return next(one for one in advice.predicted if one.metric == metric)
+
+
+def test_more_slots_take_in_who_waits() -> None:
+    """14.6 requests at a time on 2 slots; with 16 of them nobody has to wait."""
+    advice = advised(judged(DEMO / "few_slots.kvcap"), "raise-max-num-seqs")
+    waiting, queue = effect(advice, "waiting_capacity_avg"), effect(advice, "queue_mean_seconds")
+    assert waiting.from_ == pytest.approx(12.6, abs=0.2) and waiting.to == 0
+    assert queue.from_ == pytest.approx(0.97, abs=0.02) and queue.to == 0
+    assert queue.text == "970 ms → 0 ms at best"
+
+
+def test_half_the_bytes_are_twice_the_tokens() -> None:
+    found = effect(advised(judged(DEMO / "working_set.kvcap"), "kv-quantization"), "kv_capacity_tokens")
+    assert (found.to, found.bound) == (2 * found.from_, "about")
+
+
+def test_a_prediction_is_told_to_people_and_programs() -> None:
+    document = judged(DEMO / "few_slots.kvcap")
+    out = io.StringIO()
+    show(document, Console(file=out, width=160))
+    assert "expect: mean time in the queue 970 ms → 0 ms at best" in out.getvalue()
+    told = msgspec.json.decode(msgspec.json.encode(advised(document, "raise-max-num-seqs")))["predicted"][0]
+    assert {"metric", "from", "to", "method", "error"} <= told.keys()
+
+
+def test_nothing_is_predicted_where_nothing_can_tell() -> None:
+    """Without KV events there is no reuse curve: how many hits more blocks bring is not known."""
+    for name in ("working_set", "heavy_tenant", "caching_off"):
+        document = judged(DEMO / f"{name}.kvcap")
+        every = [a for f in (*document.causes, *document.symptoms) for a in f.levers]
+        assert all(one.metric != "prefix_hit_ratio" for a in every for one in a.predicted)
+
+
+@pytest.mark.parametrize("lever", [one for one in load([]).levers.values() if one.predicts], ids=lambda one: one.name)
+def test_a_lever_predicts_what_it_moves(lever: object) -> None:
+    """A prediction is of a signal of its own scope, and says how it was come by."""
+    known = load([])
+    for one in lever.predicts:  # type: ignore[attr-defined]
+        assert known.signals[one.signal].better or one.signal
+        assert one.how.rstrip().endswith(".")
+        assert lever.estimate.method != "none"  # type: ignore[attr-defined]
