@@ -16,10 +16,9 @@ import numpy as np
 
 from diagnoser.expressions import expression
 from diagnoser.steps import Ask
-from rules.model import SCOPES
+from rules.model import SCOPES, Constraint
 from series.types import Bools, Floats, Labels
 
-Constraint = Literal["fault", "kv", "slots", "token_budget", "deferral", "room", "arrival", "unknown"]
 CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
 
 FULL_SLOTS = 0.999

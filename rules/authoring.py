@@ -219,6 +219,8 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
         yield file.line("kind"), "kind: a symptom says what it is `about`, so that fitting levers are offered"
     if rule.kind != "symptom" and rule.about:
         yield file.line("about"), f"about: is for symptoms, this is a {rule.kind}"
+    if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):
+        yield file.line("binds"), "binds: is for causes of engines, as what binds is known of engines"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
         yield file.line("core"), "core: a core rule is stable and asks for something (page or ticket)"
 

@@ -1,0 +1,143 @@
+"""How much speaks for a cause beyond its own rule: what bound the engine, and what began first.
+
+Both move its confidence, with their numbers as reasons. What bounds an engine is computed by `diagnoser.binding`; a
+rule says in `binds` which constraints it claims. When something began is known only to the window that its signals look
+over: true since T means that it began between T less that window and T. So an order is told only where the two do not
+overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from diagnoser.expressions import expression
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Span, expansion
+from diagnoser.text import render
+from rules.loader import SIGNAL_PREFIX
+from rules.model import SCOPES, Constraint, EvidenceQuery, Rule
+from series.promql import evaluate, expand, parse, selectors
+from series.types import Labels
+
+BOUND, UNBOUND = 0.5, 0.1
+"""Shares of the time: from the first on a constraint is what binds, below the second it is something else."""
+MIN_KNOWN = 0.1
+"""Of the last minute; of less it is not said what bound."""
+GAIN, LOSS = 0.05, 0.1
+_WORDS: Mapping[str, str] = {
+    "fault": "a fault",
+    "kv": "KV memory",
+    "slots": "slots",
+    "token_budget": "the tokens of a step",
+    "deferral": "deferral",
+    "room": "room",
+    "arrival": "arrivals",
+}
+_SHARES = parse("kvitals_binding_share")
+_UNKNOWN: Constraint = "unknown"
+
+Order = Literal["first", "after", ""]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What speaks for a cause or against it. change: to its confidence."""
+
+    change: float = 0.0
+    why: tuple[str, ...] = ()
+
+
+class Weighing:
+    """Weighs the causes of one moment."""
+
+    def __init__(self, judge: Judge, span: Span) -> None:
+        self._judge = judge
+        self._span = span
+
+    def weight(self, cause: Judgement, explained: Sequence[Judgement]) -> Weight:
+        """Of a fired cause; `explained`: what it explains, here and now."""
+        if cause.rule.kind != "cause":
+            return Weight()
+        found = [*self._by_what_binds(cause), *self._by_order(cause, explained)]
+        return Weight(sum(change for change, _ in found), tuple(why for _, why in found))
+
+    def evidence(self, cause: Judgement) -> list[EvidenceQuery]:
+        """A query for the share of time that what the rule claims bound the engine, where that is known."""
+        if not cause.rule.binds or cause.entity not in self._shares:
+            return []
+        mine = f'sum by ($scope) (kvitals_binding_share{{constraint=~"{"|".join(cause.rule.binds)}"}})'
+        known = f'sum by ($scope) (kvitals_binding_share{{constraint!="{_UNKNOWN}"}})'
+        return [EvidenceQuery(f"Share of the time that {_named(cause.rule.binds)} bound", f"{mine} / {known}", "ratio")]
+
+    def order(self, cause: Judgement, symptoms: Sequence[Judgement]) -> tuple[Order, float]:
+        """Whether a cause began before all of these or after all of them, and by how many seconds at least."""
+        if cause.since is None or not symptoms:
+            return "", 0.0
+        leads = [s.since - self._lag(s.rule) - cause.since for s in symptoms if s.since and not s.since_at_least]
+        if len(leads) == len(symptoms) and min(leads) > 0:
+            return "first", min(leads)
+        lags = [cause.since - self._lag(cause.rule) - s.since for s in symptoms if s.since]
+        if not cause.since_at_least and len(lags) == len(symptoms) and min(lags) > 0:
+            return "after", min(lags)
+        return "", 0.0
+
+    def _by_what_binds(self, cause: Judgement) -> Iterator[tuple[float, str]]:
+        shares = self._shares.get(cause.entity)
+        if not cause.rule.binds or shares is None:
+            return
+        mine = sum(shares.get(one, 0.0) for one in cause.rule.binds)
+        other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default="")
+        if mine >= BOUND:
+            yield GAIN, f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
+        elif mine < UNBOUND and other and shares[other] >= BOUND:
+            said = f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
+            yield -LOSS, f"{said}, {_named([other])} {render(shares[other], 'ratio')}"
+
+    def _by_order(self, cause: Judgement, explained: Sequence[Judgement]) -> Iterator[tuple[float, str]]:
+        symptoms = [judgement for judgement in explained if judgement.rule.kind == "symptom"]
+        order, by = self.order(cause, symptoms)
+        codes = ", ".join(dict.fromkeys(symptom.rule.code for symptom in symptoms))
+        if order == "first":
+            yield GAIN, f"it began at least {render(by, 'seconds')} before {codes}"
+        elif order == "after":
+            yield -LOSS, f"{codes} began at least {render(by, 'seconds')} before it"
+
+    @cached_property
+    def _shares(self) -> dict[Labels, dict[str, float]]:
+        """Of the time of which it is known what bound each engine, the share of each constraint."""
+        found: dict[Labels, dict[str, float]] = {}
+        told = evaluate(_SHARES, self._judge.signals.source, self._span.at)
+        for labels, value in () if isinstance(told, float) else told:
+            found.setdefault(labels.keep(SCOPES["engine"]), {})[labels.get("constraint", "")] = float(value)
+        known = {entity: 1.0 - shares.pop(_UNKNOWN, 0.0) for entity, shares in found.items()}
+        return {
+            entity: {constraint: share / known[entity] for constraint, share in shares.items()}
+            for entity, shares in found.items()
+            if known[entity] >= MIN_KNOWN
+        }
+
+    def _lag(self, rule: Rule) -> float:
+        """Seconds that a rule's signals look back: what it says of now may have begun so much earlier."""
+        return max((self._reach(name, ()) for name in self._judge.needs(rule)), default=self._span.fast)
+
+    def _reach(self, name: str, within: tuple[str, ...]) -> float:
+        """Seconds that a signal looks back, over the signals that it is made of."""
+        signal = self._judge.knowledge.signals.get(name)
+        if signal is None or name in within:
+            return 0.0
+        expr = expression(expand(signal.expr, expansion(self._span, signal.window, SCOPES[signal.scope])))
+        return max(
+            (
+                use.reach + self._reach(use.name.removeprefix(SIGNAL_PREFIX), (*within, name))
+                for use in selectors(expr, lookback=0.0)
+            ),
+            default=0.0,
+        )
+
+
+def _named(constraints: Sequence[str]) -> str:
+    """Constraints in words, of those that say more than that there was no room."""
+    return " or ".join(_WORDS[one] for one in constraints if one != "room" or len(constraints) == 1)
