@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dashboards.lint.defect import Query
 from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, bounds_of, swapped, upper
+from dashboards.lint.trees import Found, bounds_of, mended, swapped, upper
 from series.promql import Binary, Call, Expr, Number, Selector
 from series.types import Matcher, MatchOp
 
@@ -79,12 +79,12 @@ def check_burn(expr: Expr, query: Query) -> Iterator[Found]:
         if not budget:
             continue
         fast = round(budget * 14.4, 6)
-        moved = Number(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
+        other = Number(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
         yield Found(
             "budget-at-one",
             f"errors of {budget * 100:g} % spend the budget just as fast as it is given, and page: a fifth more than"
             " allowed for some minutes wakes somebody, and costs nothing that a month would notice",
-            swapped(expr, node, replace(node, right=moved)),
+            mended(expr, _moving(node, other)),
             advice="page at 14.4 times the budget over an hour and five minutes, and let the rest be tickets",
         )
         return
@@ -96,10 +96,9 @@ def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator
         return
     never = limit >= most if node.op == ">" else limit > most
     if node.op in _ABOVE and never:
-        is_quantile = isinstance(node.left, Call) and node.left.func == "histogram_quantile"
-        if is_quantile:
+        fixed: Expr | None = None
+        if isinstance(node.left, Call) and node.left.func == "histogram_quantile":
             why = f"a quantile is never above the last bucket bound, {most:g}, so it is never above {limit:g}"
-            fixed: Expr | None = swapped(expr, node, replace(node, right=Number(_last_but_one(node.left, metrics))))
         else:
             why = f"it is from 0 to {most:g}, so it is never above {limit:g}"
             fixed = (
@@ -113,9 +112,14 @@ def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator
         yield Found("always-true", f"it is from 0 to {most:g}, so it is always below {limit:g}", fixed)
 
 
-def _last_but_one(expr: Expr, metrics: Metrics) -> float:
-    bounds = bounds_of(expr, metrics) if isinstance(expr, Call) else ()
-    return bounds[-2] if len(bounds) > 1 else 0.0
+def _moving(like: Binary, limit: Expr) -> Callable[[Expr], Expr | None]:
+    """Puts another limit into all comparisons like one: the same is asked over several windows."""
+
+    def moved(node: Expr) -> Expr | None:
+        alike = isinstance(node, Binary) and node.op == like.op and node.right == like.right
+        return replace(node, right=limit) if alike else None  # type: ignore[type-var]
+
+    return moved
 
 
 def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[Found]:

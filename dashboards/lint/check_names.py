@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dashboards.lint.defect import Query
 from dashboards.lint.metrics import Known, Metrics, Wrong
-from dashboards.lint.trees import Found
+from dashboards.lint.trees import Found, mended
+from series.promql import Expr, Range, Selector, expand, parse
+from series.promql.nodes import duration
 
 _CODES = {
     "dead": "dead-metric",
@@ -16,12 +19,15 @@ _CODES = {
 }
 
 
-def check_names(names: list[str], query: Query, metrics: Metrics) -> Iterator[Found]:
+def check_names(
+    names: list[str], query: Query, metrics: Metrics, expr: Expr | None = None, window: float = 300.0
+) -> Iterator[Found]:
+    """`expr`: the query, where it could be parsed."""
     for name in names:
         found = metrics.look_up(name)
         if isinstance(found, Wrong):
-            yield _wrong(name, found, query)
-        elif isinstance(found, Known) and (usual := _usual(found, metrics)):
+            yield _wrong(name, found, query, expr, window)
+        elif isinstance(found, Known) and (usual := metrics.usual(found)):
             yield Found(
                 "rewritten-name",
                 f"{found.system} itself says {usual}; {name} is there only where something rewrites names, such as Ray"
@@ -31,19 +37,37 @@ def check_names(names: list[str], query: Query, metrics: Metrics) -> Iterator[Fo
             )
 
 
-def _wrong(name: str, found: Wrong, query: Query) -> Found:
+def _wrong(name: str, found: Wrong, query: Query, expr: Expr | None, window: float) -> Found:
     version = f" {found.version}" if found.version else ""
     why = f"{name}: {found.why}; {found.system}{version} shows no series of it"
     if query.kind == "alert":
         absent = "absent(" in query.text.replace(" ", "")
         why += ", so this alert fires always" if absent else ", so nothing of it can fire the alert"
-    advice = "" if found.instead else "nothing took its place: leave it out, or watch what it stood for otherwise"
+    fixed = _said_otherwise(name, found.query, expr, window) if found.query and expr is not None else None
+    advice = (
+        "" if found.instead or fixed else "nothing took its place: leave it out, or watch what it stood for otherwise"
+    )
     if found.kind == "part":
         advice = "take _bucket for quantiles, _sum over _count for a mean, _count for how many"
     renames = ((name, found.instead),) if found.instead else ()
-    return Found(_CODES[found.kind], why, advice=advice, warning=not found.sure, renames=renames)
+    return Found(_CODES[found.kind], why, fixed, advice, warning=not found.sure, renames=renames)
 
 
-def _usual(found: Known, metrics: Metrics) -> str:
-    """The name that the program itself has, where a query has another spelling of it; empty where it is the same."""
-    return metrics.usual(found)
+def _said_otherwise(name: str, query: str, expr: Expr, window: float) -> Expr | None:
+    """The expression with a query in place of a name; None where it asks for a range of the name."""
+    if any(isinstance(node, Range) and node.selector.name == name for node in expr.walk()):
+        return None
+    template = parse(expand(query, {"window": duration(window)}))
+
+    def instead(node: Expr) -> Expr | None:
+        return _with_matchers(template, node) if isinstance(node, Selector) and node.name == name else None
+
+    return mended(expr, instead)
+
+
+def _with_matchers(template: Expr, old: Selector) -> Expr:
+    def bound(node: Expr) -> Expr | None:
+        is_selector = isinstance(node, Selector)
+        return replace(node, matchers=old.matchers, offset=old.offset) if is_selector else None  # type: ignore[type-var]
+
+    return mended(template, bound)

@@ -72,7 +72,7 @@ CONTRADICTIONS = (
 
 def check_words(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
     """What title, description and annotations say of the metric."""
-    families = {known.family for one in selectors(expr) if (known := metrics.known(one.name)) is not None}
+    families = {known.family for one in selectors(expr) if (known := metrics.meant(one.name)) is not None}
     words = f"{_spaced(query.title)} {query.said}"
     for one in CONTRADICTIONS:
         if families & set(one.families) and one.words.search(words):

@@ -22,8 +22,8 @@ _TIME_UNITS = ("s", "ms", "dtdurations", "dtdurationms", "clocks", "clockms")
 
 def check_functions(expr: Expr, metrics: Metrics) -> Iterator[Found]:
     """`rate` of a gauge, `delta` of a counter."""
-    for node in expr.walk():
-        if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Range):
+    for node, path in with_path(expr):
+        if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Range) or _is_for_nothing(path):
             continue
         name = node.args[0].selector.name
         known = metrics.known(name)
@@ -75,6 +75,8 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Fo
     for node in expr.walk():
         if not isinstance(node, Binary) or node.op not in _COMPARISONS or not isinstance(node.right, Number):
             continue
+        if node.returns_bool:  # "was there ever" is a question too
+            continue
         held = [one for one in selectors(node.left) if _holds_the_last(one, metrics)]
         if held and not _has_rate(node.left) and "changes(" not in str(node.left):
             moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), Number(0.0))
@@ -113,6 +115,11 @@ def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
                 Binary("/", expr, per),
             )
             return
+
+
+def _is_for_nothing(path: Path) -> bool:
+    """Whether it is multiplied by 0: such a term says that something is there, and no more."""
+    return any(isinstance(one, Binary) and one.op == "*" and Number(0.0) in (one.left, one.right) for one in path)
 
 
 def _is_divided(path: Path) -> bool:

@@ -38,6 +38,8 @@ def decode_matcher(expressions: list[Expr]) -> Matcher | None:
 
 def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> Found | None:
     """The query, if it adds up what both sides have."""
+    if any(_tells(m) for one in selectors(expr) for m in one.matchers):
+        return None  # it tells them apart, in one way or another
     mixed: Mapping[Selector, Selector] = {
         one: replace(one, matchers=(*one.matchers, decode))
         for one in selectors(expr)
@@ -54,19 +56,30 @@ def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> Found | None:
     )
 
 
-_SIDE_LABELS = frozenset(("role", "pod", "instance", "job", "container", "deployment", "service", "component"))
+_SIDE_LABELS = frozenset(
+    (
+        "role", "pod", "instance", "job", "container", "deployment", "service", "component", "engine", "node",
+        "host", "server", "worker",
+    )
+)  # fmt: skip
+"""Engines that differ in these are not added up."""
 
 
 def _is_of_both(selector: Selector, decode: Matcher, metrics: Metrics) -> bool:
     known = metrics.known(selector.name)
     if known is None or known.family not in OF_REQUESTS:
         return False
-    return not any(m.name == decode.name or _tells(m) for m in selector.matchers)
+    return not any(m.name == decode.name for m in selector.matchers)
+
+
+_OF_TARGET = re.compile(r"role|pod|instance|job|container|deploy|service|component|app|set|worker|host|node|engine")
 
 
 def _tells(matcher: Matcher) -> bool:
+    """Whether it selects one side, and by whose metric it is: `phase` and `mode` are labels of metrics themselves."""
     return (
-        matcher.op in (MatchOp.EQ, MatchOp.RE)
+        bool(_OF_TARGET.search(matcher.name))
+        and matcher.op in (MatchOp.EQ, MatchOp.RE)
         and bool(_SIDES.search(matcher.value))
         and not (
             re.search("prefill", matcher.value, re.IGNORECASE) and re.search("decode", matcher.value, re.IGNORECASE)

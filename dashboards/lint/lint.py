@@ -74,10 +74,11 @@ def _of_document(name: str, queries: Sequence[Query], metrics: Metrics) -> Itera
 def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | None) -> Iterator[Found]:
     expr: Expr = one.expr
     names = dict.fromkeys(s.name for s in selectors(expr) if s.name and not one.is_variable(s.name))
-    yield from check_names(list(names), query, metrics)
-    if query.kind == "variable":
-        return
     window = RULE_SECONDS if query.kind in ("alert", "record") else one.window()
+    if query.kind == "variable":
+        yield from check_names(list(names), query, metrics)
+        return
+    yield from check_names(list(names), query, metrics, expr, window)
     yield from check_functions(expr, metrics)
     yield from check_since_start(expr, metrics, window)
     yield from check_conditions(expr, metrics, window)
@@ -89,7 +90,7 @@ def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | Non
     yield from check_bool(expr)
     yield from check_unit(expr, query, metrics)
     yield from check_words(expr, query, metrics)
-    if decode is not None and (mixed := check_roles(expr, decode, metrics)) is not None:
+    if decode is not None and query.kind == "panel" and (mixed := check_roles(expr, decode, metrics)) is not None:
         yield mixed
 
 

@@ -9,7 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import yaml
+from msgspec import Struct
 
 from rules.engine_map import EngineMap, Metric, load_map, systems
 from rules.loader import Knowledge
@@ -19,6 +21,7 @@ Type = Literal["counter", "gauge", "histogram"]
 PARTS = ("_bucket", "_sum", "_count")
 OWN = ("kvitals_", "kvitals:")
 _BUCKETS = Path(__file__).with_name("buckets.yaml")
+_GONE = Path(__file__).with_name("gone.yaml")
 _STANDARD: dict[str, Type] = {
     "up": "gauge",
     "process_cpu_seconds_total": "counter",
@@ -54,6 +57,7 @@ class Wrong:
     why: str
     instead: str = ""
     sure: bool = True
+    query: str = ""  # what says the same, where no one name does
 
 
 @dataclass
@@ -66,7 +70,7 @@ class Metrics:
     page_bounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._maps = [load_map(system) for system in systems()]
+        self._maps = sorted(map(load_map, systems()), key=lambda m: m.kind != "engine")  # a router repeats their names
         self._bounds = {**_default_bounds(), **self.page_bounds}
         self._found: dict[str, Known | Wrong | None] = {}
         self.used: set[str] = set()  # systems whose names were met
@@ -83,6 +87,11 @@ class Metrics:
     def known(self, name: str) -> Known | None:
         found = self.look_up(name)
         return found if isinstance(found, Known) else None
+
+    def meant(self, name: str) -> Known | None:
+        """The same, of a name that is wrong what took its place."""
+        found = self.look_up(name)
+        return self.known(found.instead) if isinstance(found, Wrong) else found
 
     def usual(self, known: Known) -> str:
         """A metric as its program itself calls it, without a part, where `known` is spelt otherwise; else empty."""
@@ -101,9 +110,11 @@ class Metrics:
         if good is not None:
             self.used.add(good.system)
             return good
-        if candidates:
-            self.used.add(candidates[0].system)
-            return candidates[0]
+        wrong = [one for one in candidates if isinstance(one, Wrong)]
+        if wrong:
+            first = min(wrong, key=lambda one: (not one.sure, not one.instead))
+            self.used.add(first.system)
+            return first
         return self._of_page(name) or self._standard(name)
 
     def _own(self, name: str) -> Known | Wrong | None:
@@ -127,8 +138,12 @@ class Metrics:
                 yield from self._entries(map_, name, name, "", version)
             return
         prefix = name.removesuffix(raw) if not map_.full_names else ""
+        gone = _gone_names().get((map_.system, raw))
         found = list(self._entries(map_, raw, name, prefix, version))
-        if found:
+        if gone is not None and not in_range(version, gone.versions):
+            why = f"it is there in versions {gone.versions}"
+            yield Wrong("dead", map_.system, version, why, query=gone.query)
+        elif found:
             yield from found
         elif not _ignored(map_, raw) and not _is_info(map_, raw):
             yield self._unknown(map_, raw, prefix, version)
@@ -226,6 +241,21 @@ def _ignored(map_: EngineMap, raw: str) -> bool:
 def _is_info(map_: EngineMap, raw: str) -> bool:
     named: Iterable[str] = (one.raw for one in map_.infos)
     return raw in named or (map_.adapters is not None and raw == map_.adapters.raw) or raw == map_.start_time
+
+
+class Gone(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of gone.yaml."""
+
+    system: str
+    raw: str
+    versions: str
+    query: str
+
+
+@lru_cache(maxsize=1)
+def _gone_names() -> dict[tuple[str, str], Gone]:
+    several = msgspec.convert(yaml.safe_load(_GONE.read_text(encoding="utf-8")), list[Gone])
+    return {(one.system, one.raw): one for one in several}
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ from ui.cli import (
     curve,
     history,
     knee,
+    lint,
     notify,
     record,
     replay,
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(triage, cache, trace, compare, whatif, curve, knee, audit, review, size),
-        *(check, run, web, history, record, replay, tap, notify, rules),
+        *(check, run, web, history, record, replay, tap, notify, lint, rules),
     ):
         module.add(commands)
     commands.add_parser("version", help="print the version").set_defaults(do=_version)

@@ -1,0 +1,43 @@
+"""What an engine's own metrics page adds to what is known: its names, their types, its buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.senses.exposition import ExpositionError, PageParser
+from dashboards.lint.metrics import Type
+from dashboards.lint.reading import MAX_BYTES, ReadingError
+from dashboards.lint.trees import base_of
+
+
+@dataclass(frozen=True)
+class Told:
+    """Off a page."""
+
+    types: dict[str, Type]
+    bounds: dict[str, tuple[float, ...]]
+
+
+def read_page(path: Path) -> Told:
+    """A page that was saved, such as with curl. Raises ReadingError."""
+    try:
+        with path.open("rb") as file:
+            body = file.read(MAX_BYTES + 1)
+        page = PageParser().parse(body)
+    except OSError as error:
+        raise ReadingError(f"{path} can not be read: {error.strerror}") from None
+    except ExpositionError as error:
+        raise ReadingError(f"{path}: {error}") from None
+    types: dict[str, Type] = {}
+    bounds: dict[str, set[float]] = {}
+    for (name, labels), kind in zip(page.layout.series, page.layout.types, strict=True):
+        if kind == "histogram":
+            base, part = base_of(name)
+            types[base] = "histogram"
+            le = dict(labels).get("le", "+Inf")
+            if part == "_bucket" and le != "+Inf":
+                bounds.setdefault(base, set()).add(float(le))
+        elif kind in ("counter", "gauge"):
+            types[name] = "counter" if kind == "counter" else "gauge"
+    return Told(types, {name: tuple(sorted(found)) for name, found in bounds.items()})

@@ -1,0 +1,160 @@
+"""`kvitals lint`: what is wrong with boards and alerts on LLM engines, with the corrected query."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from dashboards.lint.defect import Defect, Document, Report
+from dashboards.lint.grafana_server import Access, read_grafana
+from dashboards.lint.lint import lint
+from dashboards.lint.metrics import Metrics
+from dashboards.lint.pages import Told, read_page
+from dashboards.lint.reading import ReadingError, read_path
+from rules.engine_map import systems
+from ui.cli.common import UsageError, add_rules_option, knowledge, status_console
+
+EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "lint",
+        help="what is wrong with boards and alerts, with the corrected query",
+        description="Checks Grafana boards and Prometheus rules that read LLM engines: names that the engine in use"
+        " does not have, counters and gauges taken for one another, averages of the whole life, quantiles of nothing,"
+        " limits that are never reached, and more.",
+        epilog="exit codes: 0 nothing is wrong, 1 something is, 2 bad use, 3 nothing found but not all could be read",
+    )
+    parser.add_argument(
+        "source",
+        nargs="+",
+        metavar="FILE|DIR|URL",
+        help="boards as JSON, rules as YAML, a folder of them, or a Grafana",
+    )
+    parser.add_argument(
+        "--engine",
+        action="append",
+        default=[],
+        metavar="NAME=VERSION",
+        help="the version in use, such as vllm=0.11.2; the newest that is known where it is not said",
+    )
+    parser.add_argument(
+        "--page", type=Path, action="append", default=[], metavar="FILE", help="a saved /metrics page, for its buckets"
+    )
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="of a Grafana service account that may read")
+    parser.add_argument("--ca-file", type=Path, metavar="FILE", help="who signed the Grafana's certificate (PEM)")
+    parser.add_argument("--no-warnings", action="store_true", help="errors alone: what is false, or shows nothing")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    add_rules_option(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    versions = _versions(args.engine)
+    try:
+        pages = [read_page(path) for path in args.page]
+        documents, left_out = _documents(args)
+    except ReadingError as error:
+        raise UsageError(str(error)) from error
+    report = lint(documents, _metrics(args, versions, pages), left_out)
+    if args.no_warnings:
+        report = msgspec.structs.replace(report, defects=[one for one in report.defects if one.weight == "error"])
+    if args.json:
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    else:
+        show(report, Console(highlight=False))
+    if report.defects:
+        return EXIT_DEFECTS
+    return EXIT_NOT_ALL if report.left_out or report.unread or not report.queries else EXIT_CLEAN
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a report, document by document, place by place."""
+    for document, several in groupby(report.defects, lambda one: one.document):
+        console.print(Text(document, style="bold"))
+        for place, found in groupby(several, lambda one: (one.place, one.query)):
+            console.print(_indent(Text(place[0], style="bold cyan"), 2))
+            _show_query(_brief(place[1]), "dim", 4, console)
+            for defect in found:
+                _show_defect(defect, console)
+        console.print()
+    for one in report.unread:
+        where = Text(f"{one.document}: {one.place}: only its names were looked at: {_brief(one.why)}", style="dim")
+        console.print(where)
+    for line in report.left_out:
+        status_console().print(line, style="yellow", markup=False, soft_wrap=True)
+    console.print(_summary(report))
+
+
+def _show_defect(defect: Defect, console: Console) -> None:
+    style = "bold red" if defect.weight == "error" else "bold yellow"
+    mark = "✗" if defect.weight == "error" else "!"
+    console.print(_indent(Text(f"{mark} {defect.code}", style=style).append(f"  {defect.why}", "not bold default"), 4))
+    if defect.fix:
+        _show_query(defect.fix, "green", 6, console)
+    if defect.advice:
+        console.print(_indent(Text(defect.advice), 6))
+
+
+def _show_query(text: str, style: str, left: int, console: Console) -> None:
+    """Without breaks of ours, so that it can be copied."""
+    console.print(Text(" " * left + text.strip().replace("\n", "\n" + " " * left), style=style), soft_wrap=True)
+
+
+def _summary(report: Report) -> Text:
+    weights = Counter(one.weight for one in report.defects)
+    against = ", ".join(f"{system} {version}" for system, version in report.engines.items() if version != "0")
+    found = f"{weights['error']} errors, {weights['warning']} warnings" if report.defects else "nothing is wrong"
+    names = f"; names held against {against}" if against else "; no name of an engine was met"
+    text = f"{report.queries} queries in {report.documents} documents: {found}{names}"
+    return Text(text, style="bold" if report.defects else "bold green")
+
+
+def _documents(args: argparse.Namespace) -> tuple[list[Document], list[str]]:
+    documents: list[Document] = []
+    left_out: list[str] = []
+    for source in args.source:
+        if "://" in source:
+            found, missed = read_grafana(Access(source, args.token_file, args.ca_file))
+        else:
+            found, missed = read_path(Path(source))
+        documents += found
+        left_out += missed
+    return documents, left_out
+
+
+def _metrics(args: argparse.Namespace, versions: dict[str, str], pages: list[Told]) -> Metrics:
+    types = {name: kind for page in pages for name, kind in page.types.items()}
+    bounds = {name: found for page in pages for name, found in page.bounds.items()}
+    return Metrics(knowledge(args.rules), versions, types, bounds)
+
+
+def _versions(options: list[str]) -> dict[str, str]:
+    found = {}
+    for option in options:
+        system, _, version = option.partition("=")
+        if system not in systems() or not version[:1].isdigit():
+            raise UsageError(
+                f"--engine {option}: write NAME=VERSION, as in vllm=0.11.2; there are {', '.join(systems())}"
+            )
+        found[system] = version
+    return found
+
+
+def _indent(what: Text, left: int) -> Padding:
+    return Padding(what, (0, 0, 0, left))
+
+
+def _brief(text: str, most: int = 400) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[: most - 1]}…"
