@@ -3,8 +3,9 @@
     cd /tmp/pictures        # 430 MB of packages; nothing of it is in the repository
     npm install --legacy-peer-deps @grafana/ui@13.2.2 @grafana/data@13.2.3 @grafana/schema@13.2.3 @grafana/i18n \\
         react@18 react-dom@18 rxjs esbuild
-    cp REPOSITORY/tests/boards/pictures/draw.jsx . && node_modules/esbuild/bin/esbuild draw.jsx --bundle --format=iife \\
-        --outfile=draw.js --loader:.svg=dataurl --loader:.woff2=dataurl --loader:.ttf=dataurl \\
+    cp REPOSITORY/tests/boards/pictures/draw.jsx .
+    node_modules/esbuild/bin/esbuild draw.jsx --bundle --format=iife --outfile=draw.js \\
+        --loader:.svg=dataurl --loader:.woff2=dataurl --loader:.ttf=dataurl \\
         '--define:process.env.NODE_ENV="production"' --define:global=window
     cd REPOSITORY && python -m tests.boards.pictures.shoot /tmp/pictures overview=heavy_tenant kv=thrash gpu=gpu
 """
