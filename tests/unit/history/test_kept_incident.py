@@ -18,6 +18,7 @@ from agent.history import status
 from agent.history.requests import MOST, NewRequests, summaries
 from agent.requests.record import Phase, RequestRecord
 from agent.requests.store import Store
+from diagnoser.review.incidents import TOLD
 from rules.finding import Source
 from rules.loader import load
 from series.capture import CaptureReader
@@ -167,7 +168,9 @@ def test_findings_and_changes_are_noted(kept: Kept) -> None:
     document = json.loads(opened.document)
     assert document["code"] == "KVC01"
     assert document["evidence"]
-    assert {event.kind for event in events} == {"agent", "config", "target"}
+    assert {event.kind for event in events} == {"agent", "config", "target", TOLD}
+    (told,) = [event for event in events if event.kind == TOLD and event.key == opened.key]
+    assert opened.start < told.t <= opened.end  # the rule waits before it says so
 
 
 def test_the_command_lists_exports_and_judges(kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
