@@ -44,9 +44,7 @@ def read_board(data: object, name: str) -> Document:
         queries += _queries(panel, path)
     queries += _variables(board)
     queries += _annotations(board)
-    return Document(
-        name=f"{name} ({title})" if title and title not in name else name, queries=queries, left_out=left_out
-    )
+    return Document(name=f"{name} ({title})" if title else name, queries=queries, left_out=left_out)
 
 
 def _panels(holder: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -17,6 +17,8 @@ from series.types import Matcher, MatchOp
 _ABOVE = (">", ">=")
 _COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 _PAGING = re.compile(r"crit|page|emerg")
+_BUDGETS = (0.01, 0.005, 0.001, 0.0005, 0.0001)
+"""Of errors, as objectives allow them."""
 _SCALES = {"s": 1.0, "ms": 1000.0, "": 1.0}
 
 
@@ -73,10 +75,8 @@ def check_burn(expr: Expr, query: Query) -> Iterator[Found]:
         if not isinstance(node, Binary) or not isinstance(node.right, Number) or "/" not in str(node.left):
             continue
         limit = node.right.value
-        budget = 1 - limit if node.op in ("<", "<=") and 0.9 <= limit < 1 else 0.0
-        if node.op in _ABOVE and 0 < limit <= 0.005:
-            budget = limit
-        if not budget:
+        budget = round(1 - limit, 9) if node.op in ("<", "<=") else limit if node.op in _ABOVE else 0.0
+        if budget not in _BUDGETS:
             continue
         fast = round(budget * 14.4, 6)
         other = Number(round(1 - fast, 6) if node.op in ("<", "<=") else fast)

@@ -78,7 +78,7 @@ def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Fo
         if node.returns_bool:  # "was there ever" is a question too
             continue
         held = [one for one in selectors(node.left) if _holds_the_last(one, metrics)]
-        if held and not _has_rate(node.left) and "changes(" not in str(node.left):
+        if held and not _has_rate(node.left) and not _asks_for_changes(expr, held[0].name):
             moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), Number(0.0))
             yield Found(
                 "last-event-gauge",
@@ -134,6 +134,11 @@ def _per_request(expr: Expr, base: str) -> Expr:
         return replace(node, name=f"{base}_count") if is_sum else None  # type: ignore[type-var]
 
     return mended(expr, counted)
+
+
+def _asks_for_changes(expr: Expr, name: str) -> bool:
+    calls = (node for node in expr.walk() if isinstance(node, Call) and node.func in ("changes", "delta", "increase"))
+    return any(isinstance(call.args[0], Range) and call.args[0].selector.name == name for call in calls)
 
 
 def _has_rate(expr: Expr) -> bool:

@@ -111,7 +111,9 @@ class Metrics:
             self.used.add(good.system)
             return good
         wrong = [one for one in candidates if isinstance(one, Wrong)]
-        if wrong:
+        if wrong and (
+            any(one.kind == "dead" for one in wrong) or not any(self._passes_over(map_, name) for map_ in self._maps)
+        ):
             first = min(wrong, key=lambda one: (not one.sure, not one.instead))
             self.used.add(first.system)
             return first
@@ -170,6 +172,18 @@ class Metrics:
             unit = family.unit if family is not None and metric.scale == 1.0 else ""
             bounds = self._bounds.get(whole) or self._bounds.get(f"{map_.recognise.prefixes[0]}{base}", ())
             yield Known(whole, part, kind, map_.system, metric.family, unit, metric, bounds)
+
+    def _passes_over(self, map_: EngineMap, name: str) -> bool:
+        """Whether a map knows that the name is there, and makes nothing of it."""
+        raw = map_.strip(name)
+        return (
+            raw is not None
+            and _ignored(map_, raw)
+            and ((map_.system, raw) not in _gone_names() or self._lives(map_, raw))
+        )
+
+    def _lives(self, map_: EngineMap, raw: str) -> bool:
+        return in_range(self.version(map_), _gone_names()[map_.system, raw].versions)
 
     def _unknown(self, map_: EngineMap, raw: str, prefix: str, version: str) -> Wrong:
         if f"{raw}_total" in map_.by_raw:
