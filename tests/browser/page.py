@@ -20,6 +20,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
 from ui.web import serve
+from ui.web.settings import Settings
 
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -47,12 +48,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(api_url: str) -> Iterator[str]:
-    """The page of the agent at `api_url`; yields its URL."""
+def served(what: Settings | str) -> Iterator[str]:
+    """The page with these settings, or of the agent at a URL; yields its URL."""
+    settings = Settings(api=what) if isinstance(what, str) else what
     port = free_port()
     process = subprocess.Popen(
-        serve.command(port, api_url),
-        env=serve.environment(api_url),
+        serve.command(port, settings),
+        env=serve.environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -114,6 +116,7 @@ def visit(driver: webdriver.Chrome, url: str, *, width: int = 1280, dark: bool =
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     resize(driver, width, 900)
+    driver.get("about:blank")  # a page that was left goes on trying to reach its server
     for log in ("browser", "performance"):
         driver.get_log(log)  # type: ignore[no-untyped-call]
     driver.get(url)
@@ -124,7 +127,7 @@ def text_of(driver: webdriver.Chrome) -> str:
     return str(driver.execute_script("return document.body.innerText"))
 
 
-def wait_until(so: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_until(so: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Wait until `so()` is true; `what` says in the failure what did not come about."""
     deadline = time.monotonic() + seconds
     while not so():
@@ -132,7 +135,7 @@ def wait_until(so: Callable[[], bool], what: str, seconds: float = 20.0) -> None
         time.sleep(0.1)
 
 
-def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 20.0) -> None:
+def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 60.0) -> None:
     """Wait until the page shows `text`."""
     try:
         wait_until(lambda: text in text_of(driver), repr(text), seconds)
@@ -143,6 +146,7 @@ def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 20.0) -> None
 def screenshot(driver: webdriver.Chrome, path: Path) -> None:
     """The whole length of the page."""
     script = "return (document.querySelector('.stMainBlockContainer') || document.body).scrollHeight"
+    time.sleep(0.5)  # until charts have their height
     width = int(driver.execute_script("return window.innerWidth"))
     resize(driver, width, max(600, int(driver.execute_script(script)) + 40))
     time.sleep(0.7)
@@ -151,7 +155,12 @@ def screenshot(driver: webdriver.Chrome, path: Path) -> None:
 
 def hosts_asked(driver: webdriver.Chrome) -> set[str]:
     """Every host that the page sent a request to, web sockets included."""
-    hosts = set()
+    return traffic(driver)[0]
+
+
+def traffic(driver: webdriver.Chrome) -> tuple[set[str], list[str]]:
+    """Every host that was asked since the last look, and every answer that was none."""
+    hosts, failed = set(), []
     for entry in driver.get_log("performance"):  # type: ignore[no-untyped-call]
         message: dict[str, Any] = json.loads(entry["message"])["message"]
         params = message["params"]
@@ -160,7 +169,11 @@ def hosts_asked(driver: webdriver.Chrome) -> set[str]:
             parts = urlsplit(url)
             if parts.scheme in ("http", "https", "ws", "wss"):
                 hosts.add(parts.hostname or "")
-    return hosts
+        if message["method"] == "Network.responseReceived" and params["response"]["status"] >= 400:
+            failed.append(f"{params['response']['status']} {params['response']['url']}")
+        if message["method"] == "Network.loadingFailed" and not params.get("canceled"):
+            failed.append(str(params.get("errorText")))
+    return hosts, failed
 
 
 def console_errors(driver: webdriver.Chrome) -> list[str]:

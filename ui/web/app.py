@@ -101,12 +101,20 @@ def main() -> None:
 
 
 def _page(view: View) -> None:
-    """One page: the bar, and what it shows in a fragment, which alone is drawn again and keeps what was opened."""
+    """One page: the bar, and what it shows. What is live is a fragment, which alone is drawn again and keeps what was
+    opened."""
     place, look = state.place(), state.look()
     state.on_page("" if view.path == FIRST else view.path)
-    live = bar.top(view.title, place, look, view.windowed)
-    every = EVERY_SECONDS if live and view.live and look is None else None
-    st.fragment(_guarded, run_every=every)(view.show, place, look)
+    if bar.top(view.title, place, look, view.windowed) and view.live and look is None:
+        st.fragment(_live, run_every=EVERY_SECONDS)(view.show, place)
+    else:
+        _guarded(view.show, place, look)
+
+
+def _live(show: Callable[[str, Look | None], None], place: str) -> None:
+    _guarded(show, state.place(), state.look())
+    if (state.place(), state.look()) != (place, None):
+        st.rerun()  # the bar is about what was picked on the page, too
 
 
 def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | None) -> None:

@@ -123,7 +123,7 @@ def picker(there: Extent, look: Look | None, *, key: str) -> None:
         return
     chosen = look or Look(max(there.start, there.end - there.window), there.end)
     begun, ended = (min(max(datetime.fromtimestamp(round(t), zone), low), high) for t in (chosen.start, chosen.end))
-    name = f"pick-{key}-{low.timestamp():.0f}-{chosen.start:.0f}-{chosen.end:.0f}"
+    name = f"pick-{key}-{low.timestamp():.0f}-{high.timestamp():.0f}"
     short = (high - low).total_seconds() < 86400
 
     def picked() -> None:
@@ -131,11 +131,13 @@ def picker(there: Extent, look: Look | None, *, key: str) -> None:
         if end - start >= state.LEAST_SECONDS:
             state.pick(Look(start, min(end, there.end)))
 
+    # One slider for all windows, told only of what was picked elsewhere: whoever moves it by keys keeps hold of it.
+    if st.session_state.get(name) != (begun, ended):
+        st.session_state[name] = (begun, ended)
     st.slider(
         "from, to",
         min_value=low,
         max_value=high,
-        value=(begun, ended),
         step=_step(there),
         format="HH:mm:ss" if short else "DD MMM HH:mm",
         key=name,

@@ -75,8 +75,8 @@ def outcomes(triage: Triage) -> dict[str, list[str]]:
 
 
 def _first(codes: Sequence[str], said: dict[str, list[str]]) -> int:
-    """The first rule that fired, where one did."""
-    fired = (i for i, code in enumerate(codes) if any(s.startswith("fired") for s in said.get(code, ())))
+    """The rule of the first cause, where one fired: what is said is in the document's order."""
+    fired = (codes.index(code) for code, told in said.items() if told[0].startswith("fired") and code in codes)
     return next(fired, 0)
 
 
