@@ -10,7 +10,7 @@ TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fuzz chaos-requests lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos-requests lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ bench-history: $(VENV)/.dev ## what history takes: bytes a day, CPU, queries, ki
 
 fleet: $(VENV)/.dev ## triage of 1,000 simulated engines in a real Prometheus (Debian: prometheus), FLEET="--engines 50 --raw"
 	@$(BIN)/python -m benchmarks.fleet $(FLEET)
+
+fleet-week: $(VENV)/.dev ## the review of 40 simulated engines for 7 days in a real Prometheus; its totals against the numbers, WEEK="--engines 4 --days 2"
+	@$(BIN)/python -m benchmarks.review $(WEEK)
 
 ship: $(VENV)/.dev ## the wheel in an empty environment, the Helm chart, units and container file by their own checkers
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ship]'

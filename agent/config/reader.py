@@ -34,6 +34,7 @@ from agent.config.types import (
     PrometheusTable,
     Remote,
     RequestLog,
+    ReviewTable,
     Seconds,
     Slo,
     SomeSlo,
@@ -58,7 +59,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TABLES = (
     "agent", "remote", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp",
-    "otlp_out", "kv_events", "history", "tap", "prometheus", "notify", "mute", "params",
+    "otlp_out", "kv_events", "history", "tap", "prometheus", "review", "notify", "mute", "params",
 )  # fmt: skip
 
 T = TypeVar("T", bound=Struct)
@@ -150,6 +151,7 @@ class _Reader:
         history = self._table("[history]", data.get("history", {}), HistoryTable)
         tap = self._table("[tap]", data.get("tap", {}), TapTable)
         prometheus = self._table("[prometheus]", data["prometheus"], PrometheusTable) if "prometheus" in data else None
+        review = self._table("[review]", data.get("review", {}), ReviewTable)
         notify = self._table("[notify]", data["notify"], NotifyTable) if "notify" in data else None
         mutes = self._list("mute", data.get("mute", []), Mute)
         params = self._params(data.get("params", {}))
@@ -162,6 +164,7 @@ class _Reader:
             or kv_events is None
             or history is None
             or tap is None
+            or review is None
         ):
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
         return Config(
@@ -180,6 +183,7 @@ class _Reader:
             history=history,
             tap=tap,
             prometheus=prometheus,
+            review=review,
             notify=notify,
             mutes=mutes,
             params=params,

@@ -30,6 +30,7 @@ MAX_SOURCES = 32
 MAX_CLASSED = 10_000  # tenants in classes
 MAX_TOP = 1000
 MAX_REQUEST_LOGS = 16
+MAX_PRICES = 200
 MAX_CONNECTIONS = 100_000
 MAX_KV_SOURCES = 256
 MAX_TOPIC = 200
@@ -427,6 +428,23 @@ class PrometheusTable(Struct, frozen=True, kw_only=True):
             _between("step", self.step, 1, 300)
 
 
+class ReviewTable(Struct, frozen=True, kw_only=True):
+    """What `kvitals review` reckons with. Options come before it."""
+
+    usd_per_gpu_hour: float | None = None  # of every GPU that `prices` does not name
+    prices: dict[str, float] = {}  # of hardware, a pool or a model, by a part of its name
+    gpus_per_engine: float = 1.0  # of an engine that does not tell how many it has
+
+    def __post_init__(self) -> None:
+        several = [*self.prices.values(), *([] if self.usd_per_gpu_hour is None else [self.usd_per_gpu_hour])]
+        if not all(0 <= price < 1e6 for price in several):
+            raise ValueError("prices are US dollars an hour of one GPU, from 0 to a million")
+        if len(self.prices) > MAX_PRICES or not all(_TEXT.fullmatch(name) for name in self.prices):
+            raise ValueError(f"prices may name {MAX_PRICES} kinds at most, one line of 1 to 200 characters each")
+        if not 0 < self.gpus_per_engine <= 1024:
+            raise ValueError(f"gpus_per_engine must be above 0 and 1024 at most, not {self.gpus_per_engine:g}")
+
+
 class TapTable(Struct, frozen=True, kw_only=True):
     """What `kvitals tap` does where its options say nothing."""
 
@@ -615,6 +633,7 @@ class Config(Struct, frozen=True, kw_only=True):
     history: HistoryTable = field(default_factory=HistoryTable)
     tap: TapTable = field(default_factory=TapTable)
     prometheus: PrometheusTable | None = None
+    review: ReviewTable = ReviewTable()
     notify: NotifyTable | None = None
     mutes: tuple[Mute, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value

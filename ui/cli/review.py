@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         help="US dollars an hour of one GPU: 2.50 of all, or H100=2.10 of a kind of hardware, a pool or a model",
     )
     parser.add_argument(
-        "--gpus", type=float, default=1.0, metavar="N", help="GPUs of an engine that does not tell how many it has (1)"
+        "--gpus", type=float, metavar="N", help="GPUs of an engine that does not tell how many it has (1)"
     )
     add_judging_options(parser)
     prometheus.add_options(parser)
@@ -68,9 +68,7 @@ def do(args: argparse.Namespace) -> int:
     start = parse_past(args.from_, "--from") if args.from_ else end - parse_duration(args.since, "--since")
     if start >= end:
         raise UsageError("--from must lie before --to")
-    if not 0 < args.gpus <= 1024:
-        raise UsageError(f"--gpus {args.gpus:g}: an engine has from a part of one to 1024")
-    given = Given(*_prices(args.price), args.gpus)
+    given = _given(args, chosen)
     began = time.monotonic()
     try:
         with _course(args, chosen, start, end) as of:
@@ -85,6 +83,17 @@ def do(args: argparse.Namespace) -> int:
         f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}", markup=False
     )
     return 0
+
+
+def _given(args: argparse.Namespace, chosen: Setup) -> Given:
+    """Prices and GPUs as the options say, else as [review] does."""
+    table = chosen.config.review
+    every, by_name = _prices(args.price)
+    gpus = table.gpus_per_engine if args.gpus is None else args.gpus
+    if not 0 < gpus <= 1024:
+        raise UsageError(f"--gpus {gpus:g}: an engine has from a part of one to 1024")
+    by_name |= {name: usd for name, usd in table.prices.items() if name not in by_name}
+    return Given(table.usd_per_gpu_hour if every is None else every, by_name, gpus)
 
 
 def _prices(options: Sequence[str]) -> tuple[float | None, dict[str, float]]:
