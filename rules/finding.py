@@ -171,6 +171,37 @@ class Coverage(Struct, frozen=True):
     unknown_not_listed: int = 0  # of `unknown`: of a rule on many entities a few are told
 
 
+EffectVerdict = Literal["worked", "in part", "nothing", "worse"]
+"""As it was to be, some of it, no difference beyond what there was before, the wrong way."""
+
+
+class Effect(Struct, frozen=True):
+    """One signal before and after a change, at a like load."""
+
+    metric: str  # the signal
+    title: str
+    unit: str
+    before: float
+    after: float
+    predicted: Predicted | None  # None: nothing was
+    verdict: EffectVerdict
+    text: str  # rendered: "970 ms → 12 ms"
+
+
+class SinceChange(Struct, frozen=True, kw_only=True):
+    """The latest change of an engine's configuration, and what came of it."""
+
+    entity: Entity
+    at: float  # when the new configuration was first seen
+    changed: list[str]  # "slots 2 → 16"
+    levers: list[str]  # that this pulled
+    verdict: Literal["worked", "in part", "nothing", "worse", "can not be told"]
+    conclusion: str
+    effects: list[Effect]
+    gone: list[str] = []  # titles of what fired before and does not now
+    come: list[str] = []
+
+
 class Triage(Struct, frozen=True, kw_only=True):
     """The whole answer of one triage."""
 
@@ -188,6 +219,7 @@ class Triage(Struct, frozen=True, kw_only=True):
     unknown: list[Finding]
     muted: list[Finding]
     coverage: Coverage
+    since_change: SinceChange | None = None  # only where it was asked for
 
 
 def finding_id(code: str, entity: Labels) -> str:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, Triage
+from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
 
 _STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -33,6 +33,8 @@ ALTERNATIVES = 6
 def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     """Print a whole triage. `verbose` also lists what could not be told, rule by rule, and the queries."""
     _head(document, console)
+    if document.since_change is not None:
+        _change(document.since_change, console)
     console.print(Text(_mark(document) + document.verdict, style=_verdict_style(document)))
     if document.symptoms and not document.causes and document.healthy is False:
         console.print(_indent("No cause in the book explains it; what is known of the symptoms is below."))
@@ -84,6 +86,25 @@ def _head(document: Triage, console: Console) -> None:
     slo = " · ".join(f"{s.name} {s.seconds:g} s ({s.source})" for s in document.slo)
     if slo:
         console.print(f"[dim]objectives: {slo}[/dim]", highlight=False)
+    console.print()
+
+
+_OUTCOME = {"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red", "can not be told": "yellow"}
+
+
+def _change(told: SinceChange, console: Console) -> None:
+    """What came of the latest change."""
+    head = Text(f"SINCE THE CHANGE of {told.entity.title}", style="bold")
+    console.print(head.append(f"  {moment(told.at)} · {', '.join(told.changed)}", "not bold dim"))
+    console.print(_indent(Text(told.conclusion, style=f"bold {_OUTCOME[told.verdict]}")))
+    table = Table.grid(padding=(0, 2))
+    for one in told.effects:
+        expected = "" if one.predicted is None else f"expected {one.predicted.text.partition(' → ')[2]}"
+        table.add_row(one.title, Text(one.text, style="bold"), Text(one.verdict, style=_OUTCOME[one.verdict]), expected)
+    console.print(_indent(table, 4))
+    for word, several in (("gone", told.gone), ("new", told.come)):
+        if several:
+            console.print(_indent(f"{word}: {'; '.join(several)}"))
     console.print()
 
 

@@ -30,6 +30,7 @@ from ui.historic import judge_history
 from ui.keeping import directory
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
+from ui.since_change import NoChangeError, Source, of_history, of_recording, since_change
 
 
 def add(commands: Any) -> None:
@@ -48,6 +49,11 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--from", dest="from_", metavar="T", help="judge the window from T ...")
     parser.add_argument("--to", metavar="T", help="... to T")
+    parser.add_argument(
+        "--since-change",
+        action="store_true",
+        help="also whether the latest change of an engine's configuration worked: in a recording, or in history",
+    )
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
     parser.add_argument("--json", action="store_true", help="the triage document as JSON")
     parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
@@ -64,7 +70,7 @@ def do(args: argparse.Namespace) -> int:
     if args.prometheus:
         return _answer(prometheus.judge(args), args)
     histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]
-    if histories or (not args.source and (args.at or args.from_ or args.to)):
+    if histories or (not args.source and (args.at or args.from_ or args.to or args.since_change)):
         if len(args.source) > 1:
             raise UsageError("one history at a time, and nothing beside it")
         return _answer(_history(next(iter(histories), None), args), args)
@@ -73,6 +79,8 @@ def do(args: argparse.Namespace) -> int:
         raise UsageError("one recording at a time, and no URL beside it")
     if files:
         return _answer(_recording(files[0], args), args)
+    if args.since_change:
+        raise UsageError("--since-change takes a recording or a history: without a URL, that of this node's agent")
     if args.at or args.from_ or args.to:
         raise UsageError(
             "--at, --from and --to are for recordings and for the history of this node's agent, asked without a URL;"
@@ -87,6 +95,8 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     end = parse_moment(args.to or args.at, first, "--at or --to") if args.to or args.at else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
+    if args.since_change:
+        return _since_change(of_recording(path, setup(args)), args)
     judged = judge_recording(path, setup(args), Moments(end, start))
     if judged.damage:
         status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
@@ -100,9 +110,24 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     if start is not None and start >= (end or time.time()):
         raise UsageError("--from must lie before --to")
     place = path or directory(chosen.config)
+    file = place / FILE if place.is_dir() else place
+    if args.since_change:
+        return _since_change(of_history(file, chosen, start, end), args)
     try:
-        judged = judge_history(place / FILE if place.is_dir() else place, chosen, Moments(end, start))
+        judged = judge_history(file, chosen, Moments(end, start))
     except (HistoryError, PromQLError) as error:
+        raise UsageError(str(error)) from error
+    if judged.damage:
+        status_console().print(judged.damage, style="yellow", markup=False)
+    return judged.document
+
+
+def _since_change(source: Source, args: argparse.Namespace) -> Triage:
+    if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
+        raise UsageError("--since-change looks at the end of a recording, or of history until --to")
+    try:
+        judged = since_change(source)
+    except (NoChangeError, HistoryError, PromQLError) as error:
         raise UsageError(str(error)) from error
     if judged.damage:
         status_console().print(judged.damage, style="yellow", markup=False)

@@ -1,0 +1,326 @@
+"""Whether a lever worked: a change of an engine's configuration, and signals before and after it at a like load.
+
+A change is seen by what the engine tells of itself (`kvitals_engine_fact`, `kvitals_engine_info`). It is compared with
+what had been predicted of the levers that it pulled, and with what these levers move.
+
+Ranges rather than numbers are compared: each signal is looked at over several parts of the time before and of the time
+after. It changed where the two ranges do not touch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnoser.expressions import expression
+from diagnoser.steps import Ask, Steps
+from diagnoser.text import render
+from rules.finding import Effect, EffectVerdict, Predicted
+from rules.loader import Knowledge
+from rules.model import SCOPES, Lever, Quantity, Signal
+from rules.versions import in_range
+from series.types import METRIC_NAME, Labels
+
+FACTS = ("kvitals_engine_fact", "kvitals_engine_info")
+DERIVED = frozenset(("kv_blocks", "kv_capacity_tokens", "kv_memory_bytes", "weight_memory_bytes", "kv_max_concurrency"))
+"""Facts that follow from others, or differ by chance from start to start."""
+PASSING = frozenset(("version_source", "untested", "served_model_name"))
+_FACT = re.compile(r'fact="(\w+)"')
+PARTS = 4
+"""Of the time before and after, each looked at by itself."""
+MOST_SECONDS = 300.0
+LEAST_SECONDS = 20.0
+SETTLE_SECONDS = 20.0
+"""After the first load that the changed engine has: caches are empty and graphs not captured."""
+ALIKE = 0.25
+"""By how much load may differ to be alike."""
+REACHED = 0.5
+"""Of the predicted change, for a lever to have worked."""
+NOTICEABLE = 0.05
+BUSY = 0.3
+"""Requests at a time, on average of a step: with less there is no load to compare at."""
+UNSEEN = 0.25
+"""Of its value that a signal has to change by where it is not known how much it varies by itself."""
+MOVED: dict[Quantity, tuple[str, str]] = {
+    "ttft": ("ttft_mean_seconds", "mean time to first token"),
+    "itl": ("itl_mean_seconds", "mean time between tokens"),
+    "hits": ("prefix_hit_ratio", "prompt tokens found in the cache"),
+    "errors": ("failed_per_request", "requests that failed"),
+}
+THROUGHPUT = "finished_per_second"
+_LENGTHS = {"prompt_tokens_mean": "prompts", "output_tokens_mean": "answers"}
+
+Outcome = EffectVerdict | Literal["can not be told"]
+Values = Mapping[str, Mapping[Labels, float]]
+"""Signal -> entity -> value."""
+Look = Callable[[float, float], Values]
+"""The signals at a time, over so many seconds before it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was before and is now; empty where it was or is not told."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before or 'not told'} → {self.after or 'not told'}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """An engine's configuration became another. last: when the old one was last told, first: the new one first."""
+
+    entity: Labels
+    last: float
+    first: float
+    settings: tuple[Setting, ...]
+    old: Mapping[str, str]
+    new: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Period:
+    """A time with load, by its end and seconds."""
+
+    end: float
+    seconds: float
+
+    @property
+    def parts(self) -> list[tuple[float, float]]:
+        """Parts of it, each by its end and seconds."""
+        each = self.seconds / PARTS
+        return [(self.end - i * each, each) for i in range(PARTS)][::-1]
+
+
+def changes(ask: Ask, start: float, end: float, gap: float) -> list[Change]:
+    """Every change of an engine's configuration that was seen, the latest last. gap: seconds between rows."""
+    told: dict[Labels, dict[float, dict[str, str]]] = {}
+    for family in FACTS:
+        for one in ask(expression(family), start, end, gap):
+            entity = one.labels.keep(SCOPES["engine"])
+            rows = told.setdefault(entity, {})
+            for t, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
+                rows.setdefault(round(t, 3), {}).update(_said(family, one.labels, value))
+    found = [change for entity, rows in told.items() for change in _of_engine(entity, rows)]
+    return sorted(found, key=lambda change: change.first)
+
+
+def _said(family: str, labels: Labels, value: float) -> dict[str, str]:
+    if family == FACTS[0]:
+        return {} if labels["fact"] in DERIVED else {labels["fact"]: f"{value:.12g}"}
+    rest = labels.drop(METRIC_NAME, "cluster", "node", "engine", "pool", "model", "role", "hardware", *PASSING)
+    return dict(rest)
+
+
+def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Iterator[Change]:
+    """Between rows next to each other that say otherwise of what both tell; a fact is not gone because a scrape was."""
+    before: tuple[float, dict[str, str]] | None = None
+    for t in sorted(rows):
+        now = dict(rows[t])
+        if before is not None:
+            then, old = before
+            names = sorted(name for name in old.keys() & now.keys() if not _same(name, old[name], now[name]))
+            if names:
+                settings = tuple(Setting(name, old[name], now[name]) for name in names)
+                yield Change(entity, then, t, settings, old, now)
+            now = {**old, **now}
+        before = t, now
+
+
+def _same(name: str, old: str, new: str) -> bool:
+    """Whether nothing changed; one source may tell a version to fewer places than another."""
+    return old == new or (name == "version" and (old.startswith(f"{new}.") or new.startswith(f"{old}.")))
+
+
+def busy(steps: Steps, start: float, end: float, most: float = MOST_SECONDS) -> Period | None:
+    """The last time with load between two times; None where it is too short."""
+    run: list[float] = []
+    for t, load in zip(steps.times.tolist()[::-1], steps.concurrency.tolist()[::-1], strict=True):
+        inside = start <= t - steps.step + 1e-6 and t <= end + 1e-6
+        if inside and load >= BUSY and (not run or run[-1] - t < 1.5 * steps.step):
+            run.append(t)
+        elif run:
+            break
+    if not run:
+        return None
+    seconds = min(run[0] - run[-1] + steps.step, most)
+    return Period(run[0], seconds) if seconds >= LEAST_SECONDS else None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The value of a query for the changed engine before and after; None where it has none."""
+
+    before: Callable[[str], float | None]
+    after: Callable[[str], float | None]
+
+
+def pulled(change: Change, knowledge: Knowledge, sides: Sides) -> list[Lever]:
+    """The levers that a change pulled: their setting moved as they would have moved it then, or what tells that they
+    are in force became so."""
+    named = {one.name: one for one in change.settings}
+    return [lever for lever in knowledge.levers.values() if _pulls(lever, named, change, sides)]
+
+
+def _pulls(lever: Lever, named: Mapping[str, Setting], change: Change, sides: Sides) -> bool:
+    if lever.in_force and sides.before(lever.in_force) is None and sides.after(lever.in_force) is not None:
+        return True
+    system, version = change.new.get("system", ""), change.new.get("version", "")
+    for setting in lever.settings:
+        if setting.system != system or (version and not in_range(version, setting.versions)):
+            continue
+        moved = [_moved(named[fact]) for fact in _FACT.findall(setting.now) if fact in named]
+        wanted = sides.before(setting.to) if moved and setting.to else None
+        now = sides.before(setting.now) if wanted is not None else None
+        if wanted is not None and now is not None and moved[0] * (wanted - now) > 0:
+            return True
+    return False
+
+
+def _moved(setting: Setting) -> float:
+    return float(setting.after) - float(setting.before)
+
+
+def unlike(entity: Labels, before: Values, after: Values) -> str:
+    """Why the load before and after can not be compared; empty where it can. Requests that come and those that are there
+    may not both differ: where the lever works, one of them does."""
+    for name, title in _LENGTHS.items():
+        a, b = (values.get(name, {}).get(entity) for values in (before, after))
+        if a and b and abs(b - a) > ALIKE * a:
+            return f"{title} were {render(a, 'tokens')} on average and are {render(b, 'tokens')}"
+    loads = [(_arriving(entity, v), _there(entity, v)) for v in (before, after)]
+    (came, there), (come, now) = loads
+    if came is None or there is None or come is None or now is None:
+        return "how much load there was is not told"
+    if abs(come - came) > ALIKE * came and abs(now - there) > ALIKE * there:
+        return (
+            f"{render(came, 'per_second')} came with {render(there, 'requests')} at a time, now"
+            f" {render(come, 'per_second')} with {render(now, 'requests')}"
+        )
+    return ""
+
+
+def _arriving(entity: Labels, values: Values) -> float | None:
+    finished = values.get(THROUGHPUT, {}).get(entity)
+    growth = values.get("waiting_growth_per_second", {}).get(entity, 0.0)
+    return None if finished is None else max(finished + growth, 0.0)
+
+
+def _there(entity: Labels, values: Values) -> float | None:
+    running, waiting = (values.get(name, {}).get(entity) for name in ("running_avg", "waiting_avg"))
+    return None if running is None else running + (waiting or 0.0)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A signal's value, between which values it was in the parts of the time, and in how many it was told."""
+
+    value: float
+    low: float
+    high: float
+    parts: int
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Signals over a whole period and over its parts."""
+
+    whole: Values
+    parts: Sequence[Values]
+
+    def range(self, signal: str, entity: Labels) -> Range | None:
+        """The value over the whole period, and between which values its parts lie."""
+        value = self.whole.get(signal, {}).get(entity)
+        if value is None:
+            return None
+        parts = [part[signal][entity] for part in self.parts if entity in part.get(signal, {})]
+        return Range(value, min([value, *parts]), max([value, *parts]), len(parts))
+
+
+def looked(look: Look, period: Period) -> Looked:
+    """What signals were in a period."""
+    parts = [look(end, seconds) for end, seconds in period.parts]
+    return Looked(look(period.end, period.seconds), parts)
+
+
+def effects(
+    entity: Labels,
+    levers: Sequence[Lever],
+    predicted: Sequence[Predicted],
+    sides: tuple[Looked, Looked],
+    known: Knowledge,
+) -> list[Effect]:
+    """What became of what was predicted, then of what the levers move besides."""
+    wanted: dict[str, tuple[str, Predicted | None]] = {one.metric: (one.title, one) for one in predicted}
+    for name, title in _watched(levers):
+        wanted.setdefault(name, (title, None))
+    found = (_effect(entity, known.signals[name], name, *told, *sides) for name, told in wanted.items())
+    return [one for one in found if one is not None]
+
+
+def _watched(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
+    quantities = {quantity for lever in levers for quantity in lever.moves} or set(MOVED)
+    yield from (signal for quantity, signal in MOVED.items() if quantity in quantities)
+    yield THROUGHPUT, "requests that finish"
+
+
+def _effect(
+    entity: Labels, signal: Signal, name: str, title: str, told: Predicted | None, before: Looked, after: Looked
+) -> Effect | None:
+    was, now = before.range(name, entity), after.range(name, entity)
+    if was is None or now is None:
+        return None
+    text = f"{render(was.value, signal.unit)} → {render(now.value, signal.unit)}"
+    return Effect(name, title, signal.unit, was.value, now.value, told, _verdict(signal, told, was, now), text)
+
+
+def _verdict(signal: Signal, told: Predicted | None, was: Range, now: Range) -> EffectVerdict:
+    moved = now.value - was.value
+    least = NOTICEABLE if was.parts > 1 and now.parts > 1 else UNSEEN
+    apart = now.low > was.high or now.high < was.low
+    if not apart or abs(moved) <= least * abs(was.value):
+        return "nothing"
+    if told is not None and told.to != told.from_:
+        share = moved / (told.to - told.from_)
+        return "worse" if share < 0 else "in part" if share < REACHED else "worked"
+    if signal.better == "neither":
+        return "nothing"
+    return "worked" if (moved < 0) == (signal.better == "lower") else "worse"
+
+
+def conclude(
+    found: Sequence[Effect], unlike: str, levers: Sequence[Lever]
+) -> tuple[EffectVerdict | Literal["can not be told"], str]:
+    """The whole, and one sentence of it."""
+    if unlike:
+        return "can not be told", f"The load is another: {unlike}."
+    if not found:
+        return "can not be told", "No signal of it has a value both before and after."
+    promised = [one for one in found if one.predicted is not None]
+    verdict = _together([one.verdict for one in promised or found])
+    worse = [one for one in found if one.verdict == "worse" and verdict != "worse"]
+    name = " and ".join(f"“{lever.title}”" for lever in levers) or "The change"
+    told = {
+        "worked": f"{name} worked",
+        "in part": f"{name} worked in part",
+        "nothing": f"{name} did nothing that shows",
+        "worse": f"{name} made it worse",
+    }[verdict]
+    shown = [one for one in promised or found if one.verdict == verdict] or list(promised or found)
+    numbers = "; ".join(f"{one.title} {one.text}" for one in shown)
+    cost = f", at the cost of {'; '.join(f'{one.title} {one.text}' for one in worse)}" if worse else ""
+    return verdict, f"{told}: {numbers}{cost}."
+
+
+def _together(verdicts: Sequence[EffectVerdict]) -> EffectVerdict:
+    several = set(verdicts) - {"nothing"}
+    if not several:
+        return "nothing"
+    if several == {"worse"}:
+        return "worse"
+    return "worked" if several == {"worked"} else "in part"

@@ -1,0 +1,162 @@
+"""The latest change of an engine's configuration in a history or a recording, and whether it worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from diagnoser import outcome
+from diagnoser.expressions import expression
+from diagnoser.outcome import Change, Period, Sides
+from diagnoser.signals import Signals, Span, by_entity, expansion
+from diagnoser.steps import Steps, gather, step_of
+from rules.finding import Entity, Finding, Predicted, SinceChange, Triage
+from rules.model import SCOPES, Lever
+from series.promql import expand
+from series.types import Labels
+from ui import courses
+from ui.courses import Course
+from ui.historic import judge_history
+from ui.pipeline import Pipeline, Setup
+from ui.recorded import Judged, Moments, judge_recording
+
+
+class NoChangeError(ValueError):
+    """There is no change to tell of; the message says where was looked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where it is read what was. judged: the verdict at a moment of it."""
+
+    course: Callable[[], AbstractContextManager[Course]]
+    judged: Callable[[Moments], Judged]
+
+
+def of_recording(path: Path, setup: Setup) -> Source:
+    """A recording."""
+    return Source(lambda: courses.of_recording(path, setup), lambda at: judge_recording(path, setup, at))
+
+
+def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> Source:
+    """A history on disk; changes are looked for in the last day of it, where nothing else is said."""
+    return Source(lambda: courses.of_history(path, start, end), lambda at: judge_history(path, setup, at))
+
+
+def since_change(source: Source) -> Judged:
+    """The verdict on the end of a source, with what came of the latest change in it.
+
+    Raises NoChangeError; HistoryError, PromQLError, RecordingError, CaptureError as the source does.
+    """
+    with source.course() as of:
+        found = outcome.changes(of.ask, of.start, of.end, step_of(of.gap) / 2)
+        if not found:
+            raise NoChangeError(f"{of.name} has no change of an engine's configuration")
+        change = found[-1]
+        steps = next(
+            (one for one in gather(of.ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
+        )
+        before, after = _periods(steps, change, of)
+    now = source.judged(Moments(of.end))
+    if before is None or after is None:
+        side = "before it" if before is None else "after it"
+        why = f"There are fewer than {outcome.LEAST_SECONDS:.0f} s with load {side}."
+        return _with(now, _told(change, [], ("can not be told", why), now.document))
+    then = source.judged(Moments(before.end))
+    told = _compared(change, then, now, before, after)
+    return _with(now, told)
+
+
+def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | None, Period | None]:
+    """The last load before a change, and the last after it, less what it takes to settle."""
+    if steps is None:
+        return None, None
+    first = outcome.busy(steps, change.first, of.end, most=float("inf"))
+    settled = change.first if first is None else first.end - first.seconds + outcome.SETTLE_SECONDS
+    return outcome.busy(steps, of.start, change.last), outcome.busy(steps, settled, of.end)
+
+
+def _compared(change: Change, then: Judged, now: Judged, before: Period, after: Period) -> SinceChange:
+    knowledge = now.pipeline.judge.knowledge
+    levers = outcome.pulled(change, knowledge, Sides(_number(then.pipeline, change), _number(now.pipeline, change)))
+    advised = [name for name in _advised(then.document, change) if name in {lever.name for lever in levers}]
+    levers = [lever for lever in levers if lever.name in advised] or levers
+    sides = outcome.looked(_look(then.pipeline), before), outcome.looked(_look(now.pipeline), after)
+    unlike = outcome.unlike(change.entity, sides[0].whole, sides[1].whole)
+    effects = outcome.effects(change.entity, levers, _predicted(then.document, change, levers), sides, knowledge)
+    told = _told(change, levers, outcome.conclude(effects, unlike, levers), now.document)
+    gone, come = _differences(then.document, now.document, change)
+    return msgspec.structs.replace(told, effects=effects, gone=gone, come=come)
+
+
+def _told(change: Change, levers: list[Lever], verdict: tuple[outcome.Outcome, str], document: Triage) -> SinceChange:
+    labels = change.entity
+    return SinceChange(
+        entity=Entity("engine", dict(labels), labels.get("engine", "")),
+        at=change.first,
+        changed=[str(one) for one in change.settings],
+        levers=[lever.name for lever in levers],
+        verdict=verdict[0],
+        conclusion=verdict[1],
+        effects=[],
+    )
+
+
+def _with(judged: Judged, told: SinceChange) -> Judged:
+    return replace(judged, document=msgspec.structs.replace(judged.document, since_change=told))
+
+
+def _look(pipeline: Pipeline) -> outcome.Look:
+    """The signals of any moment that the pipeline's window holds."""
+    signals = Signals(pipeline.judge.knowledge, pipeline.node.window)
+
+    def look(at: float, seconds: float) -> Mapping[str, Mapping[Labels, float]]:
+        known = signals.observe(Span(at, seconds, seconds, cold=True))
+        return {name: one.values for name, one in known.items()}
+
+    return look
+
+
+def _number(pipeline: Pipeline, change: Change) -> Callable[[str], float | None]:
+    """The value of a lever's query for the changed engine at the moment that the pipeline judged."""
+
+    def number(text: str) -> float | None:
+        assert pipeline.span is not None
+        scope = SCOPES["engine"]
+        result = pipeline.judge.signals.now.evaluate(expression(expand(text, expansion(pipeline.span, "fast", scope))))
+        return result if isinstance(result, float) else by_entity(result, scope).get(change.entity)
+
+    return number
+
+
+def _findings(document: Triage, change: Change) -> list[Finding]:
+    """What fired of the changed engine."""
+    every = (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
+    return [one for one in every if one.entity.labels == dict(change.entity)]
+
+
+def _advised(document: Triage, change: Change) -> list[str]:
+    return [advice.lever for finding in _findings(document, change) for advice in finding.levers]
+
+
+def _predicted(document: Triage, change: Change, levers: list[Lever]) -> list[Predicted]:
+    """What was predicted of the levers that were pulled; each signal once."""
+    names = {lever.name for lever in levers}
+    found: dict[str, Predicted] = {}
+    for finding in _findings(document, change):
+        for advice in finding.levers:
+            if advice.lever in names:
+                for one in advice.predicted:
+                    found.setdefault(one.metric, one)
+    return list(found.values())
+
+
+def _differences(then: Triage, now: Triage, change: Change) -> tuple[list[str], list[str]]:
+    """What fired before and does not now, and the other way round."""
+    old, new = ({f.code: f.title for f in _findings(one, change)} for one in (then, now))
+    gone = [f"{code} {title}" for code, title in old.items() if code not in new]
+    return gone, [f"{code} {title}" for code, title in new.items() if code not in old]
