@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from diagnoser.expressions import expression
@@ -19,7 +18,7 @@ from diagnoser.signals import Span, expansion
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX
 from rules.model import SCOPES, Constraint, EvidenceQuery, Rule
-from series.promql import evaluate, expand, parse, selectors
+from series.promql import expand, selectors
 from series.types import Labels
 
 BOUND, UNBOUND = 0.5, 0.1
@@ -36,7 +35,6 @@ _WORDS: Mapping[str, str] = {
     "room": "room",
     "arrival": "arrivals",
 }
-_SHARES = parse("kvitals_binding_share")
 _UNKNOWN: Constraint = "unknown"
 
 Order = Literal["first", "after", ""]
@@ -56,6 +54,7 @@ class Weighing:
     def __init__(self, judge: Judge, span: Span) -> None:
         self._judge = judge
         self._span = span
+        self._shares = _shares(judge)  # at once: later a server is asked about a few entities only
 
     def weight(self, cause: Judgement, explained: Sequence[Judgement]) -> Weight:
         """Of a fired cause; `explained`: what it explains, here and now."""
@@ -105,20 +104,6 @@ class Weighing:
         elif order == "after":
             yield -LOSS, f"{codes} began at least {render(by, 'seconds')} before it"
 
-    @cached_property
-    def _shares(self) -> dict[Labels, dict[str, float]]:
-        """Of the time of which it is known what bound each engine, the share of each constraint."""
-        found: dict[Labels, dict[str, float]] = {}
-        told = evaluate(_SHARES, self._judge.signals.source, self._span.at)
-        for labels, value in () if isinstance(told, float) else told:
-            found.setdefault(labels.keep(SCOPES["engine"]), {})[labels.get("constraint", "")] = float(value)
-        known = {entity: 1.0 - shares.pop(_UNKNOWN, 0.0) for entity, shares in found.items()}
-        return {
-            entity: {constraint: share / known[entity] for constraint, share in shares.items()}
-            for entity, shares in found.items()
-            if known[entity] >= MIN_KNOWN
-        }
-
     def _lag(self, rule: Rule) -> float:
         """Seconds that a rule's signals look back: what it says of now may have begun so much earlier."""
         return max((self._reach(name, ()) for name in self._judge.needs(rule)), default=self._span.fast)
@@ -136,6 +121,21 @@ class Weighing:
             ),
             default=0.0,
         )
+
+
+def _shares(judge: Judge) -> dict[Labels, dict[str, float]]:
+    """Of the time of which it is known what bound each engine, the share of each constraint."""
+    found: dict[Labels, dict[str, float]] = {}
+    judge.signals.focus(())
+    told = judge.signals.now.evaluate(expression("kvitals_binding_share"))
+    for labels, value in () if isinstance(told, float) else told:
+        found.setdefault(labels.keep(SCOPES["engine"]), {})[labels.get("constraint", "")] = float(value)
+    known = {entity: 1.0 - shares.pop(_UNKNOWN, 0.0) for entity, shares in found.items()}
+    return {
+        entity: {constraint: share / known[entity] for constraint, share in shares.items()}
+        for entity, shares in found.items()
+        if known[entity] >= MIN_KNOWN
+    }
 
 
 def _named(constraints: Sequence[str]) -> str:
