@@ -58,7 +58,7 @@ def true_findings(judge: Judge, judgements: Sequence[Judgement], span: Span) -> 
 
 def _fired(findings: Findings, judgements: Sequence[Judgement]) -> list[Finding]:
     true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    return [finding for all_ in _by_rule(true) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
+    return [finding for all_ in _in_order(true, findings) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
 
 
 def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:

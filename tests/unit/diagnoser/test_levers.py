@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from diagnoser.judge import Judge, Judgement
 from diagnoser.levers import Levers
 from diagnoser.signals import Signals, Span
-from rules.loader import load
-from rules.model import SCOPES, Lever, Rule
+from diagnoser.triage import triage
+from rules.finding import Source
+from rules.loader import Knowledge, load
+from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
 from series.types import Labels
 from series.window import Window
 
@@ -145,3 +148,71 @@ def test_a_setting_is_for_the_version(version: str, expected: list[str]) -> None
     assert [advice.setting.flag] * bool(advice.setting) == expected if advice.setting else not expected
     if advice.setting is None:
         assert advice.setting_note == "no setting is known for vllm 0.28.0: it is done outside of the engine"
+
+
+# What a rule or a lever of somebody's own may say.
+
+
+def advised(knowledge: Knowledge, *rules: Rule, false: set[str] = IN_FORCE) -> list[list[str]]:
+    """The levers of each rule's finding, in this order, on one engine."""
+    window = judge().signals.source.families
+    levers = Told(Judge(knowledge, Signals(knowledge, window)), false)
+    return [[a.lever for a in levers.advise(fired(rule), str)] for rule in rules]
+
+
+def with_levers(*levers: Lever) -> Knowledge:
+    known = load()
+    known.levers.update({lever.name: lever for lever in levers})
+    return known
+
+
+def own(name: str, **changed: object) -> Lever:
+    return replace(KNOWLEDGE.levers["restart"], name=name, in_force="", possible="", **changed)
+
+
+def offering(code: str, *names: str) -> Rule:
+    return replace(KNOWLEDGE.rules[code], levers=tuple(LeverUse(lever=name, why="so") for name in names))
+
+
+def test_who_contradicts_whom_is_known_from_either_side() -> None:
+    """A lever of somebody's own may contradict one that ships, which knows nothing of it."""
+    knowledge = with_levers(own("drain", contradicts=("restart",)), own("sip"))
+    for first, second in (("drain", "restart"), ("restart", "drain")):
+        assert advised(knowledge, offering("KVC01", first, second)) == [[first]]
+        assert advised(knowledge, offering("KVC01", first), offering("SCH01", second)) == [[first], []]
+    assert advised(knowledge, offering("KVC01", "sip", "restart")) == [["sip", "restart"]]
+
+
+def setting(now: str, to: str = "", value: str = "") -> Setting:
+    return Setting(system="vllm", flag="--x", now=now, to=to, value=value)
+
+
+@pytest.mark.parametrize(
+    ("one", "is_offered"),
+    [
+        (setting("vector(1)", to="vector(1)"), False),  # both have the value that is told: 1
+        (setting("vector(1)", value="1"), False),
+        (setting("vector(1)", value="2"), True),
+        (setting("nowhere", to="vector(1)"), True),  # today's value is not known
+        (setting("nowhere", to="nowhere"), True),  # nor what to try: the flag alone helps
+    ],
+)
+def test_what_is_set_as_it_would_be_is_not_offered(one: Setting, is_offered: bool) -> None:
+    knowledge = with_levers(own("turn", settings=(one,), outside=False), own("sip", contradicts=("turn",)))
+    rule = offering("KVC01", "turn", "sip")
+    assert advised(knowledge, rule, false={"nowhere"}) == [["turn"] if is_offered else ["sip"]]
+
+
+@pytest.mark.parametrize("first", ["KVC09", "SCH01"])
+def test_the_first_cause_has_the_choice_of_levers(first: str) -> None:
+    """Levers are chosen in the order of the causes, not of their codes."""
+    knowledge = with_levers(own("drain", contradicts=("restart",)))
+    one = Judge(knowledge, judge().signals)
+    one.judge(SPAN)
+    offers = {"KVC09": "drain", "SCH01": "restart"}
+    rules = [replace(offering(c, offers[c]), severity="page" if c == first else "ticket") for c in offers]
+    document = triage(one, [fired(rule) for rule in rules], SPAN, Source("live", "x"))
+    assert [(cause.code, [a.lever for a in cause.levers]) for cause in document.causes] == [
+        (first, [offers[first]]),
+        (next(c for c in offers if c != first), []),
+    ]
