@@ -16,7 +16,7 @@ from diagnoser.steps import Ask
 from rules.finding import Finding, LeverAdvice
 from rules.model import Rule
 from series.history.notes import Episode, Event
-from series.types import Labels
+from series.types import Bools, Labels
 
 TOLD = "told"
 """The kind of the events that say when a finding was told for the first time; their key is the episode's."""
@@ -176,6 +176,8 @@ def _row(one: _Spans, rules: Mapping[str, Rule]) -> Incident:
         conclusion=last.conclusion if last else "",
         explained_by=list(last.explained_by) if last else [],
         lost_gpu_hours=None,
+        late_gpu_hours=None,
+        ttft_within=None,
         levers=[IncidentLever(o.lever, o.title, _setting(o)) for o in last.levers[:3]]
         if last
         else [IncidentLever(o.lever, "", "") for o in rule.levers[:3]]
@@ -214,30 +216,41 @@ def _decoded(document: bytes) -> Finding | None:
 
 
 def with_losses(incidents: Incidents, week: Week) -> Incidents:
-    """What each incident cost: GPU-hours of its engines in it, times how much fewer tokens a busy hour made than the
-    same engines' busy hours without any incident."""
-    seen = week.seen
-    busy = week.ledger.gpu_hours * np.nan_to_num(seen.data["busy"], nan=0.0)
-    output = np.nan_to_num(seen.data["output"])
-    covered = {(row.code, row.entity): _cover(row, week) for row in incidents.rows}
-    none = np.ones(seen.steps, dtype=np.bool_)
-    for steps in covered.values():
+    """What each incident cost, of its engines' busy GPU-hours in it: how many fewer tokens these made than the same
+    engines' busy hours without any incident, and how many more of the first tokens came too late."""
+    covered = [_cover(row, week) for row in incidents.rows]
+    none = np.ones(week.seen.steps, dtype=np.bool_)
+    for steps in covered:
         none &= ~steps
-    rows = []
-    for row in incidents.rows:
-        engines = np.array([_is_of(row.labels, one.entity, one.place) for one in seen.engines], dtype=np.bool_)
-        inside = covered[row.code, row.entity]
-        sums = [(busy[steps][:, engines].sum(), output[steps][:, engines].sum()) for steps in (inside, none)]
-        if min(hours for hours, _ in sums) <= 0 or row.explained_by:
-            rows.append(row)  # what another incident explains costs nothing of its own
-            continue
-        usual, then = (tokens / hours for hours, tokens in reversed(sums))
-        lost = float(sums[0][0]) * max(0.0, 1.0 - then / usual) if usual > 0 else 0.0
-        rows.append(msgspec.structs.replace(row, lost_gpu_hours=lost))
+    rows = [_with_loss(row, week, steps, none) for row, steps in zip(incidents.rows, covered, strict=True)]
     return msgspec.structs.replace(incidents, rows=rows)
 
 
-def _cover(row: Incident, week: Week) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _with_loss(row: Incident, week: Week, inside: Bools, usual: Bools) -> Incident:
+    """What another incident explains costs nothing of its own."""
+    seen, ttft = week.seen, week.within["ttft_p99"]
+    engines = np.array([_is_of(row.labels, one.entity, one.place) for one in seen.engines], dtype=np.bool_)
+    within, otherwise = ttft.share(inside, engines), ttft.share(usual, engines)
+    row = msgspec.structs.replace(row, ttft_within=within)
+    hours, before = (_busy(week, steps, engines) for steps in (inside, usual))
+    if row.explained_by or hours <= 0:
+        return row
+    late = hours * max((otherwise or 1.0) - within, 0.0) if within is not None else None
+    if before <= 0:
+        return msgspec.structs.replace(row, late_gpu_hours=late)
+    output = np.nan_to_num(seen.data["output"][:, engines]).sum(axis=1)
+    then, rate = float(output[inside].sum()) / hours, float(output[usual].sum()) / before
+    lost = hours * max(0.0, 1.0 - then / rate) if rate > 0 else 0.0
+    return msgspec.structs.replace(row, lost_gpu_hours=lost, late_gpu_hours=late)
+
+
+def _busy(week: Week, steps: Bools, engines: Bools) -> float:
+    """GPU-hours of some engines in some steps in which something ran."""
+    hours = week.ledger.gpu_hours * np.nan_to_num(week.seen.data["busy"], nan=0.0)
+    return float(hours[steps][:, engines].sum())
+
+
+def _cover(row: Incident, week: Week) -> Bools:
     """The steps of which an incident covers half or more."""
     seconds = np.zeros(week.seen.steps)
     ends = week.seen.ends

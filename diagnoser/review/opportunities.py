@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from diagnoser.review.result import CacheMoney, Incidents, LeverRow, Work
+from diagnoser.review.result import CacheMoney, Incident, Incidents, LeverRow, Work
 from diagnoser.review.words import share
 from diagnoser.review.work import Week
 from rules.model import Lever
@@ -113,17 +113,35 @@ def _thrown_away(week: Week) -> Iterator[LeverRow]:
 
 
 def _of_incidents(incidents: Incidents) -> Iterator[LeverRow]:
-    """The first lever of each incident, for what it cost; those of unknown cost have no money."""
+    """The first lever of each incident, for what it cost on all entities together."""
+    found: dict[tuple[str, str], list[Incident]] = {}
     for one in incidents.rows:
-        if one.kind != "cause" or one.explained_by or not one.levers:
-            continue
-        for advice in one.levers[:1]:
-            yield LeverRow(
-                lever=advice.lever, title="", why=f"{one.title} ({one.code}, {one.entity}).", setting=advice.setting,
-                gpu_hours=one.lost_gpu_hours or None, usd=None, at_most=True, confidence="low",
-                method=(
-                    "GPU-hours in the incident, times how much fewer tokens a busy hour made than the same engines'"
-                    " busy hours without one; other work than usual counts as lost, too."
-                ),
-                does_not_fix="", codes=[one.code],
-            )  # fmt: skip
+        if one.kind == "cause" and not one.explained_by and one.levers:
+            found.setdefault((one.code, one.levers[0].lever), []).append(one)
+    for several in found.values():
+        first = several[0]
+        lost, late = (sum(getattr(one, f"{what}_gpu_hours") or 0.0 for one in several) for what in ("lost", "late"))
+        where = first.entity + (f" and {len(several) - 1} more" if len(several) > 1 else "")
+        yield LeverRow(
+            lever=first.levers[0].lever,
+            title="",
+            why=f"{first.title} ({first.code}, {where}).",
+            setting=first.levers[0].setting,
+            gpu_hours=max(lost, late) or None,
+            usd=None,
+            at_most=True,
+            confidence="low",
+            method=_LATE if late > lost else _LOST,
+            does_not_fix="",
+            codes=[first.code],
+        )
+
+
+_LOST = (
+    "Busy GPU-hours in the incident, times how much fewer tokens these made than the same engines' busy hours without"
+    " one; other work than usual counts as lost, too."
+)
+_LATE = (
+    "Busy GPU-hours in the incident, times the share of first tokens that came too late, beyond that of hours without"
+    " one."
+)

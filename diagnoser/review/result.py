@@ -180,7 +180,8 @@ class IncidentLever(Struct, frozen=True):
 
 class Incident(Struct, frozen=True, kw_only=True):
     """A finding of one entity, as often as it opened. detected: seconds from its beginning until it was told, the
-    middle of those that are known."""
+    middle of those that are known. lost_gpu_hours: worth of tokens that were not made. late_gpu_hours: whose answers
+    began too late, beyond those that usually do. Both of its engines' busy time in it, null where not known."""
 
     code: str
     title: str
@@ -197,6 +198,8 @@ class Incident(Struct, frozen=True, kw_only=True):
     conclusion: str
     explained_by: list[str]
     lost_gpu_hours: float | None
+    late_gpu_hours: float | None
+    ttft_within: float | None
     levers: list[IncidentLever]
 
 

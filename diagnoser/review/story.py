@@ -252,14 +252,26 @@ def _happened(of: Told) -> Iterator[str]:
         if of.incidents.detected is not None
         else ""
     )
-    worst = max(
-        rows, key=lambda row: (row.kind == "cause" and not row.explained_by, row.lost_gpu_hours or 0.0, row.seconds)
-    )
-    lost = f", {hours(worst.lost_gpu_hours)} GPU-hours' worth of tokens" if worst.lost_gpu_hours else ""
+    worst = max(rows, key=_weight)
+    often = f"{worst.times} time{'s' if worst.times != 1 else ''}, {lasting(worst.seconds)} in all"
     yield (
         f"{times} incident{'s' if times != 1 else ''}{told}; the longest or dearest: {worst.title} ({worst.code},"
-        f" {worst.entity}), {worst.times} time{'s' if worst.times != 1 else ''}, {lasting(worst.seconds)} in all{lost}."
+        f" {worst.entity}), {often}{_cost(worst)}."
     )
+
+
+def _weight(one: Incident) -> tuple[bool, float, float]:
+    own = one.kind == "cause" and not one.explained_by
+    return own, max(one.lost_gpu_hours or 0.0, one.late_gpu_hours or 0.0), one.seconds
+
+
+def _cost(one: Incident) -> str:
+    lost, late = one.lost_gpu_hours or 0.0, one.late_gpu_hours or 0.0
+    if max(lost, late) <= 0:
+        return ""
+    if late > lost:
+        return f"; {share(one.ttft_within)} of first tokens in time meanwhile"
+    return f"; tokens worth {hours(lost)} GPU-hours were not made"
 
 
 def _lever(of: Told) -> Iterator[str]:

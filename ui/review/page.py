@@ -37,7 +37,7 @@ table { border-collapse: collapse; width: 100%; margin: .5rem 0 .8rem; font-size
   font-variant-numeric: tabular-nums; }
 th { font-weight: 600; color: #4b5563; border-bottom: 1.5px solid #c9ced5; }
 th, td { text-align: right; padding: .28rem .6rem; vertical-align: top; }
-th.l, td.l { text-align: left; overflow-wrap: anywhere; min-width: 5.5rem; }
+th.l, td.l { text-align: left; overflow-wrap: break-word; min-width: 4.5rem; }
 th:first-child, td:first-child { padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
 td { border-bottom: 1px solid #eceef1; }

@@ -10,7 +10,6 @@ from diagnoser.review.words import count, day, hours, lasting, moment, share, si
 from ui.review import charts
 
 TENANTS = 25
-_SEVERITY = {"page": "page", "ticket": "ticket"}
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,8 @@ def _went(review: Review) -> Iterator[Block]:
     )
     rows = [
         (charts.NAMES[part.part], part.what, hours(part.gpu_hours), share(part.share), usd(part.usd))
-        for part in review.ledger
-        if part.gpu_hours > 0 or not part.unknown
+        for part in sorted(review.ledger, key=lambda part: -part.gpu_hours)
+        if part.gpu_hours > 0
     ]
     all_ = sum(part.gpu_hours for part in review.ledger)
     total = ("all", "", hours(all_), share(1.0), usd(review.total.usd))
@@ -203,28 +202,40 @@ def _incidents(review: Review) -> Iterator[Block]:
     if not one.rows:
         yield Text(f"None, by the {one.source}.")
         return
+    by_code: dict[tuple[str, str], list[Incident]] = {}
+    for row in one.rows:
+        by_code.setdefault((row.code, ", ".join(row.explained_by[:2])), []).append(row)
     yield Table(
-        ("what", "where", "severity", "times", "in all", "told after", "lost GPU-hours"),
-        [_incident(row) for row in one.rows],
+        ("what", "where", "severity", "times", "longest", "told after", "in time", "lost or late"),
+        [_incident(rows, explained) for (_, explained), rows in by_code.items()],
         text=3,
     )
-    more = f" {one.not_listed} more rows are not listed." if one.not_listed else ""
+    more = f" {one.not_listed} more are not listed." if one.not_listed else ""
     yield Text(
         f"From the {one.source}.{more} Told after: from the beginning of the trouble until it was said, the middle of"
-        " its times; the rules wait on purpose. Lost: busy GPU-hours in it, times how much fewer tokens these made than"
-        " the same engines' busy hours without an incident.",
+        " its times; the rules wait on purpose. In time: first tokens within the objective meanwhile. Lost or late: the"
+        " larger of busy GPU-hours whose tokens were not made, against the same engines' busy hours without one,"
+        " and those whose first tokens came too late.",
         small=True,
     )
 
 
-def _incident(row: Incident) -> tuple[str, ...]:
-    detected = lasting(row.detected) if row.detected is not None else "not known"
-    explained = f", explained by {', '.join(row.explained_by[:2])}" if row.explained_by else ""
+def _incident(rows: Sequence[Incident], explained: str) -> tuple[str, ...]:
+    """One code on one entity or several."""
+    first = rows[0]
+    detected = sorted(row.detected for row in rows if row.detected is not None)
+    within = [row.ttft_within for row in rows if row.ttft_within is not None]
+    cost = sum(max(row.lost_gpu_hours or 0.0, row.late_gpu_hours or 0.0) for row in rows)
     return (
-        f"{row.title} ({row.code}{explained})", row.entity, _SEVERITY.get(row.severity, row.severity), str(row.times),
-        lasting(row.seconds) + (" and on" if row.open else ""), detected,
-        hours(row.lost_gpu_hours) if row.lost_gpu_hours else "",
-    )  # fmt: skip
+        f"{first.title} ({first.code}{f', explained by {explained}' if explained else ''})",
+        first.entity + (f" and {len(rows) - 1} more" if len(rows) > 1 else ""),
+        first.severity,
+        str(sum(row.times for row in rows)),
+        lasting(max(row.seconds for row in rows)) + (" and on" if any(row.open for row in rows) else ""),
+        lasting(detected[len(detected) // 2]) if detected else "not known",
+        share(min(within)) if within else "",
+        hours(cost) if cost > 0 else "",
+    )
 
 
 def _groups(review: Review) -> Iterator[Block]:

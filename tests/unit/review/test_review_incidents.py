@@ -8,6 +8,7 @@ import pytest
 
 from diagnoser.review.incidents import TOLD, of_alerts, of_history, with_losses
 from diagnoser.review.result import Incidents
+from diagnoser.steps import Counts
 from rules.finding import Entity, Finding, LeverAdvice, LeverSetting
 from rules.loader import load
 from rules.model import Rule
@@ -105,3 +106,14 @@ def test_what_an_incident_cost_is_against_the_same_engines_hours_without_one() -
     rows = of_history([episode("1", 2 * HOUR, 3 * HOUR, finding())], [], 0.0, 4 * HOUR, {}).rows
     found = Incidents(rows=rows, not_listed=0, detected=None, source="", missing="")
     assert with_losses(found, one).rows[0].lost_gpu_hours == pytest.approx(0.75)
+
+
+def test_answers_that_came_too_late_in_an_incident_are_paid_for_too() -> None:
+    cumulative = np.array([[9.0, 10.0], [9.0, 10.0], [4.0, 10.0], [9.0, 10.0]])
+    latencies = {"ttft_p99": {0: Counts(np.array([0.5, np.inf]), cumulative)}}
+    one = week(seen((engine("a"),), 4, busy=1.0, output=100.0), latencies=latencies)
+    rows = of_history([episode("1", 2 * HOUR, 3 * HOUR, finding())], [], 0.0, 4 * HOUR, {}).rows
+    (row,) = with_losses(Incidents(rows=rows, not_listed=0, detected=None, source="", missing=""), one).rows
+    assert row.ttft_within == pytest.approx(0.4)
+    assert row.late_gpu_hours == pytest.approx(0.9 - 0.4)
+    assert row.lost_gpu_hours == 0.0
