@@ -16,7 +16,7 @@ from ui.fleet import judge_server
 from ui.historic import judge_history
 from ui.keeping import directory
 from ui.notify.concern import Asked, lead
-from ui.notify.incidents import Diagnosis
+from ui.notify.telling import Diagnosis
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import Moments, RecordingError
 

@@ -47,6 +47,7 @@ class Told(Struct, frozen=True):
     summary: str
     description: str
     since: float
+    kind: str = ""  # of the rule
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -86,7 +87,15 @@ def told(alert: Alert, otherwise: float) -> Told:
     """What is kept of an alert. otherwise: when it began, where it does not say."""
     said = alert.annotations
     summary = said.get("summary") or said.get("message") or said.get("title") or ""
-    return Told(alert.name, alert.code, alert.severity, summary, said.get("description", ""), alert.began(otherwise))
+    return Told(
+        alert.name,
+        alert.code,
+        alert.severity,
+        summary,
+        said.get("description", ""),
+        alert.began(otherwise),
+        alert.labels.get("kind", ""),
+    )
 
 
 def numbers(finding: Finding) -> list[Number]:

@@ -17,18 +17,21 @@ import structlog
 from agent.config import NotifyTable
 from agent.places import state_directory
 from ui.notify.concern import Asked
-from ui.notify.incidents import Diagnose, Diagnosis, Rules, settle
+from ui.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
 from ui.notify.incoming import read
 from ui.notify.notice import Notice
 from ui.notify.sending import Sender
 from ui.notify.spool import Outcome, Spool, SpoolError, Waiting
 from ui.notify.targets import wants
+from ui.notify.telling import Diagnosis
 
 MAX_SECONDS = 120.0
 """Of one diagnosis; after it alerts are handed on without."""
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
 LOOK_SECONDS = 60.0
+AGAIN_SECONDS = (15.0, 45.0, 120.0, 300.0)
+"""After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -55,6 +58,7 @@ class Notifier:
         self._targets = dict(table.targets)
         self._senders: dict[str, Sender] = {}
         self._forgot = float("-inf")
+        self._looks: dict[str, int] = {}  # incidents without a cause -> how often they were looked at again
 
     async def open(self) -> None:
         """Begin with what was left by the last run. Raises SpoolError."""
@@ -108,18 +112,40 @@ class Notifier:
                 if waiting is not None:
                     await self._deal_with(waiting)
                     continue
+                next_look = await self._look_again()
                 if self._clock() - self._forgot > FORGET_SECONDS / 10:
                     self._forgot = self._clock()
                     await self._in_thread(lambda: self._spool.forget(self._clock() - FORGET_SECONDS))
             except SpoolError as error:
                 _log.warning("what waits can not be read or written; trying again", why=str(error))
                 await asyncio.sleep(LOOK_SECONDS)
+                continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._some.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
 
     async def _deal_with(self, waiting: Waiting) -> None:
-        outcome = await self._outcome(waiting)
-        await self._in_thread(lambda: self._spool.done(waiting.id, outcome, self._clock()))
+        await self._done(waiting.id, await self._outcome(waiting))
+
+    async def _look_again(self) -> float:
+        """Look at incidents whose cause is not known, when it is time. Seconds until it is again."""
+        without = {one.id: one for one in await self._in_thread(self._spool.incidents) if not one.code}
+        self._looks = {name: self._looks.get(name, 0) for name in without}
+        soonest = LOOK_SECONDS
+        for name, incident in without.items():
+            if self._looks[name] >= len(AGAIN_SECONDS):
+                continue
+            wait = incident.told + AGAIN_SECONDS[self._looks[name]] - self._clock()
+            if wait <= 0:
+                self._looks[name] += 1
+                now = self._clock()
+                settled = look_again(incident, await self._diagnosis(asked_again(incident, now)), now)
+                await self._done(None, self._counted(settled))
+                wait = 0.0
+            soonest = min(soonest, wait)
+        return soonest
+
+    async def _done(self, message: int | None, outcome: Outcome) -> None:
+        await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))
         for sender in self._senders.values():
             sender.look()
 
@@ -133,6 +159,9 @@ class Notifier:
             await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
             self.counts["failed"] += 1
             return Outcome()
+        return self._counted(settled)
+
+    def _counted(self, settled: Settled) -> Outcome:
         self.counts["told"] += len(settled.notices)
         self.counts["folded"] += settled.folded
         return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rules.model import Severity
-from ui.notify.notice import Notice, Told
+from ui.notify.notice import Link, Notice, Told
 
 FILE = "notify.db"
 DEAD = "dead-letters.jsonl"
@@ -54,6 +54,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     told: float
     explains: list[str]  # codes that the cause explains
     open: dict[str, Told]  # alerts by their key
+    links: list[Link] = []
 
     @property
     def codes(self) -> frozenset[str]:
@@ -139,8 +140,9 @@ class Spool:
                 found.append(msgspec.json.decode(body, type=Incident))
         return found
 
-    def done(self, message: int, outcome: Outcome, now: float) -> None:
-        """A message was dealt with: all that it comes to is written at once, or nothing. Raises SpoolError."""
+    def done(self, message: int | None, outcome: Outcome, now: float) -> None:
+        """A message was dealt with, or an incident looked at again (None): all that it comes to is written at once, or
+        nothing. Raises SpoolError."""
         with self._writing() as db:
             db.executemany("DELETE FROM incident WHERE id = ?", [(one,) for one in outcome.over])
             db.executemany(

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from rules.finding import Triage
 from ui.notify.concern import Asked, lead
-from ui.notify.incidents import Diagnosis
 from ui.notify.incoming import Alert, Message
+from ui.notify.telling import Diagnosis
 
 ENGINE = "127.0.0.1:8201/0"
 """Of the recording that ships, ui/demo/heavy_tenant.kvcap."""

@@ -23,10 +23,12 @@ from agent.config.types import WebhookTarget
 from rules.finding import Triage
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
 from ui.notify import intake, sending, service, spool
+from ui.notify.concern import Asked
 from ui.notify.intake import PATH, add_notify
 from ui.notify.sending import asked_pause, pause
 from ui.notify.service import Notifier
 from ui.notify.spool import DEAD, FILE, Spool, SpoolError
+from ui.notify.telling import Diagnosis
 
 ROOT = Path(__file__).parents[3]
 
@@ -246,7 +248,7 @@ from pathlib import Path
 from aiohttp import web
 from agent.config import NotifyTable
 from agent.config.types import WebhookTarget
-from ui.notify.incidents import Diagnosis
+from ui.notify.telling import Diagnosis
 from ui.notify.intake import add_notify
 from ui.notify.service import Notifier
 
@@ -295,3 +297,36 @@ async def test_nothing_that_was_acknowledged_is_lost_by_a_kill(full_cache: Triag
     async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), full_cache) as (_, _):
         await there.count(len(set(acknowledged)))
     assert {f"e{number}" for number in acknowledged} <= {told["entity"]["engine"] for _, _, told in there.came}
+
+
+async def test_a_cause_that_shows_later_is_told(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "AGAIN_SECONDS", (0.01, 0.02, 0.03))
+    documents = iter([None, None, full_cache])
+
+    async def diagnose(about: Asked) -> Diagnosis:
+        return await diagnosing(next(documents))(about)  # type: ignore[no-any-return]
+
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
+        await post(url, body(alert("LAT01")))
+        await there.count(2)
+    (_, _, first), (_, _, second) = there.came
+    assert (first["change"], first["code"]) == ("new", "")
+    assert (second["change"], second["code"], second["incident"]) == ("cause", "KVC01", first["incident"])
+    assert second["links"] and second["explains"]
+
+
+async def test_it_is_not_looked_at_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0, 0.0, 0.0))
+    looks = []
+
+    async def diagnose(about: Asked) -> Diagnosis:
+        looks.append(about)
+        return Diagnosis("not judged: nobody looks")
+
+    async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
+        await post(url, body(alert("LAT01")))
+        await there.count(1)
+        await asyncio.sleep(0.3)
+    assert len(looks) == 4 and looks[-1].codes == {"LAT01"} and looks[-1].symptomatic
