@@ -9,8 +9,10 @@ PACKAGES := series kvcache rules agent diagnoser dashboards ui
 TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
+PARSERS := parser families otlp kv_events log_lines promql captures rules config history
+SOAK_SECONDS ?= 3600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos-requests lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -68,9 +70,15 @@ bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
 bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECONDS (600)
 	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
 
-fuzz: $(VENV)/.dev ## mutated pages at the page parser and at every engine map, FUZZ_SECONDS (600) each
+fuzz: $(VENV)/.dev ## mutated inputs at every parser (FUZZ="parser promql ..." or all of them), FUZZ_SECONDS (600) each
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[fuzz]' || echo 'Without atheris: mutations at random.'
-	@for check in parser families; do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
+	@for check in $(or $(FUZZ),$(PARSERS)); do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
+
+chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them
+	@$(BIN)/python -m tests.chaos.faults $(CHAOS)
+
+soak: $(VENV)/.dev ## the whole agent under load for SOAK_SECONDS (3600): memory that stays flat, no look missed, nothing dropped
+	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
 
 bench-tap: $(VENV)/.dev ## what the tap adds to requests, beside nginx where it is installed
 	@$(BIN)/python -m benchmarks.tap

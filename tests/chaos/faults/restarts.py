@@ -55,8 +55,9 @@ async def killed(stage: Stage, told: Told) -> None:
             compared += sum(key in shown for key in there)
         told.expect(not lost, f"{lost} rows that were told as committed are lost or differ")
         told.expect(compared > 3 * KILLS, f"only {compared} rows could be compared")
-        taken = (await agent.page()).total("kvitals_parts_total", source="otlp")
-        told.expect(taken > 0, "no span was taken after the last restart")
+        told.expect(
+            await stage.until(lambda: _takes_spans(agent), 15.0) is not None, "no span is taken after a restart"
+        )
         told.said.append(
             f"{KILLS} kills: {compared} committed rows the same to the digit, {lost} lost; {FINDING} goes on since it"
             f" began, told {back_after:.1f} s after the agent answers again at most"
@@ -90,6 +91,10 @@ async def _goes_on(stage: Stage, agent: Agent, told: Told, before: dict[str, Any
     same = bool(before) and (now.get("since"), now.get("episode")) == (before["since"], before["episode"])
     told.expect(same, f"{FINDING} since {before.get('since')} is since {now.get('since')} after a restart")
     return took or 0.0
+
+
+async def _takes_spans(agent: Agent) -> bool:
+    return (await agent.page()).total("kvitals_parts_total", source="otlp") > 0
 
 
 async def _send(stage: Stage, port: int) -> None:

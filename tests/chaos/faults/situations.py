@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from . import clock, disk, engines, network, restarts, servers
+from . import clock, disk, engines, hostile, network, restarts, servers
 from .stage import Stage, Told
 
 Situation = Callable[[Stage, Told], Awaitable[None]]
@@ -20,4 +20,7 @@ SITUATIONS: dict[str, Situation] = {
     "prometheus_down": servers.prometheus,
     "alertmanager_down": servers.alertmanager,
     "agent_killed": restarts.killed,
+    "hostile_targets": hostile.targets,
+    "hostile_queries": hostile.queries,
+    "hostile_files": hostile.files,
 }

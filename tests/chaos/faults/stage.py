@@ -138,6 +138,7 @@ class Stage:
         before: Sequence[str] = (),
         env: dict[str, str] | None = None,
         history: Path | None = None,
+        rules: Path | None = None,
     ) -> Agent:
         """An agent that watches engines, by name and port or URL. more: of its configuration. before: what its command
         is given to. With the name and port of one that ended it is that one, started again."""
@@ -150,7 +151,9 @@ class Stage:
         )
         config.write_text(
             f'[agent]\nlisten = "{HOST}:{port}"\ninterval = "{INTERVAL:g}s"\ntimeout = "{TIMEOUT:g}s"\n'
-            f'discover = false\n{watched}[history]\ndirectory = "{history or home / "history"}"\n'
+            f"discover = false\n"
+            + (f'rules = ["{rules}"]\n' if rules else "")
+            + f'{watched}[history]\ndirectory = "{history or home / "history"}"\n'
             f"min_free_bytes = 0\n{more}"
         )
         command = [*before, *KVITALS, "run", "--no-web", f"--config={config}"]
