@@ -112,6 +112,7 @@ async def _cycles(
     hangup = _hangups(stop)
     search = Search(pipeline, console)
     before = ""
+    due = time.monotonic()
     while not stop.is_set():
         begun = time.monotonic()
         await search.follow()
@@ -128,7 +129,9 @@ async def _cycles(
             keeping.cycle(now, reload.status)
         with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
             save_state(state, pipeline.judge.memory)
-        await _pause(begun + pipeline.setup.config.agent.interval, reload, search, stop, hangup)
+        # By the clock, so that looks do not drift; one that is missed is not made up for.
+        due = max(due + pipeline.setup.config.agent.interval, begun)
+        await _pause(due, reload, search, stop, hangup)
     search.stop()
 
 
