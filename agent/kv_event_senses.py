@@ -64,9 +64,11 @@ class _Found:
 class KvEventSenses:
     """On one event loop. The sense, with its thread, is made when the first publisher is found."""
 
-    def __init__(self, config: KvEventsTable, names: Callable[[], Names]) -> None:
-        """names: opens what makes pseudonyms; asked once, when it is needed."""
+    def __init__(self, config: KvEventsTable, names: Callable[[], Names], *, binds: bool = True) -> None:
+        """names: opens what makes pseudonyms; asked once, when it is needed. binds: whether engines may be listened to
+        that connect to whoever binds their endpoint, of whom there can be one."""
         self._config = config
+        self._binds = binds
         self._names = names
         self._found: dict[str, _Found] = {}
         self._heard: tuple[tuple[Source, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
@@ -98,7 +100,7 @@ class KvEventSenses:
         due = [v for v in views if v.key not in self._found or self._is_due(self._found[v.key], v, now)]
         for found in await asyncio.gather(*(self._ask(view, ask, now) for view in due)):
             self._found[found.view.key] = found
-        sources = tuple(source for found in self._found.values() for source in found.sources)
+        sources = tuple(s for found in self._found.values() for s in found.sources if self._binds or not s.bind)
         refusals = tuple((key, refusal) for key, found in self._found.items() for refusal in found.refusals)
         if (sources, refusals) != self._heard and await self._open(now) and self._sense is not None:
             self._heard = sources, refusals

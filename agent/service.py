@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +32,7 @@ from agent.request_senses import RequestSenses
 from agent.requests.part import PartsRecord
 from agent.requests.record import RequestRecord
 from agent.requests.side import RequestSide
-from agent.requests.tenants import classes_as_listed
+from agent.requests.tenants import classes_as_listed, tenants_of_one_look
 from agent.seen_engines import SeenEngines
 from agent.senses import scrape
 from agent.senses.kv_events_in import KvEventsIn
@@ -175,12 +176,20 @@ class Node:
         ]
         return {"targets": told}
 
-    async def open(self, urls: Sequence[str] = (), *, patient: bool = False, requests: Path | None = None) -> list[str]:
+    async def open(
+        self,
+        urls: Sequence[str] = (),
+        *,
+        patient: bool = False,
+        requests: Path | None = None,
+        once: bool = False,
+    ) -> list[str]:
         """Watch the URLs, else the configured targets, else the engines on this node. Returns what to tell the user.
 
-        patient: targets may come later. requests: listen to what is said of requests, too, and keep the places of
-        their logs in this directory. Raises ConfigError where there is nothing to watch, unless it is patient and
-        a source is configured that may have targets later, and where a configured target can not be watched.
+        patient: targets may come later. requests: listen to what is said of requests and to KV events, too, and keep
+        the places of logs in this directory. once: for one look, listen to the KV events of engines that several may
+        listen to, and leave nothing behind. Raises ConfigError where there is nothing to watch, unless it is patient
+        and a source is configured that may have targets later, and where a configured target can not be watched.
         """
         self._sources = Sources(self.config, self._finder, urls)
         patient = patient and self._sources.may_grow
@@ -196,6 +205,9 @@ class Node:
             self._request_senses = RequestSenses(requests)
             said += await self._request_senses.open(self.config)
             self._kv_events = KvEventSenses(self.config.kv_events, self._request_senses.tenants)
+        elif once:
+            tenants = partial(tenants_of_one_look, self.config.tenants)
+            self._kv_events = KvEventSenses(self.config.kv_events, tenants, binds=False)
         return said if self._targets else [*said, "no targets yet; they are watched when they come"]
 
     async def refresh(self, *, at_once: bool = False, fresh: bool = False) -> list[str]:

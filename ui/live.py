@@ -28,7 +28,7 @@ class AgentError(Exception):
 
 
 class Collector:
-    """Scrapes targets every second and judges what it saw.
+    """Scrapes targets every second, listens to their KV events meanwhile, and judges what it saw.
 
         async with Collector(setup, urls) as collector:
             async for seconds in collector.collect(12): ...
@@ -46,7 +46,7 @@ class Collector:
         self.said: list[str] = []
 
     async def __aenter__(self) -> Self:
-        self.said = await self.pipeline.node.open(self._urls)
+        self.said = await self.pipeline.node.open(self._urls, once=True)
         return self
 
     async def __aexit__(

@@ -224,6 +224,14 @@ def open_tenants(config: TenantsTable, env: Mapping[str, str] = os.environ) -> t
         return Tenants(config, secrets.token_bytes(KEY_BYTES)), [f"{told} the folder writable, or set {KEY_VARIABLE}"]
 
 
+def tenants_of_one_look(config: TenantsTable, env: Mapping[str, str] = os.environ) -> Tenants:
+    """Tenants with this installation's key where it has one, else with one of the moment. Writes nothing. Raises
+    ConfigError."""
+    named = env.get(KEY_VARIABLE)
+    path = Path(named) if named else state_directory(env) / "tenant.key"
+    return Tenants(config, read_key(path) if named or path.exists() else secrets.token_bytes(KEY_BYTES))
+
+
 def read_key(path: Path) -> bytes:
     """The key in a file. Raises ConfigError, saying what to do."""
     try:
