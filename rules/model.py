@@ -214,6 +214,17 @@ class Prediction(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     how: Text  # one sentence: the method
 
 
+class Replay(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a replay of recorded look-ups is made with, to tell what a lever does to hits."""
+
+    capacity: float = 1.0  # times today's blocks
+    by_setting: bool = False  # instead: the setting's `to` over its `now`, ...
+    flag: str = ""  # ... where that is of this flag
+    policy: Literal["lru", "lfu", "fifo", "priority"] = "lru"
+    routing: Literal["", "sticky", "prefix", "pooled"] = ""  # over the node's engines; empty: each for itself
+    below: bool = False  # a tier below the device's cache is what there is more of
+
+
 class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that an operator can change."""
 
@@ -234,4 +245,5 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
     contradicts: tuple[Slug, ...] = ()
     predicts: tuple[Prediction, ...] = ()  # the first of each signal that has a value is told
+    replay: Replay | None = None  # how its effect on hits is replayed, where look-ups are recorded
     no_rule: str = ""  # why no rule offers it, where none does

@@ -15,6 +15,7 @@ from agent.config import Config
 from agent.service import Node
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
+from diagnoser.replays import Recorded, with_replays
 from diagnoser.signals import Signals, Span
 from diagnoser.triage import headline, triage, true_findings
 from rules.finding import Finding, Slo, Source, Triage
@@ -138,7 +139,16 @@ class Pipeline:
         return true_findings(self.judge, self.judgements, self.span) if self.span is not None else []
 
     def _triage(self, span: Span) -> Triage:
-        return triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
+        document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
+        return with_replays(document, self.setup.knowledge, self._recorded)
+
+    def _recorded(self) -> Recorded | None:
+        """The look-ups that the ledger has, and the blocks of each engine."""
+        ledger = self.node.ledger
+        accesses = ledger.accesses() if ledger is not None else None
+        if ledger is None or accesses is None:
+            return None
+        return Recorded(accesses, {name: one.ledger.pool for name, one in ledger.engines.items() if one.ledger.pool})
 
     def _slo(self, at: float) -> list[Slo]:
         """What the engines are judged by, each value once; where there is no engine, what one would be judged by."""

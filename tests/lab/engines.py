@@ -189,11 +189,11 @@ class Engines:
             raise LabError(f"no engine called {name!r} is running")
         await self._ask(do="kill", names=[name])
 
-    async def restart(self, name: str) -> Engine:
-        """End one engine as a crash would and start it anew, on the same port with the same flags."""
+    async def restart(self, name: str, **changed: FlagValue) -> Engine:
+        """End one engine as a crash would and start it anew, on the same port, with the same flags but `changed`."""
         old = self._running[name]
         await self.kill(name)
-        return await self._start_at(self._ports[name], name, old.env, old.flags)
+        return await self._start_at(self._ports[name], name, old.env, {**old.flags, **changed})
 
     def stop_core(self, name: str) -> None:
         """Stop the process that computes, as a deadlock would, and leave the one that answers HTTP."""

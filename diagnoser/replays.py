@@ -1,0 +1,166 @@
+"""Predicted hits by replay: the look-ups that a ledger recorded, once more under what a lever would make of the cache.
+
+The reuse curve in `diagnoser.predictions` needs many look-ups and knows LRU alone; a replay makes do with few, and
+knows orders of eviction and routings. What is told is anchored at the hits that there are: to those is added what the
+replay gains. How far the replay of today's cache is from today's hits is the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from diagnoser.text import render
+from kvcache.accesses import Accesses
+from kvcache.whatif import Plan, what_if
+from rules.finding import Finding, LeverAdvice, Predicted, Triage
+from rules.loader import Knowledge
+from rules.model import Replay
+
+MAX_REFERENCES = 50_000
+"""The latest that are replayed: a tenth of a second's work."""
+MIN_LOOKUPS = 100
+BELOW = "prompt_found_ratio"
+HITS = {"engine": "prefix_hit_ratio", "node": "node_prefix_hit_ratio", "pool": "pool_hit_ratio"}
+TITLES = {BELOW: "prompt tokens found in the cache or the tier", "": "prompt tokens found in the cache"}
+GROUPS = ("causes", "symptoms", "telemetry", "notes")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Look-ups of a node's engines, and the blocks of each."""
+
+    accesses: Accesses
+    pools: Mapping[str, int]
+
+
+def with_replays(document: Triage, knowledge: Knowledge, recorded: Callable[[], Recorded | None]) -> Triage:
+    """The same document, where levers that a replay can tell of say what it tells. `recorded` is asked when there are
+    such levers."""
+    levers = {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
+    asked = any(advice.lever in levers for group in GROUPS for f in getattr(document, group) for advice in f.levers)
+    known = recorded() if asked else None
+    if known is None:
+        return document
+    replayed = _Replayed(known)
+    changed = {group: [_finding(f, levers, replayed) for f in getattr(document, group)] for group in GROUPS}
+    return msgspec.structs.replace(document, **changed)
+
+
+def _finding(finding: Finding, levers: Mapping[str, Replay], replayed: _Replayed) -> Finding:
+    if not any(advice.lever in levers for advice in finding.levers):
+        return finding
+    return msgspec.structs.replace(finding, levers=[_advice(finding, one, levers, replayed) for one in finding.levers])
+
+
+def _advice(finding: Finding, advice: LeverAdvice, levers: Mapping[str, Replay], replayed: _Replayed) -> LeverAdvice:
+    how = levers.get(advice.lever)
+    metric = BELOW if how is not None and how.below else HITS.get(finding.entity.kind)
+    if how is None or metric is None or any(one.metric == metric and one.bound == "about" for one in advice.predicted):
+        return advice
+    found = replayed.gain(finding, advice, how)
+    if found is None:
+        return advice
+    now, to, error, words = found
+    method = (
+        f"The latest {words} once more {_words(how)}; replayed as it is now they hit {error:.1%} otherwise than seen."
+    )
+    text = f"{render(now, 'ratio')} → about {render(to, 'ratio')}, give or take {render(error, 'ratio')}"
+    told = Predicted(metric, TITLES.get(metric, TITLES[""]), now, to, "ratio", "about", error, method, text)
+    others = [one for one in advice.predicted if one.metric != metric]
+    return msgspec.structs.replace(advice, predicted=[told, *others])
+
+
+def _words(how: Replay) -> str:
+    if how.routing:
+        return f"with {how.routing} routing"
+    if how.policy != "lru":
+        return f"with {how.policy} eviction"
+    if how.by_setting:
+        return "with more blocks"
+    return f"with {how.capacity:g} times the blocks{', a tier beside the device' if how.below else ''}"
+
+
+class _Replayed:
+    """Replays of one node's look-ups, each made once."""
+
+    def __init__(self, of: Recorded) -> None:
+        self._of = of
+        self._rates: dict[tuple[str, int, str], float] = {}
+
+    def gain(self, finding: Finding, advice: LeverAdvice, how: Replay) -> tuple[float, float, float, str] | None:
+        """Hits now, hits then, the error, and what was replayed."""
+        if how.routing:
+            return self._routed(how) if finding.entity.kind != "engine" else None
+        engine = finding.entity.labels.get("engine", "")
+        pool = self._of.pools.get(engine, 0)
+        times = _times(advice, how)
+        accesses = self._accesses(engine) if pool and times else None
+        if accesses is None or times is None:
+            return None
+        now = self._rate(accesses, engine, pool, "lru")
+        then = self._rate(accesses, engine, max(1, int(pool * times)), how.policy)
+        return _anchored([accesses], now, then)
+
+    def _routed(self, how: Replay) -> tuple[float, float, float, str] | None:
+        """Of all engines, each a node with the blocks of the smallest, instead of as requests came to them."""
+        parts = {name: one for name in self._of.pools if (one := self._accesses(name)) is not None}
+        if len(parts) < 2:
+            return None
+        pool = min(self._of.pools[name] for name in parts)
+        tokens = np.array([float(one.tokens.sum()) for one in parts.values()])
+        rates = np.array([self._rate(one, name, self._of.pools[name], "lru") for name, one in parts.items()])
+        latest = max(float(one.time[0]) for one in parts.values())
+        together = _tail(self._of.accesses.select(since=latest))
+        if not together.references:
+            return None
+        plan = Plan(capacities=(pool,), nodes=len(parts), routings=(how.routing,))  # type: ignore[arg-type]
+        then = what_if(together, plan)[0].token_hit_rate
+        return _anchored(list(parts.values()), float((rates * tokens).sum() / tokens.sum()), then)
+
+    def _accesses(self, engine: str) -> Accesses | None:
+        found = _tail(self._of.accesses.select(engine=engine))
+        return found if len(found) >= MIN_LOOKUPS and found.references and found.tokens.any() else None
+
+    def _rate(self, accesses: Accesses, engine: str, blocks: int, policy: str) -> float:
+        key = engine, blocks, policy
+        if key not in self._rates:
+            plan = Plan(capacities=(blocks,), policies=(policy,))  # type: ignore[arg-type]
+            self._rates[key] = what_if(accesses, plan)[0].token_hit_rate
+        return self._rates[key]
+
+
+def _times(advice: LeverAdvice, how: Replay) -> float | None:
+    """How many times today's blocks there would be."""
+    if not how.by_setting:
+        return how.capacity
+    setting = advice.setting
+    if setting is None or how.flag != setting.flag:
+        return None
+    try:
+        return float(setting.to) / float(setting.now)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _anchored(parts: Iterable[Accesses], now: float, then: float) -> tuple[float, float, float, str] | None:
+    """From the hits that were seen, by as much as the replay gains."""
+    several = list(parts)
+    known = [one.hit >= 0 for one in several]
+    tokens = sum(int(one.tokens[rows].sum()) for one, rows in zip(several, known, strict=True))
+    if not tokens:
+        return None
+    hit = sum(int(one.hit[rows].sum()) * one.block_size for one, rows in zip(several, known, strict=True)) / tokens
+    lookups = sum(map(len, several))
+    return hit, min(max(hit + then - now, 0.0), 1.0), abs(now - hit), f"{lookups:,} look-ups"
+
+
+def _tail(accesses: Accesses) -> Accesses:
+    """The latest, with so many references at most."""
+    if accesses.references <= MAX_REFERENCES:
+        return accesses
+    first = int(np.searchsorted(accesses.start, accesses.references - MAX_REFERENCES))
+    return accesses.take(np.arange(first, len(accesses)))
