@@ -73,6 +73,11 @@ class Judgement(msgspec.Struct, frozen=True):
         """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
         return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
 
+    @property
+    def is_true(self) -> bool:
+        """Whether its condition holds now, which may not count yet. Of what is told when asked it does not."""
+        return isinstance(self.how, Verdict) and bool(self.how.truth)
+
 
 @dataclass
 class _Entities:
@@ -168,8 +173,8 @@ class Judge:
         """What was found true at a moment, judged once more with the memory of the moments before it."""
 
         def with_memory(judgement: Judgement) -> Judgement:
-            rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict
-            if verdict is None or not verdict.truth:
+            rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict if judgement.is_true else None
+            if verdict is None:
                 return judgement
             memory = self.memory[f"{rule.code}{entity}"] = before.get(f"{rule.code}{entity}", Memory())
             return self._outcome(rule, entity, verdict, memory, span)

@@ -217,7 +217,7 @@ def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Ju
     for a while (`keep`, `clear`) that has passed.
     """
     found = judge.judge(span)
-    early = [j for j in found if j.verdict is not None and j.verdict.truth]
+    early = [j for j in found if j.is_true]
     if not early or span.cold:
         return found
     by_rule: dict[str, list[Judgement]] = {}

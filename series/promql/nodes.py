@@ -43,14 +43,24 @@ class Expr:
 
     def children(self) -> Iterator[Expr]:
         """The direct sub-expressions, from left to right."""
-        for f in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            yield from _expressions(getattr(self, f.name))
+        for name in _field_names(type(self)):
+            yield from _expressions(getattr(self, name))
 
     def walk(self) -> Iterator[Expr]:
         """This node and everything below it, parents first."""
         yield self
         for child in self.children():
             yield from child.walk()
+
+
+_names: dict[type[Expr], tuple[str, ...]] = {}
+
+
+def _field_names(node: type[Expr]) -> tuple[str, ...]:
+    found = _names.get(node)
+    if found is None:
+        found = _names[node] = tuple(f.name for f in fields(node))  # type: ignore[arg-type]  # a dataclass, all of them
+    return found
 
 
 N = TypeVar("N", bound=type[Expr])
