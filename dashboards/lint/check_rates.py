@@ -51,7 +51,7 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[F
             if all(found) and not any(_has_rate(side) for side in (node.left, node.right)):
                 several = {selector for side in found for selector, _ in side}
                 if len({base_of(one.name)[0] for one in several}) > 1 and not all(
-                    metrics.known(one.name) for one in several
+                    metrics.meant(one.name) for one in several
                 ):
                     continue
                 yield Found(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dashboards.lint.check_limits import check_bounds, check_burn, check_limits
 from dashboards.lint.check_names import check_names
@@ -61,14 +61,18 @@ def _of_document(name: str, queries: Sequence[Query], metrics: Metrics) -> Itera
     decode = decode_matcher([one.expr for _, one, _ in opened if one is not None])
     for query, one, why in opened:
         if one is None:
-            for found in check_names(names_in(query.text), query, metrics):
-                yield _defect(name, query, found, None)
+            told = list(check_names(names_in(query.text), query, metrics))
+            yield from (_defect(name, query, found, None, _renames(told)) for found in told)
             if query.kind != "variable":
                 reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(query.text) else why
                 yield Unread(document=name, place=query.place, query=query.text, why=reason)
             continue
-        for found in _of_query(query, one, metrics, decode):
-            yield _defect(name, query, found, one)
+        told = list(_of_query(query, one, metrics, decode))
+        yield from (_defect(name, query, found, one, _renames(told)) for found in told)
+
+
+def _renames(several: Iterable[Found]) -> dict[str, str]:
+    return {old: new for found in several for old, new in found.renames}
 
 
 def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | None) -> Iterator[Found]:
@@ -94,10 +98,11 @@ def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | Non
         yield mixed
 
 
-def _defect(name: str, query: Query, found: Found, one: Opened | None) -> Defect:
-    fix = renamed(query.text, dict(found.renames)) if found.renames else ""
+def _defect(name: str, query: Query, found: Found, one: Opened | None, renames: Mapping[str, str]) -> Defect:
+    """`renames`: of all names of the query, so that a correction leaves no other name that is not there."""
+    fix = renamed(query.text, renames) if found.renames else ""
     if found.fixed is not None and one is not None:
-        fix = one.written(found.fixed)
+        fix = renamed(one.written(found.fixed), renames)
     return Defect(
         code=found.code,
         weight="warning" if found.warning else "error",

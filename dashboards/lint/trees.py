@@ -82,7 +82,7 @@ def raw_counters(expr: Expr, metrics: Metrics) -> list[tuple[Selector, Known]]:
     for node, path in with_path(expr):
         if not isinstance(node, Selector) or not is_raw(path):
             continue
-        known = metrics.known(node.name) or _by_convention(node.name)
+        known = metrics.meant(node.name) or _by_convention(node.name)
         if known is not None and (known.type == "counter" or known.part):
             found.append((node, known))
     return found
