@@ -105,12 +105,13 @@ def changes(ask: Ask, start: float, end: float, gap: float) -> list[Change]:
             entity = one.labels.keep(SCOPES["engine"])
             rows = told.setdefault(entity, {})
             for t, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
-                rows.setdefault(round(t, 3), {}).update(_said(family, one.labels, value))
+                rows.setdefault(round(t, 3), {}).update(said(family, one.labels, value))
     found = [change for entity, rows in told.items() for change in _of_engine(entity, rows)]
     return sorted(found, key=lambda change: change.first)
 
 
-def _said(family: str, labels: Labels, value: float) -> dict[str, str]:
+def said(family: str, labels: Labels, value: float) -> dict[str, str]:
+    """What a series tells of a configuration: names and values."""
     if family == FACTS[0]:
         return {} if labels["fact"] in DERIVED else {labels["fact"]: f"{value:.12g}"}
     rest = labels.drop(METRIC_NAME, "cluster", "node", "engine", "pool", "model", "role", "hardware", *PASSING)
@@ -124,12 +125,16 @@ def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Itera
         now = dict(rows[t])
         if before is not None:
             then, old = before
-            names = sorted(name for name in old.keys() & now.keys() if not _same(name, old[name], now[name]))
-            if names:
-                settings = tuple(Setting(name, old[name], now[name]) for name in names)
+            if settings := differences(old, now):
                 yield Change(entity, then, t, settings, old, now)
             now = {**old, **now}
         before = t, now
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Setting, ...]:
+    """What both tell, and tell otherwise."""
+    names = sorted(name for name in old.keys() & new.keys() if not _same(name, old[name], new[name]))
+    return tuple(Setting(name, old[name], new[name]) for name in names)
 
 
 def _same(name: str, old: str, new: str) -> bool:
@@ -187,8 +192,8 @@ def _moved(setting: Setting) -> float:
 
 
 def unlike(entity: Labels, before: Values, after: Values) -> str:
-    """Why the load before and after can not be compared; empty where it can. Requests that come and those that are there
-    may not both differ: where the lever works, one of them does."""
+    """Why the load before and after can not be compared; empty where it can. Requests that come and those that are
+    there may not both differ: where the lever works, one of them does."""
     for name, title in _LENGTHS.items():
         a, b = (values.get(name, {}).get(entity) for values in (before, after))
         if a and b and abs(b - a) > ALIKE * a:

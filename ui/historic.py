@@ -19,8 +19,7 @@ from series.history.codec import DamagedError
 from series.history.reader import HistoryReader
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 from series.window import Window
-from ui.keeping import SIGNALS
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
+from ui.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from ui.recorded import Judged, Moments, RecordingError
 
 MAX_CELLS = 20_000_000

@@ -25,10 +25,9 @@ from series.history.reader import HistoryReader
 from series.history.retention import Kept
 from series.history.store import History, Settings
 from ui.auditing import Auditing
-from ui.pipeline import Pipeline
+from ui.changes import Changes
+from ui.pipeline import SIGNALS, Pipeline
 
-SIGNALS = "signals: "
-"""What the groups of the signals' window are called begins with, in history."""
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""
 ROW_SECONDS = 5.0
@@ -62,6 +61,7 @@ class Keeping:
         self.past = HistoryReader(self._history.path, suspect=self._history.suspect)
         """What was written, for any thread."""
         self._gap = max(config.agent.interval, ROW_SECONDS)
+        self._changes = Changes(pipeline, self._history.path)
         self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
 
     def start(self, version: str) -> None:
@@ -84,6 +84,7 @@ class Keeping:
         self._rows.write(now, status.series(self._history.status, self._labels))
         self._auditing.cycle(now)
         self._say_changes(now, configuration)
+        self._waiting += self._changes.cycle(now)
         self._waiting += self._episodes.changed(now)
         requests = self._requests.take(self._pipeline.node.requests.store)
         if requests is not None:

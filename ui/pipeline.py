@@ -26,6 +26,8 @@ from series.types import METRIC_NAME, Frame, Matcher, MatchOp
 from ui.operating import Operating
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
+SIGNALS = "signals: "
+"""What the groups of the signals' window are called begins with, in history."""
 STEP_SECONDS = 5.0
 FAST_SECONDS = 60.0
 SLOW_SECONDS = 900.0
