@@ -3,6 +3,7 @@
 python -m dashboards.generate            writes dashboards/generated/ and, in a clone, the references in docs/
 python -m dashboards.generate --check    fails where a file differs, is missing, or should not be there
 python -m dashboards.generate --out DIR --scrape-interval 15 --runbooks URL --boards URL    yours, with your addresses
+python -m dashboards.generate --out DIR --rules rules.d                                     and with your own rules
 """
 
 from __future__ import annotations
@@ -58,8 +59,14 @@ def write(files: dict[str, str], directory: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
+    if args.rules and not args.out:
+        print("--rules needs --out DIR: what is checked in is of the rules that ship", file=sys.stderr)
+        return 2
     out = args.out or GENERATED
-    knowledge = load()
+    knowledge = load(args.rules)
+    if knowledge.problems:
+        print("\n".join(map(str, knowledge.problems)), file=sys.stderr)
+        return 1
     files = generate(knowledge, _options(args))
     documents = {} if args.out or not reference.DOCS.is_dir() else reference.files(knowledge)
     if args.check:
@@ -87,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="where the runbooks are served")
     parser.add_argument("--boards", default=usual.boards, metavar="URL", help="of your Grafana")
+    parser.add_argument(
+        "--rules", type=Path, action="append", default=[], metavar="DIR", help="a directory with rules of your own"
+    )
     parser.add_argument("--receiver", default=usual.receiver, metavar="URL", help="takes Alertmanager's messages")
     parser.add_argument(
         "--slo-ttft", type=float, default=usual.slo_ttft_seconds, metavar="SECONDS",

@@ -6,7 +6,7 @@ from dashboards.boards.asks import gauge
 from dashboards.boards.board import Board, Row
 from dashboards.panels import Line, Now, States, Table
 from dashboards.queries import By, From, Holds, Of
-from rules.loader import Knowledge
+from rules.loader import ROOT, Knowledge
 from rules.model import Rule, Severity
 
 _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
@@ -110,19 +110,24 @@ def board(knowledge: Knowledge) -> Board:
         "status",
         "Status wall",
         "Is every engine there, and which is in trouble? For causes, proof and levers ask `kvitals triage`.",
-        (_COUNTS, _wrong(core, others), _ENGINES),
+        (_COUNTS, _wrong(core, others, _own(knowledge)), _ENGINES),
     )
 
 
-def _wrong(core: list[Rule], others: list[Rule]) -> Row:
+def _own(knowledge: Knowledge) -> list[Rule]:
+    """The rules that do not ship: those of directories of the user's."""
+    codes = [code for code in knowledge.rules if not knowledge.files[code].is_relative_to(ROOT)]
+    return [knowledge.rules[code] for code in sorted(codes)]
+
+
+def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> Row:
     note = "Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever."
-    return Row(
-        "What is wrong?",
-        (
-            _rules("Which core rule holds, and on how many engines?", core, note),
-            _rules("Which other cause for a page holds?", others, note),
-        ),
-    )
+    asked = [
+        ("Which core rule holds, and on how many engines?", core),
+        ("Which other cause for a page holds?", [rule for rule in others if rule not in own]),
+        ("Which rule of our own holds?", own),
+    ]
+    return Row("What is wrong?", tuple(_rules(title, rules, note) for title, rules in asked if rules))
 
 
 def _rules(title: str, rules: list[Rule], note: str) -> States:

@@ -32,6 +32,7 @@ from agent.config.types import (
     PrometheusTable,
     Remote,
     RequestLog,
+    ReviewTable,
     Seconds,
     SlackTarget,
     Slo,
@@ -61,6 +62,7 @@ TABLES: dict[str, type[Struct]] = {
     "history": HistoryTable,
     "tap": TapTable,
     "prometheus": PrometheusTable,
+    "review": ReviewTable,
     "notify": NotifyTable,
     "notify.webhook": WebhookTarget,
     "notify.slack": SlackTarget,
@@ -71,7 +73,7 @@ TABLES: dict[str, type[Struct]] = {
 """Every table of `kvitals.toml` that has keys of its own, by its name in the file."""
 
 MAX_DEFAULT = 60  # characters of a default that are shown
-_PLACE = re.compile(r"<!-- keys of ([a-z_.]+) -->\n.*?<!-- end of keys -->", re.DOTALL)
+_PLACE = re.compile(r"<!-- keys of ([a-z_.]+) -->\n(?:[^<]|<(?!!--))*<!-- end of keys -->")
 _WORDS = Path(__file__).with_name("keys.yaml")
 _TYPES = {
     str: "text", int: "number", float: "number", bool: "yes or no", Path: "path", Seconds: "duration",
@@ -91,7 +93,7 @@ def filled(document: str) -> str:
     words = _words()
     wanted = TABLES.keys() - {found[1] for found in _PLACE.finditer(document)}
     if wanted:
-        raise ValueError(f"docs/{FILE}: no place `<!-- keys of ... -->` for {', '.join(sorted(wanted))}")
+        raise ValueError(f"docs/{FILE}: no place `<!-- keys of ... -->` with its end for {', '.join(sorted(wanted))}")
 
     def made(found: re.Match[str]) -> str:
         rows = "\n".join(_rows(found[1], words))

@@ -1,0 +1,117 @@
+"""What the documents say: links lead somewhere, commands are ones that there are, settings are taken, quoted output is
+what is printed, codes of rules exist.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agent.config import build
+from rules.loader import load
+from ui.cli.main import main, parser
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted(
+    path
+    for place in (ROOT, ROOT / "docs", ROOT / "docs" / "journeys", ROOT / "docs" / "decisions")
+    for path in place.glob("*.md")
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"^(?:\$ )?(?:\S*/)?kvitals (.+?)(?:\s{2,}[^\s-].*|\s+#.*)?$")
+NAMES = {path: str(path.relative_to(ROOT)) for path in DOCUMENTS}
+QUOTING = ("README.md", "docs/journeys/on-call.md", "docs/journeys/tenants-and-cascades.md")
+"""Documents that quote what a command prints on a recording that is there."""
+
+
+def fences(path: Path) -> list[tuple[str, str]]:
+    return FENCE.findall(path.read_text(encoding="utf-8"))
+
+
+def commands(path: Path) -> list[str]:
+    """The arguments of each `kvitals` command line in a document's blocks of shell."""
+    found = []
+    for language, text in fences(path):
+        if language in ("", "sh", "console"):
+            lines = text.replace("\\\n", " ").splitlines()
+            found += [match[1] for line in lines if (match := COMMAND.match(line.strip()))]
+    return [one for one in found if "..." not in one and "[" not in one]  # `[` is of a synopsis
+
+
+def anchors(path: Path) -> set[str]:
+    """What can be linked to in a document, as GitHub names it."""
+    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.replace("`", "").lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES.get)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), f"{NAMES[path]} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{NAMES[path]} links to {link}: no such heading"
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if commands(p)], ids=NAMES.get)
+def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in commands(path):
+        try:
+            parser().parse_args(shlex.split(line))
+        except SystemExit:
+            pytest.fail(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}")
+
+
+def test_some_commands_were_found() -> None:
+    assert len([line for path in DOCUMENTS for line in commands(path)]) > 60
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if any(x == "toml" for x, _ in fences(p))], ids=NAMES.get)
+def test_settings_are_taken(path: Path) -> None:
+    for language, text in fences(path):
+        if language == "toml":
+            build(tomllib.loads(text), path)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES.get)
+def test_codes_of_rules_exist(path: Path) -> None:
+    known = set(load().rules)
+    groups = {code[:3] for code in known}
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    named = {code for code in re.findall(r"\b[A-Z]{3}\d{2}\b", text) if code[:3] in groups}
+    assert named <= known, f"{NAMES[path]}: no rules {sorted(named - known)}"
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_quoted_output_is_what_is_printed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block after a command on a file of this tree: its lines are printed in this order; `...` leaves some out."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "108")
+    blocks = fences(ROOT / name)
+    compared = 0
+    for (_, asked), (language, quoted) in pairwise(blocks):
+        lines = [match[1] for line in asked.splitlines() if (match := COMMAND.match(line))]
+        runs = [line for line in lines if any((ROOT / word).is_file() for word in line.split())]
+        if len(runs) != 1 or language:
+            continue
+        with pytest.raises(SystemExit):
+            main(shlex.split(runs[0]))
+        printed = [re.sub(r"\s+", " ", line).strip() for line in capsys.readouterr().out.splitlines()]
+        at = 0
+        for line in (re.sub(r"\s+", " ", line).strip() for line in quoted.splitlines()):
+            if line and line != "...":
+                places = [n for n in range(at, len(printed)) if line in printed[n]]
+                assert places, f"{name}: `{line}` is not printed by `kvitals {runs[0]}`, or not there"
+                at = places[0] + 1
+        compared += 1
+    assert compared
