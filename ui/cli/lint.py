@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from itertools import groupby
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -84,9 +86,8 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(document, style="bold"))
         for place, found in groupby(several, lambda one: (one.place, one.query)):
             console.print(_indent(Text(place[0], style="bold cyan"), 2))
-            _show_query(_brief(place[1]), "dim", 4, console)
-            for defect in found:
-                _show_defect(defect, console)
+            _show_query(_clipped(place[1]), "dim", 4, console)
+            _show_defects(list(found), console)
         console.print()
     for one in report.unread:
         where = Text(f"{one.document}: {one.place}: only its names were looked at: {_brief(one.why)}", style="dim")
@@ -96,14 +97,16 @@ def show(report: Report, console: Console) -> None:
     console.print(_summary(report))
 
 
-def _show_defect(defect: Defect, console: Console) -> None:
-    style = "bold red" if defect.weight == "error" else "bold yellow"
-    mark = "✗" if defect.weight == "error" else "!"
-    console.print(_indent(Text(f"{mark} {defect.code}", style=style).append(f"  {defect.why}", "not bold default"), 4))
-    if defect.fix:
-        _show_query(defect.fix, "green", 6, console)
-    if defect.advice:
-        console.print(_indent(Text(defect.advice), 6))
+def _show_defects(several: Sequence[Defect], console: Console) -> None:
+    """Those of one query; a correction that is of several is shown once."""
+    for defect, after in zip_longest(several, several[1:]):
+        style = "bold red" if defect.weight == "error" else "bold yellow"
+        mark = Text("✗ " if defect.weight == "error" else "! ", style=style).append(defect.code)
+        console.print(_indent(mark.append(f"  {defect.why}", "not bold default"), 4))
+        if defect.fix and (after is None or after.fix != defect.fix):
+            _show_query(defect.fix, "green", 6, console)
+        if defect.advice:
+            console.print(_indent(Text(defect.advice), 6))
 
 
 def _show_query(text: str, style: str, left: int, console: Console) -> None:
@@ -153,6 +156,11 @@ def _versions(options: list[str]) -> dict[str, str]:
 
 def _indent(what: Text, left: int) -> Padding:
     return Padding(what, (0, 0, 0, left))
+
+
+def _clipped(text: str, most: int = 600) -> str:
+    whole = dedent(text.replace("\r", "")).strip()
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"
 
 
 def _brief(text: str, most: int = 400) -> str:
