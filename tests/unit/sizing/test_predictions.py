@@ -63,7 +63,7 @@ LEDGER = ROOT / "tests" / "captures"
 
 
 def test_look_ups_are_replayed_with_the_lever_pulled() -> None:
-    """On 164 blocks; 88 % of what was asked could have been found. The curve has 35 % at that size, 72 % at twice it."""
+    """On 164 blocks: 88 % of what was asked could be found. The curve has 35 % at that size, 72 % at twice it."""
     document = judged(LEDGER / "incidents" / "working_set_events-1.kvcap")
     found = effect(advised(document, "kv-quantization"), "prefix_hit_ratio")
     assert 0.25 < found.from_ < 0.4 and 0.6 < found.to < 0.8
