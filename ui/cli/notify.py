@@ -59,12 +59,11 @@ async def _run(notifier: Notifier, table: NotifyTable, address: tuple[str, int])
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await opened(notifier)
     app = web.Application()
     add_notify(app, notifier, table.token_file)
     app.router.add_get("/-/healthy", _healthy)
     runner = web.AppRunner(app)
-    await runner.setup()
+    await set_up(runner)
     try:
         host, port = address
         try:
@@ -79,14 +78,14 @@ async def _run(notifier: Notifier, table: NotifyTable, address: tuple[str, int])
         await stop.wait()
     finally:
         await runner.cleanup()
-        await notifier.close()
 
 
-async def opened(notifier: Notifier) -> None:
-    """Begin. Raises UsageError where what waits can not be kept."""
+async def set_up(runner: web.AppRunner) -> None:
+    """Begin. Raises UsageError where alerts that wait can not be kept."""
     try:
-        await notifier.open()
+        await runner.setup()
     except SpoolError as error:
+        await runner.cleanup()
         raise UsageError(f"{error}; name another place with `directory` in [notify]") from error
 
 

@@ -30,7 +30,7 @@ from rules.finding import Source, encode
 from series.promql import PromQLError
 from ui.alerting import groups
 from ui.cli.common import UsageError, add_judging_options, parse_slo, setup, status_console
-from ui.cli.notify import opened
+from ui.cli.notify import set_up
 from ui.cli.notify import told as told_of
 from ui.cli.reload import LOOK_SECONDS, Reload
 from ui.cli.render import show
@@ -203,12 +203,10 @@ async def _served(
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
     )
-    table = pipeline.setup.config.notify
-    notifier = Notifier(table, OfAgent(pipeline, clock, keeping is not None)) if table is not None else None
-    if table is not None and notifier is not None:
-        add_notify(app, notifier, table.token_file)
+    if (table := pipeline.setup.config.notify) is not None:
+        add_notify(app, Notifier(table, OfAgent(pipeline, clock, keeping is not None)), table.token_file)
     runner = web.AppRunner(app)
-    await runner.setup()
+    await set_up(runner)
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
@@ -216,8 +214,6 @@ async def _served(
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
     if not args.demo and remote is not None:
         await _open_door(runner, remote)
-    if notifier is not None:
-        await opened(notifier)
     page = None if args.no_web else await _start_page(args, f"http://{host}:{port}", pipeline, keeping)
     watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
@@ -229,8 +225,6 @@ async def _served(
             page.terminate()
             await page.wait()
         await runner.cleanup()
-        if notifier is not None:
-            await notifier.close()
         console.print("stopped")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -31,8 +31,16 @@ RETRY_SECONDS = "5"
 
 
 def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None) -> None:
-    """Take messages in this application, and tell how they fare."""
+    """Take messages in this application while it runs, and tell how they fare. Its set-up raises SpoolError where
+    nothing can be kept."""
     intake = Intake(notifier, token_file)
+
+    async def running(_: web.Application) -> AsyncIterator[None]:
+        await notifier.open()
+        yield
+        await notifier.close()
+
+    app.cleanup_ctx.append(running)
     app.router.add_post(PATH, intake.handle)
     app.router.add_get(PATH, intake.status)
 

@@ -30,7 +30,7 @@ MAX_SECONDS = 120.0
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
 LOOK_SECONDS = 60.0
-AGAIN_SECONDS = (15.0, 45.0, 120.0, 300.0)
+AGAIN_SECONDS = (10.0, 20.0, 35.0, 60.0, 120.0, 300.0)
 """After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
 
 _log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class Notifier:
         self._targets = dict(table.targets)
         self._senders: dict[str, Sender] = {}
         self._forgot = float("-inf")
-        self._looks: dict[str, int] = {}  # incidents without a cause -> how often they were looked at again
+        self._looks: dict[str, tuple[float, int]] = {}  # incidents without a cause: since when, and how often looked at
 
     async def open(self) -> None:
         """Begin with what was left by the last run. Raises SpoolError."""
@@ -129,15 +129,16 @@ class Notifier:
     async def _look_again(self) -> float:
         """Look at incidents whose cause is not known, when it is time. Seconds until it is again."""
         without = {one.id: one for one in await self._in_thread(self._spool.incidents) if not one.code}
-        self._looks = {name: self._looks.get(name, 0) for name in without}
+        self._looks = {name: self._looks.get(name, (self._clock(), 0)) for name in without}
         soonest = LOOK_SECONDS
         for name, incident in without.items():
-            if self._looks[name] >= len(AGAIN_SECONDS):
+            since, looks = self._looks[name]
+            if looks >= len(AGAIN_SECONDS):
                 continue
-            wait = incident.told + AGAIN_SECONDS[self._looks[name]] - self._clock()
+            now = self._clock()
+            wait = since + AGAIN_SECONDS[looks] - now
             if wait <= 0:
-                self._looks[name] += 1
-                now = self._clock()
+                self._looks[name] = (since, looks + 1)
                 settled = look_again(incident, await self._diagnosis(asked_again(incident, now)), now)
                 await self._done(None, self._counted(settled))
                 wait = 0.0

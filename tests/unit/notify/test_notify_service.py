@@ -48,7 +48,6 @@ async def running(
 ) -> AsyncIterator[tuple[Notifier, str]]:
     """A notifier behind its intake, with the address of that."""
     notifier = Notifier(of, diagnose or diagnosing(document))
-    await notifier.open()
     app = web.Application()
     add_notify(app, notifier, of.token_file)
     runner = web.AppRunner(app)
@@ -58,7 +57,6 @@ async def running(
         yield notifier, f"http://127.0.0.1:{runner.addresses[0][1]}{PATH}"
     finally:
         await runner.cleanup()
-        await notifier.close()
 
 
 async def post(url: str, content: bytes | BytesIO, **headers: str) -> int:
@@ -257,7 +255,6 @@ async def main():
         await asyncio.sleep(3600)
     of = NotifyTable(directory=Path(sys.argv[1]), webhook=(WebhookTarget(url="http://127.0.0.1:1"),))
     notifier = Notifier(of, diagnose)
-    await notifier.open()
     app = web.Application()
     add_notify(app, notifier, None)
     runner = web.AppRunner(app)
