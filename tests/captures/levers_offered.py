@@ -20,7 +20,7 @@ from rules.model import SCOPES
 from rules.versions import in_range
 from series.promql import evaluate, expand, parse
 from series.types import Labels
-from tests.captures.steadiness import cold_pipelines, recorded
+from tests.captures.steadiness import cold, moments, recorded
 from ui.pipeline import Pipeline
 
 
@@ -118,7 +118,7 @@ def _is_so(pipeline: Pipeline, finding: Finding, text: str) -> bool:
 
 def of_capture(capture: Path) -> tuple[str, int, list[str]]:
     """A recording's name, how many levers were offered in its last cold look, and what is wrong with them."""
-    *_, pipeline = cold_pipelines(capture)
+    pipeline = cold(capture, moments(capture)[-1])
     return capture.stem, sum(len(f.levers) for f in told(pipeline.triage())), wrong(pipeline)
 
 

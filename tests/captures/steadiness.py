@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +49,7 @@ def steadiness(capture: Path) -> Steadiness:
     """The courses of one recording."""
     start = settled(truth(capture))
     warm = tuple(first(document) for t, document in verdicts(capture, setup_of(capture)) if t >= start)
-    return Steadiness(capture.stem, warm, tuple(first(one.triage()) for one in cold_pipelines(capture)))
+    return Steadiness(capture.stem, warm, tuple(first(cold(capture, at).triage()) for at in moments(capture)))
 
 
 def truth(capture: Path) -> dict[str, Any]:
@@ -64,21 +64,22 @@ def settled(said: dict[str, Any]) -> float:
     return float(max([began, *acts]) + SETTLE_S)
 
 
-def cold_pipelines(capture: Path, every: float = EVERY_S) -> Iterator[Pipeline]:
-    """Live triages of twelve seconds each. What an engine says of its settings it is asked at once."""
+def moments(capture: Path) -> list[float]:
+    """When live triages of an incident end, the first of them twelve seconds after it settled."""
     _, last = span_of(capture)
-    with CaptureReader.open(capture) as reader:
-        meta, records = reader.header.meta, list(reader)
-    facts = [record for record in records if isinstance(decode(record), FactsRecord)]
     at = settled(truth(capture)) + COLD_S
-    moments = [at + i * every for i in range(max(0, int((last - at) / every)) + 1)]
-    for moment in moments if moments[-1] <= last else [last]:
-        pipeline = Pipeline(setup_of(capture), Source("capture", capture.name))
-        pipeline.node.expect(meta)
-        pipeline.feed(fact for fact in facts if fact.t < moment - COLD_S)
-        pipeline.feed(record for record in records if moment - COLD_S <= record.t <= moment)
-        pipeline.observe(moment, fast=COLD_S, cold=True)
-        yield pipeline
+    return [at + i * EVERY_S for i in range(int((last - at) / EVERY_S) + 1)] if at <= last else [last]
+
+
+def cold(capture: Path, at: float) -> Pipeline:
+    """A live triage of twelve seconds. What an engine says of its settings it is asked at once."""
+    pipeline = Pipeline(setup_of(capture), Source("capture", capture.name))
+    with CaptureReader.open(capture) as reader:
+        pipeline.node.expect(reader.header.meta)
+        records = [record for record in reader if record.t <= at]
+        pipeline.feed(r for r in records if r.t >= at - COLD_S or isinstance(decode(r), FactsRecord))
+    pipeline.observe(at, fast=COLD_S, cold=True)
+    return pipeline
 
 
 def setup_of(capture: Path) -> Setup:
