@@ -178,7 +178,7 @@ def money(of: Plan) -> Step:
 
 def _priced(of: Plan) -> str:
     if of.inputs.price is not None:
-        return "as given"
+        return "as given or configured"
     known = sorted(prices_of(of.inputs.gpu), key=lambda one: one.usd_per_hour)
     low, high = (f"{usd(one.usd_per_hour)} ({one.basis}, {one.as_of})" for one in (known[0], known[-1]))
     return f"median of {len(known)} in the catalogue, {low} to {high}" if len(known) > 1 else f"catalogue, {low}"

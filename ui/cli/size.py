@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from agent.config.types import ReviewTable
 from diagnoser.sizing import config, memory
 from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
 from diagnoser.sizing.memory import Adapters, Layout, Shares
@@ -27,7 +28,7 @@ from diagnoser.sizing.step import Step
 from diagnoser.sizing.working import steps
 from diagnoser.sizing.workload import Lengths, Workload
 from rules import catalogue
-from rules.catalogue import CatalogueError, Model
+from rules.catalogue import CatalogueError, Gpu, Model
 from series.history.schema import HistoryError
 from series.promql import PromQLError
 from ui.cli import prometheus
@@ -101,7 +102,11 @@ def _add_machine(group: Any) -> None:
     group.add_argument("--pp", metavar="N", help="pipeline stages (1)")
     group.add_argument("--hold", metavar="N", help="requests at a time that one instance has to hold (1)")
     group.add_argument("--adapters", metavar="NxRANK", help="LoRA adapters on the GPUs at a time, as 8x16")
-    group.add_argument("--price", metavar="USD", help="of one GPU for an hour (the catalogue's median)")
+    group.add_argument(
+        "--price",
+        metavar="USD",
+        help="of one GPU for an hour (as configured for the review, else the catalogue's median)",
+    )
 
 
 def _add_known(group: Any) -> None:
@@ -124,12 +129,13 @@ def do(args: argparse.Namespace) -> int:
     found = _seen(args)
     model = _model(args, found)
     base = _inputs(args, found, model)
+    priced = _Prices(base.price, setup(args).config.review)
     console = Console(highlight=False)
     try:
         if args.gpu is not None:
-            made = plan(replace(base, gpu=catalogue.gpu(args.gpu)))
+            made = plan(priced.on(base, catalogue.gpu(args.gpu)))
         else:
-            made = _compared(base, console, quiet=args.json)
+            made = _compared(base, priced, console, quiet=args.json)
     except (CatalogueError, SizingError) as error:
         raise UsageError(str(error)) from error
     if args.json:
@@ -180,7 +186,21 @@ def _verdict(made: Plan) -> str:
     return f"{least}{gpus}{money}{why}."
 
 
-def _compared(base: Inputs, console: Console, *, quiet: bool) -> Plan:
+@dataclass(frozen=True)
+class _Prices:
+    """What a GPU costs for an hour: as the option says, else the configuration; None: as the catalogue has it."""
+
+    given: float | None
+    configured: ReviewTable
+
+    def on(self, base: Inputs, gpu: Gpu) -> Inputs:
+        """The inputs on a GPU, with its price."""
+        named = (usd for name, usd in self.configured.prices.items() if name.lower() in gpu.name.lower())
+        price = self.given if self.given is not None else next(named, self.configured.usd_per_gpu_hour)
+        return replace(base, gpu=gpu, price=price)
+
+
+def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -> Plan:
     """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
     good: list[Plan] = []
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -188,7 +208,7 @@ def _compared(base: Inputs, console: Console, *, quiet: bool) -> Plan:
         table.add_column(title, justify="left" if title in ("GPU", "layout") else "right", no_wrap=True)
     for gpu in catalogue.gpus():
         try:
-            one = plan(replace(base, gpu=gpu))
+            one = plan(priced.on(base, gpu))
         except SizingError as error:
             table.add_row(gpu.name, Text(str(error).partition(": ")[2], style="dim"), "", "", "")
             continue

@@ -114,3 +114,13 @@ def test_what_does_not_go_is_told(capsys: pytest.CaptureFixture[str], arguments:
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert says in err
+
+
+def test_a_price_is_the_users_before_it_is_the_catalogues(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "kvitals.toml"
+    path.write_text("[review]\nprices = {h100 = 2.5}\n")
+    configured = document(capsys, *LLAMA, *LOAD, "--config", str(path))
+    assert configured["usd_per_hour"] == 2.5 * configured["gpus"]
+    given = document(capsys, *LLAMA, *LOAD, "--config", str(path), "--price", "9")
+    assert given["usd_per_hour"] == 9 * given["gpus"]
+    assert "median of 6 in the catalogue" in line(document(capsys, *LLAMA, *LOAD), 12, "a GPU-hour")["how"]
