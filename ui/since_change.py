@@ -24,6 +24,8 @@ from ui.historic import judge_history
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import Judged, Moments, judge_recording
 
+AT_ONCE_SECONDS, OVERLAP_SECONDS = 3600.0, 300.0
+
 
 class NoChangeError(ValueError):
     """There is no change to tell of; the message says where was looked."""
@@ -53,10 +55,7 @@ def since_change(source: Source) -> Judged:
     Raises NoChangeError; HistoryError, PromQLError, RecordingError, CaptureError as the source does.
     """
     with source.course() as of:
-        found = outcome.changes(of.ask, of.start, of.end, step_of(of.gap) / 2)
-        if not found:
-            raise NoChangeError(f"{of.name} has no change of an engine's configuration")
-        change = found[-1]
+        change = _latest(of)
         steps = next(
             (one for one in gather(of.ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
         )
@@ -69,6 +68,17 @@ def since_change(source: Source) -> Judged:
     then = source.judged(Moments(before.end))
     told = _compared(change, then, now, before, after)
     return _with(now, told)
+
+
+def _latest(of: Course) -> Change:
+    """The latest change, looked for from the end on backwards: a day of many engines is much to ask for at once."""
+    step, end = step_of(of.gap) / 2, of.end
+    while end > of.start:
+        start = max(of.start, end - AT_ONCE_SECONDS)
+        if found := outcome.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
+            return found[-1]
+        end = start
+    raise NoChangeError(f"{of.name} has no change of an engine's configuration")
 
 
 def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | None, Period | None]:
