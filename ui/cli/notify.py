@@ -5,19 +5,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from agent.config import NotifyTable
 from agent.config.types import AlertmanagerTarget, WebhookTarget
+from agent.exports.metrics import CONTENT_TYPE, render
 from agent.hosts import is_loopback
+from rules.model import Family
+from series.window import Window
 from ui.cli import prometheus
 from ui.cli.common import UsageError, add_judging_options, configuration, setup, status_console
 from ui.notify.diagnosis import OfFleet
+from ui.notify.families import add_families
 from ui.notify.intake import PATH, add_notify
 from ui.notify.service import Notifier, directory
 from ui.notify.spool import DEAD, SpoolError
+
+WINDOW_SECONDS, MAX_SERIES = 300.0, 1000
+"""Of what is told of it at /metrics."""
 
 
 def add(commands: Any) -> None:
@@ -50,17 +59,27 @@ def do(args: argparse.Namespace) -> int:
             f"{address[0] or 'all interfaces'} can be reached from other machines: name a token_file in [notify], or"
             " listen on 127.0.0.1"
         )
-    notifier = Notifier(table, OfFleet(prometheus.access(args), setup(args)))
-    asyncio.run(_run(notifier, table, address))
+    chosen = setup(args)
+    notifier = Notifier(table, OfFleet(prometheus.access(args), chosen))
+    asyncio.run(_run(notifier, table, address, chosen.knowledge.families))
     return 0
 
 
-async def _run(notifier: Notifier, table: NotifyTable, address: tuple[str, int]) -> None:
+async def _run(
+    notifier: Notifier, table: NotifyTable, address: tuple[str, int], families: Mapping[str, Family]
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     app = web.Application()
     add_notify(app, notifier, table.token_file)
+    window = Window(WINDOW_SECONDS, MAX_SERIES)
+    add_families(app, notifier, window, {})
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=render(window, families, time.time()), headers={"Content-Type": CONTENT_TYPE})
+
+    app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", _healthy)
     runner = web.AppRunner(app)
     await set_up(runner)

@@ -38,6 +38,7 @@ from ui.cli.search import Search
 from ui.demo import DEMO
 from ui.keeping import Keeping, directory
 from ui.notify.diagnosis import OfAgent
+from ui.notify.families import add_families
 from ui.notify.intake import PATH, add_notify
 from ui.notify.service import Notifier
 from ui.pipeline import Pipeline, Setup
@@ -204,7 +205,10 @@ async def _served(
         whole_since=pipeline.whole_since,
     )
     if (table := pipeline.setup.config.notify) is not None:
-        add_notify(app, Notifier(table, OfAgent(pipeline, clock, keeping is not None)), table.token_file)
+        notifier = Notifier(table, OfAgent(pipeline, clock, keeping is not None))
+        own = pipeline.setup.config.labels
+        add_notify(app, notifier, table.token_file)
+        add_families(app, notifier, pipeline.node.window, {"cluster": own.cluster, "node": own.node}, clock)
     runner = web.AppRunner(app)
     await set_up(runner)
     try:

@@ -83,7 +83,7 @@ class Intake:
         if not self._may_send(request):
             return self._forbidden()
         try:
-            data = await self._notifier.status()
+            data = await self._notifier.facts()
         except SpoolError as error:
             return _answer(503, str(error))
         return web.Response(

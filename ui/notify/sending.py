@@ -66,6 +66,7 @@ class Sender:
     ) -> None:
         """thread: the one that the spool belongs to. give_up: seconds after which a notice is a dead letter."""
         self.counts: Counter[str] = Counter()  # sent, retried, dead
+        self.ok: bool | None = None  # whether the last notice was taken; None before the first
         self.last_error = ""
         self.last_sent: float | None = None
         self._name = name
@@ -99,6 +100,7 @@ class Sender:
             return False
         answer = await self._send(session, delivery)
         now = self._clock()
+        self.ok = answer.taken
         if answer.taken:
             await self._in_thread(lambda: self._spool.sent(delivery))
             self.counts["sent"] += 1

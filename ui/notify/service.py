@@ -7,10 +7,11 @@ import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -40,6 +41,30 @@ T = TypeVar("T")
 def directory(table: NotifyTable) -> Path:
     """Where what waits is kept."""
     return table.directory or state_directory() / "notify"
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """How one target fares, since the start. ok: whether it took the last notice; None before the first."""
+
+    waiting: int
+    sent: int
+    retried: int
+    dead: int
+    ok: bool | None
+    last_sent: float | None
+    last_error: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How it all fares."""
+
+    messages: int  # taken since the start
+    undiagnosed: int
+    incidents: int
+    counts: Mapping[str, int]
+    targets: Mapping[str, TargetFacts]
 
 
 class Notifier:
@@ -88,20 +113,23 @@ class Notifier:
         self.counts["alerts"] += len(message.alerts)
         self._some.set()
 
-    async def status(self) -> dict[str, Any]:
+    async def facts(self) -> Facts:
         """What waits and how the targets fare. Raises SpoolError."""
-        messages, waiting = await self._in_thread(self._spool.counts)
+        undiagnosed, waiting = await self._in_thread(self._spool.counts)
         targets = {
-            name: {
-                "waiting": waiting.get(name, (0, ""))[0],
-                "last_sent": sender.last_sent,
-                "last_error": sender.last_error or waiting.get(name, (0, ""))[1],
-                **{word: sender.counts[word] for word in ("sent", "retried", "dead")},
-            }
+            name: TargetFacts(
+                waiting=waiting.get(name, (0, ""))[0],
+                sent=sender.counts["sent"],
+                retried=sender.counts["retried"],
+                dead=sender.counts["dead"],
+                ok=sender.ok,
+                last_sent=sender.last_sent,
+                last_error=sender.last_error or waiting.get(name, (0, ""))[1],
+            )
             for name, sender in self._senders.items()
         }
         open_ = await self._in_thread(self._spool.incidents)
-        return {"messages_waiting": messages, "incidents": len(open_), "counts": dict(self.counts), "targets": targets}
+        return Facts(self.counts["messages"], undiagnosed, len(open_), dict(self.counts), targets)
 
     async def _work(self) -> None:
         """Diagnose one message after the other."""

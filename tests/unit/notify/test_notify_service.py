@@ -21,12 +21,14 @@ from aiohttp import web
 from agent.config import NotifyTable
 from agent.config.types import WebhookTarget
 from rules.finding import Triage
+from rules.loader import load
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
 from ui.notify import intake, sending, service, spool
 from ui.notify.concern import Asked
+from ui.notify.families import series
 from ui.notify.intake import PATH, add_notify
 from ui.notify.sending import asked_pause, pause
-from ui.notify.service import Notifier
+from ui.notify.service import Notifier, TargetFacts
 from ui.notify.spool import DEAD, FILE, Spool, SpoolError
 from ui.notify.telling import Diagnosis
 
@@ -66,14 +68,13 @@ async def post(url: str, content: bytes | BytesIO, **headers: str) -> int:
         return response.status
 
 
-async def settled(notifier: Notifier, **expected: int) -> dict[str, Any]:
-    """The status of the first target, once its counts are as expected."""
+async def settled(notifier: Notifier, **expected: int) -> TargetFacts:
+    """How the first target fares, once it is as expected."""
     async with asyncio.timeout(20):
         while True:
-            status = await notifier.status()
-            (target, *_) = status["targets"].values()
-            if all(target[name] == number for name, number in expected.items()):
-                return target  # type: ignore[no-any-return]
+            (target, *_) = (await notifier.facts()).targets.values()
+            if all(getattr(target, name) == number for name, number in expected.items()):
+                return target
             await asyncio.sleep(0.01)
 
 
@@ -94,7 +95,7 @@ async def test_one_target_that_fails_holds_up_no_other(full_cache: Triage, tmp_p
             await post(url, body(alert("LAT01")))
             await good.count(1)
             await bad.count(4)
-            assert (await settled(notifier, sent=1))["retried"] == 3
+            assert (await settled(notifier, sent=1)).retried == 3
     assert len({told["id"] for _, _, told in bad.came}) == 1
 
 
@@ -145,7 +146,7 @@ async def test_a_target_that_is_gone_leaves_dead_letters(full_cache: Triage, tmp
         await post(url, body(alert("LAT01")))
         await settled(notifier, waiting=1)
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1", name="other")), None) as (notifier, _):
-        assert (await notifier.status())["targets"]["other"]["waiting"] == 0
+        assert (await notifier.facts()).targets["other"].waiting == 0
     assert "no longer configured" in json.loads((tmp_path / DEAD).read_text())["why"]
 
 
@@ -248,7 +249,8 @@ from agent.config import NotifyTable
 from agent.config.types import WebhookTarget
 from ui.notify.telling import Diagnosis
 from ui.notify.intake import add_notify
-from ui.notify.service import Notifier
+from ui.notify.families import series
+from ui.notify.service import Notifier, TargetFacts
 
 async def main():
     async def diagnose(about):
@@ -327,3 +329,19 @@ async def test_it_is_not_looked_at_for_ever(tmp_path: Path, monkeypatch: pytest.
         await there.count(1)
         await asyncio.sleep(0.3)
     assert len(looks) == 4 and looks[-1].codes == {"LAT01"} and looks[-1].symptomatic
+
+
+async def test_how_it_fares_is_told_as_families(full_cache: Triage, tmp_path: Path) -> None:
+    targets = WebhookTarget(url="http://127.0.0.1:1"), WebhookTarget(url="http://127.0.0.1:1", severities=("page",))
+    async with running(table(tmp_path, *targets), full_cache) as (notifier, url):
+        await post(url, body(alert("LAT01")))
+        await settled(notifier, waiting=1, ok=False)
+        told = series(await notifier.facts(), {"node": "n"})
+    shown = {
+        f"{one.name.removeprefix('kvitals_notify_')} {one.get('target', '')}".strip(): v for one, v in told.items()
+    }
+    assert {one["node"] for one in told} == {"n"}
+    assert (shown["messages_total"], shown["incidents"], shown["undiagnosed"]) == (1, 1, 0)
+    assert (shown["waiting webhook-1"], shown["waiting webhook-2"], shown["target_ok webhook-1"]) == (1, 0, 0)
+    assert "target_ok webhook-2" not in shown
+    assert {one.name for one in told} <= load().families.keys()
