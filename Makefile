@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 600
 PARSERS := parser families otlp kv_events log_lines promql captures rules config history
 SOAK_SECONDS ?= 3600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
+.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -64,8 +64,11 @@ record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \
 	  rm -f ui/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out ui/demo || exit 1; done
 
-bench: $(VENV)/.dev ## measure the budgets, beside a real Prometheus
-	@over=0; for one in scrape 'agent --seconds 120' requests; do $(BIN)/python -m benchmarks.$$one || over=1; done; exit $$over
+bench: $(VENV)/.dev ## every budget beside its peers, into the table of docs/performance.md (half an hour); BENCH="scrape tap": some
+	@$(BIN)/python -m benchmarks.report $(BENCH) --write docs/performance.md
+
+bench-growth: $(VENV)/.dev ## what load costs as it grows: engines, tenants, series, KV events
+	@$(BIN)/python -m benchmarks.growth
 
 bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECONDS (600)
 	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
