@@ -117,7 +117,7 @@ BENCHES: Mapping[str, Bench] = {
     ),
     "whatif": Bench(
         ("whatif",), (),
-        (Row("what-if, block references a second", "1 million", (r"slowest ([\d.]+) million", "{0} million at worst")),),
+        (Row("what-if, block references a second", "1 million", (r"slowest ([\d.]+) million", "{0} million, worst")),),
     ),
     "triage": Bench(
         ("report", "--triage"), (),
