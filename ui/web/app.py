@@ -17,9 +17,11 @@ from ui.web.sources.base import Look
 from ui.web.views import (
     cache,
     cascades,
+    efficiency,
     fleet,
     requests,
     rules,
+    size,
     sources,
     tenants,
     timeline,
@@ -55,9 +57,11 @@ SECTIONS = {
         View("Cascades", "cascades", "waterfall_chart", cascades.show),
         View("Requests", "requests", "swap_vert", requests.show),
         View("Fleet", "fleet", "dns", fleet.show),
+        View("Efficiency", "efficiency", "savings", efficiency.show, live=False),
     ],
     "What to do": [
         View("What if", "what-if", "science", whatif.show, live=False, windowed=False),
+        View("Size", "size", "calculate", size.show, live=False, windowed=False),
         View("Rules", "rules", "menu_book", rules.show, live=False),
     ],
     "Where from": [View("Sources", "sources", "cable", sources.show, live=False, windowed=False)],
@@ -105,7 +109,7 @@ def _page(view: View) -> None:
     opened."""
     place, look = state.place(), state.look()
     state.on_page("" if view.path == FIRST else view.path)
-    if bar.top(view.title, place, look, view.windowed) and view.live and look is None:
+    if bar.top(view.title, place, look, windowed=view.windowed, may_live=view.live):
         st.fragment(_live, run_every=EVERY_SECONDS)(view.show, place)
     else:
         _guarded(view.show, place, look)

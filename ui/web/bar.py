@@ -24,9 +24,9 @@ def side(settings: Settings) -> None:
         st.sidebar.caption(f"seen by {literal(who)}")
 
 
-def top(title: str, place: str, look: Look | None, windowed: bool) -> bool:
+def top(title: str, place: str, look: Look | None, *, windowed: bool, may_live: bool) -> bool:
     """Title, source and window, and how to share them; whether the page goes on asking."""
-    live = _is_live(place)
+    live = may_live and look is None and _is_live(place)
     with st.container(key="bar", horizontal=True, vertical_alignment="center"):
         st.markdown(f"## {title}", width="stretch")
         st.markdown(f":material/cable: {inline_code(places.named(place))}", width="content")
@@ -34,11 +34,7 @@ def top(title: str, place: str, look: Look | None, windowed: bool) -> bool:
             _window(place, look)
         with st.popover("Share", icon=":material/link:", key="share"):
             _share(place)
-        if not live:
-            return False
-        if look is not None:
-            return False
-        return st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
+        return live and st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
 
 
 def failure(told: Failure, *, key: str = "failure") -> None:

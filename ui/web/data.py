@@ -11,7 +11,7 @@ from rules.finding import Triage
 from ui.cache import Known as Blocks
 from ui.ledger import Known as Lookups
 from ui.requests import Asked, Found
-from ui.web import places
+from ui.web import commands, places
 from ui.web.sources.base import Extent, Line, Look, Past
 
 LIVE_SECONDS = 4.0
@@ -66,6 +66,12 @@ def requests(place: str, asked: Asked) -> Found:
 def lookups(place: str) -> Lookups:
     """The look-ups that can be replayed with other caches."""
     return places.open_source(place).lookups()
+
+
+@st.cache_data(ttl=600, max_entries=8, show_spinner=False)
+def command(arguments: tuple[str, ...]) -> commands.Told:
+    """What takes the command line some seconds."""
+    return commands.run(arguments)
 
 
 def triage(place: str, look: Look | None) -> Triage:

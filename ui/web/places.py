@@ -147,6 +147,34 @@ def file_of(place: str) -> Path | None:
         return _uploads.get(place)
 
 
+def arguments(place: str) -> list[str]:
+    """The same source as the command line names it, with how it is judged. Raises UnansweredError."""
+    settings = read()
+    path = file_of(place)
+    if place == AGENT:
+        history = _history(settings)
+        source = [str(history) if history is not None else settings.agent]
+    elif path is not None:
+        source = [str(path)]
+    elif place == PROMETHEUS:
+        source = [f"--prometheus={settings.prometheus}"]
+    elif settings.may_type and place.startswith(TYPED_AGENT):
+        source = [check_url(place.removeprefix(TYPED_AGENT))]
+    elif settings.may_type and place.startswith(TYPED_SERVER):
+        source = [f"--prometheus={check_url(place.removeprefix(TYPED_SERVER))}"]
+    else:
+        raise UnansweredError(_gone(place))
+    return [*source, *judging()]
+
+
+def judging() -> list[str]:
+    """How this page was told to judge, as options."""
+    settings = read()
+    told = [f"--config={settings.config}"] if settings.config else []
+    told += [f"--rules={one}" for one in settings.rules]
+    return [*told, *(f"--slo={name.removesuffix('_p99')}={seconds!r}s" for name, seconds in settings.slo.items())]
+
+
 def named(place: str) -> str:
     """What a place is called."""
     return offered().get(place) or place.partition(":")[2] or place
@@ -182,10 +210,12 @@ def open_source(place: str) -> Source:
         return Server(check_url(place.removeprefix(TYPED_SERVER)), setup)
     path = file_of(place)
     if path is None:
-        raise UnansweredError(
-            Failure("This source is gone", place[:MAX_URL], "Choose another one under Sources, or upload it again.")
-        )
+        raise UnansweredError(_gone(place))
     return _recording(place, path, _names.get(place, path.name))
+
+
+def _gone(place: str) -> Failure:
+    return Failure("This source is gone", place[:MAX_URL], "Choose another one under Sources, or upload it again.")
 
 
 def _recording(place: str, path: Path, name: str) -> Recording:

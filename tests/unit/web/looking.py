@@ -18,7 +18,7 @@ FAILED = "This page failed"
 
 def run(page: str = "", **link: str) -> Any:
     """The app as a link opens it."""
-    app = AppTest.from_file(str(APP), default_timeout=60)
+    app = AppTest.from_file(str(APP), default_timeout=300)
     for name, value in ({"page": page} if page else {}).items() | link.items():
         app.query_params[name] = value
     return sound(app.run())

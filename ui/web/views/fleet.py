@@ -14,6 +14,7 @@ from ui.web import bar, data, graphs, places, tables
 from ui.web.charts import value_axis
 from ui.web.failure import UnansweredError
 from ui.web.sources.base import Line, Look
+from ui.web.views import knee
 from ui.web.wording import count, inline_code, literal
 
 TOP = 500
@@ -40,6 +41,7 @@ def show(place: str, look: Look | None) -> None:
     _groups(engines, worst)
     _wide(fired)
     _outliers(values)
+    knee.show(place)
 
 
 def _by_engine(fired: Sequence[Finding]) -> dict[str, list[Finding]]:
@@ -97,7 +99,7 @@ def _table(
     formats = {"ratio": "percent", "seconds": "%.3f s"}
     config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
     config["engine"] = st.column_config.TextColumn(pinned=True)
-    config["what"] = st.column_config.TextColumn(width="medium")
+    config["what"] = st.column_config.TextColumn(width=330)
     tables.show(rows, "engines", config, most=460)
     if len(engines) > TOP:
         st.caption(f"the {TOP} with the worst findings of {len(engines):,}")

@@ -162,9 +162,8 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
         st.altair_chart(drawn, width="stretch", key=f"held-{rule.code}")
     else:
         st.markdown(f"{what} the condition holds nowhere in this window.")
-    st.caption(
-        f"The condition alone: the rule fires when it held for {rule.for_}, and says “unknown” where a signal lacks."
-    )
+    lasts = f"when it held for {rule.for_}" if rule.for_ != "0s" else "at once"
+    st.caption(f"The condition alone: the rule fires {lasts}, and says “unknown” where a signal lacks.")
     for name in known.needs(rule)[:6]:
         signal = known.signals[name]
         found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)

@@ -164,10 +164,14 @@ def _row(row: Row, gain: Worth, is_base: bool) -> dict[str, Any]:
 
 def _drawn(rows: list[Row], base: Row) -> Any:
     told = [
-        {"name": f"{i}. {_name(row)}", "found": row.token_hit_rate, "what": "base" if row is base else "tried"}
+        {
+            "name": f"{i}. {_name(row)}{', base' if row is base else ''}",
+            "found": row.token_hit_rate,
+            "what": "base" if row is base else "tried",
+        }
         for i, row in enumerate(rows, 1)
     ]
-    height = 26 * len(told) + graphs.AXIS + graphs.TITLE + graphs.LEGEND
+    height = 26 * len(told) + graphs.AXIS + graphs.TITLE
     return (
         alt.Chart(
             graphs.values(told),
@@ -176,12 +180,12 @@ def _drawn(rows: list[Row], base: Row) -> Any:
         )
         .mark_bar(height=16)
         .encode(
-            y=alt.Y("name:N", sort=None, title=None, axis=graphs.names(240)),
+            y=alt.Y("name:N", sort=None, title=None, axis=graphs.names(280)),
             x=alt.X("found:Q", title="prompt tokens found", axis=value_axis("ratio", [{"value": 1}])),
             color=alt.Color(
                 "what:N",
                 scale=alt.Scale(domain=["base", "tried"], range=["#9a9a9a", "#4a94c9"]),
-                legend=alt.Legend(title=None, orient="top"),
+                legend=None,
             ),
             tooltip=["name:N", alt.Tooltip("found:Q", format=".2%")],
         )

@@ -1,0 +1,154 @@
+"""Pages whose numbers are the command line's: the knee, the size of a fleet, the review."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from diagnoser.review.result import Review
+from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
+from tests.unit.web.looking import run, sound, words
+from ui.cli.main import main
+from ui.review.markdown import markdown
+from ui.review.page import page
+from ui.review.sections import Chart, sections
+from ui.web import commands, places
+from ui.web.commands import Told
+from ui.web.failure import Failure, UnansweredError
+from ui.web.settings import Settings
+from ui.web.views.efficiency import DRAWN
+
+SLOTS = "demo:few_slots"
+
+
+@dataclass
+class Terminal:
+    """The command line in this process: the documents that it printed."""
+
+    documents: list[Any] = field(default_factory=list)
+
+    def run(self, arguments: Sequence[str]) -> Told:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main(arguments)
+        if ended.value.code:
+            raise UnansweredError(Failure("refused", err.getvalue(), ""))
+        self.documents.append(json.loads(out.getvalue()))
+        return Told(out.getvalue().encode())
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    found = Terminal()
+    monkeypatch.setattr(commands, "run", found.run)
+    return found
+
+
+def press(app: Any, label: str) -> Any:
+    next(b for b in app.button if b.label == label).click()
+    return sound(app.run())
+
+
+def test_the_knee_is_that_of_the_terminal(terminal: Terminal) -> None:
+    app = run("fleet", source=SLOTS)
+    said = words(press(app, "Find the knee"))
+    point = terminal.documents[0][0]
+    limit = next(one for one in point["limits"] if one["objective"] == "ttft_p99")
+    assert f"{limit['concurrency']['value']:.1f}" in said
+    assert f"Usable within the time to first token: {limit['requests']:,.4g} requests/s" in said
+    assert "slots 50%" in said
+    for missing in point["missing"]:
+        assert f"not known: {missing}" in said
+    assert "unknown" in [one.value for one in app.metric]
+
+
+def test_a_fleet_is_sized_as_the_terminal_sizes_it(terminal: Terminal) -> None:
+    app = run("size", source=SLOTS)
+    app.text_input(key="size-peak").set_value("40")
+    app = press(app, "Size it")
+    shown = next(c.value for c in app.code if c.value.startswith("kvitals size"))
+    assert "--peak=40" in shown and "'--gpu=H100 SXM5 80GB'" in shown
+    plan = terminal.documents[0]
+    assert plan["workload"]["peak"] == 40.0
+    assert [one.value for one in app.metric][:2] == [f"{plan['gpus']:,}", f"{plan['instances']:,}"]
+    assert [e.label for e in app.expander if "1\\. Workload" in e.label]
+    assert "**A bound:**" in words(app)
+
+
+@pytest.mark.parametrize("peak", ["0", "many", "--help", "-5", "$(id)"])
+def test_what_can_not_be_sized_is_said(terminal: Terminal, peak: str) -> None:
+    app = run("size", source=SLOTS)
+    app.text_input(key="size-peak").set_value(peak)
+    assert f"--peak {peak}: write a number above 0" in words(press(app, "Size it"))
+
+
+def test_a_review_is_shown_whole(made: Review, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    said_to: list[tuple[str, ...]] = []
+
+    def answer(arguments: tuple[str, ...]) -> Told:
+        said_to.append(arguments)
+        files = {"review.html": page(made).encode(), "review.md": markdown(made).encode()}
+        return Told(b"", files | {"review.json": msgspec.json.encode(made)})
+
+    monkeypatch.setattr(commands, "run", answer)
+    monkeypatch.setenv("KVITALS_WEB", Settings(api="http://127.0.0.1:1").encode())
+    app = run("efficiency")
+    app.text_input(key="review-price").set_value("2.5")
+    app = press(app, "Review")
+    assert said_to == [("review", "http://127.0.0.1:1", "--since=7d", "--price=2.5", "--out={out}")]
+    said = words(app)
+    for sentence in made.story:
+        assert sentence in said
+    for section in sections(made):
+        assert section.title in said
+    shown = {text for table in app.dataframe for column in table.value.values.tolist() for text in column}
+    assert any(HOSTILE in str(text) for text in shown), "a tenant's name is shown as it is"
+
+
+def test_every_chart_of_a_review_is_drawn(made: Review) -> None:  # noqa: F811
+    for section in sections(made):
+        charts = [block for block in section.blocks if isinstance(block, Chart)]
+        drawings = DRAWN.get(section.title, ())
+        assert len(charts) <= len(drawings), section.title
+        for draw in drawings[: len(charts)]:
+            drawn = draw(made).to_dict()
+            assert all(drawn["datasets"].values()), section.title
+
+
+def test_a_recording_is_no_review() -> None:
+    assert "A recording is too short for a review" in words(run("efficiency", source=SLOTS))
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UnansweredError) as refused:
+        commands.run(("knee", str(tmp_path / "none.kvcap")))
+    assert "no file or directory" in refused.value.failure.detail
+
+
+def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "SECONDS", 0.05)
+    with pytest.raises(UnansweredError) as refused:
+        commands.run(("version",))
+    assert "longer than" in refused.value.failure.detail
+
+
+def test_sources_as_the_command_line_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = Settings(api="http://a:1", prometheus="http://p:2", history=str(tmp_path), slo={"ttft_p99": 1.5})
+    monkeypatch.setenv("KVITALS_WEB", told.encode())
+    assert places.arguments(places.AGENT) == ["http://a:1", "--slo=ttft=1.5s"], "no history is there yet"
+    (tmp_path / "history.db").touch()
+    assert places.arguments(places.AGENT)[0] == str(tmp_path / "history.db")
+    assert places.arguments(places.PROMETHEUS)[0] == "--prometheus=http://p:2"
+    assert places.arguments("agent:http://other:3")[0] == "http://other:3"
+    monkeypatch.setenv("KVITALS_WEB", Settings(may_type=False).encode())
+    for place in ("agent:http://other:3", "prometheus:http://other:3", "file:0123"):
+        with pytest.raises(UnansweredError):
+            places.arguments(place)

@@ -1,0 +1,82 @@
+"""Answers of the command line, as its JSON.
+
+What takes seconds runs in a process of its own, bounded in time and number, so that other pages go on, and the numbers
+are those of the terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ui.web.failure import Failure, UnansweredError
+from ui.web.settings import VARIABLE
+
+SECONDS = 120.0
+AT_ONCE = 2
+MAX_BYTES = 32 << 20
+MAX_WORDS = 1000
+OUT = "{out}"
+"""In the arguments: a folder for what a command writes."""
+
+_running = threading.BoundedSemaphore(AT_ONCE)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command wrote to its output, and its files by name."""
+
+    out: bytes
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def run(arguments: Sequence[str]) -> Told:
+    """`kvitals` with these arguments. Raises UnansweredError with what it said of why not."""
+    if not _running.acquire(timeout=SECONDS):
+        raise UnansweredError(_failed(arguments, "Others are asking for such answers", "Ask again in a minute."))
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvitals-web-") as folder:
+            return _run(arguments, Path(folder))
+    finally:
+        _running.release()
+
+
+def written(arguments: Sequence[str]) -> str:
+    """The same command, to be typed."""
+    return f"kvitals {shlex.join(one.replace(OUT, 'DIR') for one in arguments)}"
+
+
+def _run(arguments: Sequence[str], folder: Path) -> Told:
+    out = folder / "out"
+    command = [sys.executable, "-m", "ui.cli.main", *(one.replace(OUT, str(folder / "files")) for one in arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"COLUMNS": "200"}
+    try:
+        with out.open("wb") as told:
+            done = subprocess.run(  # noqa: S603 (our own command; what people typed follows an option's name and `=`)
+                command, stdout=told, stderr=subprocess.PIPE, env=environment, timeout=SECONDS, check=False
+            )
+    except subprocess.TimeoutExpired:
+        raise UnansweredError(
+            _failed(arguments, f"It takes longer than {SECONDS:.0f} s.", "Ask for a shorter time, or in a terminal.")
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        raise UnansweredError(_failed(arguments, said[-1].removeprefix("kvitals: ")[:MAX_WORDS], ""))
+    files = {one.name: _read(one, arguments) for one in sorted((folder / "files").glob("*.*"))}
+    return Told(_read(out, arguments), files)
+
+
+def _read(path: Path, arguments: Sequence[str]) -> bytes:
+    if path.stat().st_size > MAX_BYTES:
+        raise UnansweredError(_failed(arguments, "The answer is too large for a page.", "Ask in a terminal."))
+    return path.read_bytes()
+
+
+def _failed(arguments: Sequence[str], why: str, todo: str) -> Failure:
+    return Failure("That can not be told", why, todo, (f"kvitals {arguments[0]} --help",))

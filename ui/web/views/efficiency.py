@@ -1,0 +1,200 @@
+"""What was paid for, what came of it, and what would bring more: the document of `kvitals review`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import altair as alt
+import msgspec
+import streamlit as st
+
+from diagnoser.review.result import Review
+from ui.review.charts import COLOURS, NAMES
+from ui.review.sections import Section, Table, Text, sections, tiles
+from ui.web import bar, commands, data, graphs, places, tables
+from ui.web.charts import value_axis
+from ui.web.failure import UnansweredError
+from ui.web.sources.base import Look
+from ui.web.wording import literal, moment
+
+MAX_TEXT = 60
+PERIODS = {"1h": "the last hour", "1d": "a day", "7d": "a week", "14d": "two weeks", "28d": "four weeks"}
+PRICE = "2.50 of all, or H100=2.10 of a kind; empty: as the configuration has it, or what is usual"
+OPEN = ("Where the GPU time went", "Day by day", "Levers, by money", "Incidents")
+_ANSWER = "reviewed"
+_FILES = {
+    "review.html": ("The page (.html)", "text/html", ":material/description:"),
+    "review.md": ("Markdown", "text/markdown", ":material/notes:"),
+    "review.json": ("JSON", "application/json", ":material/data_object:"),
+}
+
+
+def show(place: str, look: Look | None) -> None:
+    """The form, then the review."""
+    if places.file_of(place) is not None:
+        bar.nothing(
+            "A recording is too short for a review",
+            "It is about days: an agent that keeps its history, or a Prometheus, has them. Choose one under Sources.",
+            "kvitals review --since 7d --out review",
+        )
+        return
+    with st.form("review"):
+        period, price, gpus = st.columns(3)
+        picked = look is not None
+        since = period.selectbox(
+            "Of", list(PERIODS), index=2, format_func=PERIODS.__getitem__, key="review-since", disabled=picked
+        )
+        usd = price.text_input(
+            "US dollars an hour of a GPU", max_chars=MAX_TEXT, key="review-price", help=PRICE, placeholder="2.50"
+        )
+        each = gpus.text_input(
+            "GPUs of an engine that does not tell", max_chars=MAX_TEXT, key="review-gpus", placeholder="1"
+        )
+        asked = st.form_submit_button("Review", type="primary", icon=":material/summarize:")
+    if asked:
+        _ask(place, [*_when(since, look), *_option("price", usd), *_option("gpus", each)])
+    kept = st.session_state.get(_ANSWER)
+    if kept is not None and kept[0] == place:
+        _review(kept[1], kept[2])
+    elif not asked:
+        st.caption("Nothing was reviewed yet. It takes some seconds a week.")
+
+
+def _option(name: str, text: str) -> list[str]:
+    return [f"--{name}={text.strip()}"] if text.strip() else []
+
+
+def _when(since: str, look: Look | None) -> list[str]:
+    """A window that was picked goes before the form."""
+    return [f"--since={since}"] if look is None else [f"--from={look.start:.3f}", f"--to={look.end:.3f}"]
+
+
+def _ask(place: str, options: list[str]) -> None:
+    try:
+        with st.spinner("adding up"):
+            told = data.command(("review", *places.arguments(place), *options, f"--out={commands.OUT}"))
+        st.session_state[_ANSWER] = (place, msgspec.json.decode(told.files["review.json"], type=Review), told.files)
+    except UnansweredError as error:
+        st.session_state.pop(_ANSWER, None)
+        bar.failure(error.failure, key="review-failure")
+
+
+def _review(review: Review, files: dict[str, bytes]) -> None:
+    with st.container(border=True, key="review-story"):
+        st.caption(literal(f"{moment(review.start)} to {moment(review.end)} · {review.source}"))
+        for sentence in review.story:
+            st.markdown(literal(sentence))
+    bar.figures([(what, value, "") for value, what in tiles(review)], key="review-tiles")
+    with st.container(horizontal=True, key="review-files"):
+        for name, (title, mime, icon) in _FILES.items():
+            st.download_button(title, files[name], file_name=name, mime=mime, icon=icon, on_click="ignore", key=name)
+    for i, section in enumerate(sections(review)):
+        if section.title in OPEN:
+            st.markdown(f"### {literal(section.title)}")
+            _section(section, review, i)
+        else:
+            with st.expander(literal(section.title), key=f"review-{i}"):
+                _section(section, review, i)
+
+
+def _section(section: Section, review: Review, number: int) -> None:
+    drawings = iter(DRAWN.get(section.title, ()))
+    for i, block in enumerate(section.blocks):
+        if isinstance(block, Text):
+            (st.caption if block.small else st.markdown)(literal(block.text))
+        elif isinstance(block, Table):
+            _table(block, f"review-{number}-{i}")
+        elif (draw := next(drawings, None)) is not None:
+            st.altair_chart(draw(review), width="stretch", key=f"review-chart-{number}-{i}")
+            st.caption(literal(block.caption))
+
+
+def _table(block: Table, key: str) -> None:
+    head = [name or " " for name in block.head]
+    columns = {name: st.column_config.TextColumn(alignment="right") for name in head[block.text :]}
+    tables.show([dict(zip(head, row, strict=True)) for row in block.rows], key, columns)
+
+
+def _went(review: Review) -> Any:
+    """GPU-hours of each step by what they went into."""
+    ends, step = review.courses.ends, review.step
+    rows = [
+        {"from": graphs.milliseconds(end - step), "to": graphs.milliseconds(end), "part": NAMES[name], "at": i,
+         "hours": hours[at]}
+        for i, name in enumerate(COLOURS)
+        if (hours := review.courses.parts.get(name))
+        for at, end in enumerate(ends)
+        if hours[at]
+    ]  # fmt: skip
+    known = list(dict.fromkeys(str(row["part"]) for row in rows))
+    colours = [COLOURS[name] for name, title in NAMES.items() if title in known]
+    return (
+        alt.Chart(graphs.values(rows), height=220, padding=graphs.PADDING)
+        .mark_bar()
+        .encode(
+            x=alt.X("from:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(tickCount=7, grid=False)),
+            x2="to:T",
+            y=alt.Y("hours:Q", title="GPU-hours", stack="zero"),
+            order="at:O",
+            color=alt.Color("part:N", scale=alt.Scale(domain=[t for t in NAMES.values() if t in known], range=colours),
+                            legend=alt.Legend(title=None, orient="bottom", columns=4, offset=4)),
+            tooltip=[alt.Tooltip("part:N"), alt.Tooltip("hours:Q", title="GPU-hours", format=".4~g")],
+        )
+    )  # fmt: skip
+
+
+def _tokens(review: Review) -> Any:
+    return _course(review.courses.ends, review.courses.tokens_per_gpu_hour, "count")
+
+
+def _in_time(review: Review) -> Any:
+    return _course(review.courses.ends, review.courses.ttft_within, "ratio")
+
+
+def _course(ends: Sequence[float], of: Sequence[float | None], unit: str) -> Any:
+    """One value a step; where nothing was seen the line ends."""
+    rows = [{"time": graphs.milliseconds(end), "value": value} for end, value in zip(ends, of, strict=True)]
+    known = [row for row in rows if row["value"] is not None]
+    return (
+        alt.Chart(graphs.values(rows), height=150, padding=graphs.PADDING)
+        .mark_line(strokeWidth=2, point=len(known) < 40)
+        .encode(
+            x=alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(tickCount=7, grid=False)),
+            y=alt.Y("value:Q", title=None, axis=value_axis(unit, known)),
+            tooltip=[alt.Tooltip("time:T", title="UTC", format="%d %b %H:%M", timeUnit=graphs.SECOND),
+                     alt.Tooltip("value:Q", format=".4~g")],
+        )
+    )  # fmt: skip
+
+
+def _factors(review: Review) -> Any:
+    """What made the rate of then the rate of now, one bar after the other."""
+    compared = review.compared
+    at = compared.before or 0.0
+    rows: list[dict[str, Any]] = [{"what": "then", "from": 0.0, "to": at, "kind": "rate"}]
+    for factor in compared.factors:
+        kind = "more" if factor.tokens_per_gpu_hour >= 0 else "less"
+        rows.append({"what": factor.what, "from": at, "to": at + factor.tokens_per_gpu_hour, "kind": kind})
+        at += factor.tokens_per_gpu_hour
+    rows.append({"what": "now", "from": 0.0, "to": compared.now or 0.0, "kind": "rate"})
+    colours = {"rate": "#8a8f98", "more": graphs.COLORS["info"], "less": graphs.COLORS["unhealthy"]}
+    return (
+        alt.Chart(graphs.values(rows), height=26 * len(rows) + graphs.AXIS + graphs.LEGEND, padding=graphs.PADDING)
+        .mark_bar(height=15)
+        .encode(
+            y=alt.Y("what:N", sort=None, title=None, axis=graphs.names(260)),
+            x=alt.X("from:Q", title="output tokens a GPU-hour", axis=value_axis("count", [{"value": at}])),
+            x2="to:Q",
+            color=alt.Color("kind:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None),
+            tooltip=["what:N", alt.Tooltip("from:Q", format=".4~s"), alt.Tooltip("to:Q", format=".4~s")],
+        )
+    )
+
+
+DRAWN: dict[str, tuple[Callable[[Review], Any], ...]] = {
+    "Where the GPU time went": (_went,),
+    "Day by day": (_tokens, _in_time),
+    "Against the best week": (_factors,),
+}
+"""A section's drawings, in the order of its charts."""
