@@ -188,9 +188,35 @@ def test_fp8_on_an_a100_halves_memory_and_computes_no_faster() -> None:
     assert flops(a100, precision("fp8")) == flops(a100, precision("bf16"))
 
 
-def test_three_gpus_do_not_divide_64_heads() -> None:
-    """Where the fourth guide has three 80 GB GPUs for 70B."""
+def fits(model: catalogue.Model, gpu: catalogue.Gpu, context: int, at_once: int, bytes_: float = 2.0) -> int:
+    """GPUs of the smallest layout that holds so many sequences."""
+    for one in layouts(model, gpu):
+        room = memory.budget(model, gpu, one, Precisions(bytes_, 2.0), Shares(), Adapters()).room
+        if memory.sequences(model, room, context, 2.0, one) >= at_once:
+            return one.gpus
+    raise AssertionError("no layout holds it")
+
+
+def test_8_b_with_8_requests_of_4k_takes_one_gpu_as_told() -> None:
+    llama_8b = catalogue.model("Meta-Llama-3.1-8B")
+    assert kv.sequence(llama_8b, 8 * 4_096, 2.0) == pytest.approx(4.3 * GB, rel=0.01)
+    assert fits(llama_8b, H100, 4_096, 8) == 1
+
+
+def test_70_b_with_4_requests_of_8k_takes_four_gpus_and_not_three() -> None:
+    """The fourth guide has 140 + 10.7 GB, 173 with 15 % on top, 3 GPUs of 76 GB: but 3 do not divide 64 heads."""
+    assert kv.sequence(LLAMA, 4 * 8_192, 2.0) == pytest.approx(10.7 * GB, rel=0.01)
+    assert fits(LLAMA, H100, 8_192, 4) == 4
     assert [one.tensor for one in layouts(LLAMA, H100) if one.pipeline == 1] == [1, 2, 4, 8]
+
+
+def test_the_smallest_fits_of_the_fourth_guide() -> None:
+    """7B takes one GPU of 24 GB, as it has it. Its others count weights and KV alone: with activations and what the
+    runtime takes, 32B in 16 bit is too much for one of 80 GB, 70B for two, and 70B in 8 bit for one."""
+    assert fits(catalogue.model("Mistral-7B"), catalogue.gpu("A10G"), 1_000, 1) == 1
+    assert fits(catalogue.model("Qwen3-32B"), H100, 1_000, 1) == 2  # 69 GB and 13 of activations, of 72
+    assert fits(LLAMA, H100, 1_000, 1) == 4
+    assert fits(LLAMA, H100, 1_000, 1, bytes_=1.0) == 2
 
 
 def test_the_margin_of_the_peak_over_the_mean() -> None:
