@@ -19,7 +19,7 @@ _COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 _PAGING = re.compile(r"crit|page|emerg")
 _BUDGETS = (0.01, 0.005, 0.001, 0.0005, 0.0001)
 """Of errors, as objectives allow them."""
-_SCALES = {"s": 1.0, "ms": 1000.0, "": 1.0}
+_SCALES = {"s": 1.0, "ms": 1000.0}
 
 
 def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
@@ -29,16 +29,30 @@ def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
             yield from _reach(expr, node, node.right.value, metrics)
             if query.kind == "alert":
                 yield from _between(expr, node, metrics)
-    if query.kind == "panel" and isinstance(expr, Call) and expr.func == "histogram_quantile":
-        scale = _SCALES.get(query.unit, 0.0)
-        bounds = [bound * scale for bound in bounds_of(expr, metrics)]
-        for limit in query.thresholds if scale else ():
-            if bounds and limit > bounds[-1]:
-                yield Found(
-                    "limit-above-buckets",
-                    f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}: it never does",
-                    advice=f"take {bounds[-1]:g} or less",
-                )
+    if query.kind == "panel":
+        yield from _colours(expr, query, metrics)
+
+
+def _colours(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+    """The values at which a panel of a quantile changes its colour."""
+    quantile, factor = _scaled_quantile(expr)
+    bounds = [round(bound * factor, 9) for bound in bounds_of(quantile, metrics)] if quantile is not None else []
+    if not bounds or _SCALES.get(query.unit) != factor:
+        return
+    for limit in query.thresholds:
+        if limit > bounds[-1]:
+            why = f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}: it never does"
+            yield Found("limit-above-buckets", why, advice=f"take {bounds[-1]:g} or less")
+        elif limit > 0 and limit not in bounds:
+            place = bisect_left(bounds, limit)
+            lower, above = bounds[place - 1] if place else 0.0, bounds[place]
+            yield Found(
+                "limit-between-buckets",
+                f"the colour changes at {limit:g}, between the bucket bounds {lower:g} and {above:g}, where a"
+                " quantile is a guess",
+                advice=f"take {above:g}" + (f" or {lower:g}" if lower else ""),
+                warning=True,
+            )
 
 
 def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[Found]:

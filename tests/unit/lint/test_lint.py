@@ -204,10 +204,12 @@ def test_variables_come_back_as_they_were(text: str) -> None:
     assert written.replace(" ", "") == text.replace(" ", "")
 
 
-def test_a_colour_above_the_last_bucket() -> None:
+def test_colours_beside_the_buckets() -> None:
     text = "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))"
     assert codes(panel(text, unit="s", thresholds=(100.0,))) == ["limit-above-buckets"]
-    assert codes(panel(text, unit="ms", thresholds=(100.0,))) == []  # 0.1 s
+    assert codes(panel(f"{text} * 1000", unit="ms", thresholds=(100.0,))) == []  # 0.1 s
+    assert codes(panel(f"{text} * 1000", unit="ms", thresholds=(120.0,))) == ["limit-between-buckets"]
+    assert codes(panel(text, unit="s", thresholds=(0.12,))) == ["limit-between-buckets"]
 
 
 def test_old_boards_and_new_ones(tmp_path: Path) -> None:
