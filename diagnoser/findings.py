@@ -28,7 +28,7 @@ from rules.finding import (
     Unknown,
     finding_id,
 )
-from rules.loader import PLACEHOLDER, parameters
+from rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
 from rules.model import SCOPES, EvidenceQuery, Quantity, Rule
 from series.promql import Series, expand
 from series.types import METRIC_NAME, Labels
@@ -149,9 +149,23 @@ class Findings:
         found = []
         for j in [j for scope, entity in around.items() for j in self._other_causes.get((scope, entity), ())]:
             if symptom.rule.code in j.rule.explains:
-                because = j.reason if j.outcome == "clear" else f"{self.superseded(j)} says it better"
+                because = self._because(j) if j.outcome == "clear" else f"{self.superseded(j)} says it better"
                 found.append(self._ruled_out(j, because))
         return found
+
+    def _because(self, clear: Judgement) -> str:
+        """What was found not to be so, with a number: where it is a yes or no, one of the rule's evidence beside it."""
+        reason = clear.reason
+        if any(character.isdigit() for character in reason):
+            return reason
+        for query in clear.rule.evidence:
+            name = query.query.strip().removeprefix(SIGNAL_PREFIX)
+            signal = self._judge.knowledge.signals.get(name)
+            if signal is None or signal.unit == "bool":
+                continue
+            if (value := self._judge.signals.known[name].values.get(clear.entity)) is not None:
+                return f"{reason} ({plain(name)} is {render(value, signal.unit)})"
+        return reason
 
     @cached_property
     def _other_causes(self) -> dict[tuple[str, Labels], list[Judgement]]:

@@ -1,6 +1,7 @@
 """Recorded incidents of real engines: each must get its right first cause, and keep it."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,13 @@ def test_a_symptom_has_its_explanation(path: Path) -> None:
     document = at_the_end(path).document
     explained = {code for cause in document.causes for code in cause.explains}
     assert {s.code for s in document.symptoms if s.severity != "info"} <= explained
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_what_is_ruled_out_is_by_a_number(path: Path) -> None:
+    """Save what is switched off, which has none."""
+    for ruled_out in at_the_end(path).document.ruled_out:
+        assert re.search(r"\d| on is no$|says it better$", ruled_out.because), ruled_out
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
