@@ -453,6 +453,8 @@ class TapTable(Struct, frozen=True, kw_only=True):
     admin: str = "127.0.0.1:9478"  # for its own metrics
     agent: str = ""  # URL of the agent that is told; the configured one on this node where it is not said
     token_file: Path | None = None  # a bearer token for the agent
+    cert_file: Path | None = None  # with its chain: TLS towards clients
+    key_file: Path | None = None
     router: bool = False  # the upstream is a router: which engine serves is unknown
     engine: str = ""  # what the agent calls the engine; host:port of the upstream where it is not said
     role: Literal["", "prefill", "decode", "unified"] = ""
@@ -468,6 +470,8 @@ class TapTable(Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, normal_url(url))
         _address(self.listen)
         _address(self.admin, "admin")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together: name both")
         msgspec.structs.force_setattr(self, "session_headers", tuple(one.lower() for one in self.session_headers))
         for header in self.session_headers:
             if not _HEADER.fullmatch(header):

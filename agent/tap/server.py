@@ -20,6 +20,8 @@ from agent.tap.page import render
 from agent.tap.relay import Pair, Pairs, Upstream
 
 BACKLOG = 1024
+HANDSHAKE_SECONDS = 10.0
+"""For a client's half of TLS. Until then it is no client and counts only as an open file."""
 SPARE_FILES = 64
 """Open files beside those of connections."""
 
@@ -35,6 +37,7 @@ class Settings:
     admin: Address | None = None  # of the metrics page
     agent: str = ""  # its URL; empty: parts go nowhere
     token_file: Path | None = None
+    tls: ssl.SSLContext | None = None  # towards clients; the metrics page has none
     place: Place = field(default_factory=Place)
     wanted: Wanted = field(default_factory=Wanted)
     max_connections: int = 4096
@@ -67,8 +70,13 @@ class Tap:
         try:
             if self.settings.admin is not None:
                 await self._open_admin(self.settings.admin)
+            tls = self.settings.tls
             self._server = await loop.create_server(
-                lambda: Pair(self.upstream, self.books, pairs), *self.settings.listen, backlog=BACKLOG
+                lambda: Pair(self.upstream, self.books, pairs),
+                *self.settings.listen,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
             )
             await self.delivery.open()
         except BaseException:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import signal
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 
 from agent.config import MAX_CONNECTIONS, Agent, Config, TapTable, normal_url
 from agent.config.types import ROLES
+from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
@@ -43,6 +45,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--agent", metavar="URL", help="the agent that is told (the configured one on this node)")
     parser.add_argument("--no-agent", action="store_true", help="tell no agent; only /metrics")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token for the agent")
+    parser.add_argument(
+        "--cert-file", type=Path, metavar="FILE", help="TLS for clients: the certificate, with its chain"
+    )
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="and its key")
     parser.add_argument(
         "--router", action="store_true", default=None, help="the upstream is a router: which engine serves is unknown"
     )
@@ -98,8 +104,9 @@ async def _run(settings: Settings, config: Config) -> None:
         raise UsageError(f"can not listen ({error.strerror}); choose others with --listen and --admin") from error
     listen, admin = (":".join(map(str, address)) for address in (settings.listen, settings.admin or ("", 0)))
     told = settings.agent or "nobody"
+    scheme = "https" if settings.tls else "http"
     console.print(
-        f"http://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
+        f"{scheme}://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
     )
     await stop.wait()
     stop.clear()
@@ -136,6 +143,7 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         admin=_address("--admin", args.admin),
         agent="" if args.no_agent else _url("--agent", args.agent or agent_of(config)),
         token_file=args.token_file,
+        tls=_tls(args.cert_file, args.key_file),
         place=Place(engine, args.role),
         wanted=Wanted(headers, args.session_id, args.keep_traceparent),
         max_connections=args.max_connections,
@@ -148,6 +156,17 @@ def _url(option: str, text: str) -> str:
         return normal_url(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError("--cert-file and --key-file belong together: name both")
+    try:
+        return server_tls(cert, key)
+    except OSError as error:  # ssl.SSLError too
+        raise UsageError(f"{cert}, {key}: no certificate and key to serve with ({error.strerror or error})") from None
 
 
 def _address(option: str, text: str) -> Address:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -95,8 +96,8 @@ class Stage:
     parts: list[RequestPart]
     clients: list[Client] = field(default_factory=list)
 
-    async def client(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.tap.port))
+    async def client(self, tls: ssl.SSLContext | None = None) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.tap.port, ssl=tls))
         self.clients.append(client)
         return client
 
@@ -115,7 +116,11 @@ async def until(true: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def staged(
-    script: Script, wanted: Wanted | None = None, max_connections: int = 100, place: Place | None = None
+    script: Script,
+    wanted: Wanted | None = None,
+    max_connections: int = 100,
+    place: Place | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Stage]:
     """A tap before an upstream that does what the script says with each connection."""
     calls: list[Call] = []
@@ -136,6 +141,7 @@ async def staged(
         place=place or Place(engine="one"),
         max_connections=max_connections,
         drain=0.2,
+        tls=tls,
     )
     tap = Tap(settings, Names())
     stage = Stage(tap, calls, [])
