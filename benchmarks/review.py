@@ -67,9 +67,9 @@ def make(engines: int, days: float, begin: float = BEGIN, interval: float = INTE
     made = []
     for number in range(engines):
         work, idle = pairs[number % len(pairs)]
-        labels = {
-            "engine": f"10.0.{number // 250}.{number % 250}:8000", "node": f"node-{number // 8:02}",
-            **PLACES[number % 2], "model": "qwen", "instance": f"node-{number // 8:02}:9477", "job": "kvitals",
+        labels = {  # a node each: what a node says of itself is one series, and not one of each engine
+            "engine": f"10.0.{number // 250}.{number % 250}:8000", "node": f"node-{number:02}",
+            **PLACES[number % 2], "model": "qwen", "instance": f"node-{number:02}:9477", "job": "kvitals",
         }  # fmt: skip
         away = ((days * DAY - 2 * HOUR, np.inf),) if number % 4 == 3 else ()
         made.append(courses(Engine(labels, _schedule(number, days, work, idle), away), times, begin))

@@ -32,13 +32,15 @@ MAX_SAMPLES = 10_000_000
 
 @dataclass(frozen=True)
 class Course:
-    """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows."""
+    """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows.
+    first: before it there is nothing."""
 
     name: str
     ask: Ask
     start: float
     end: float
     gap: float
+    first: float = float("-inf")
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[C
         since = max(span[0], start if start is not None else until - DAY_SECONDS)
         if since >= until:
             raise RecordingError(f"{path} has nothing of that time")
-        yield Course(f"history, {path}", asking(reader), since, until, _gap(reader, until))
+        yield Course(f"history, {path}", asking(reader), since, until, _gap(reader, until), span[0])
     finally:
         reader.close()
 

@@ -30,14 +30,15 @@ class NothingSeenError(Exception):
 class Asked:
     """What is to be reviewed, of what, and what is not among the series.
 
-    start: what was asked for; since: from when on there is anything. gap: seconds between rows. objectives: of engines
-    that tell none. incidents, noted: where they come from.
+    start: what was asked for; since: from when on there is anything of it; first: and at all. gap: seconds between
+    rows. objectives: of engines that tell none. incidents, noted: where they come from.
     """
 
     source: str
     start: float
     since: float
     end: float
+    first: float
     gap: float
     objectives: Mapping[str, float]
     objectives_from: str
@@ -70,7 +71,7 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
         prices=prices.used,
         total=total,
         days=story.said_of(work.days(week), found),
-        compared=weeks.compared(ask, seen, of_engines, asked.gap, asked.given.gpus),
+        compared=weeks.compared(ask, seen, of_engines, asked.gap, asked.given.gpus, asked.first),
         goodput=work.goodput(week, total, asked.objectives_from),
         trap=efficiency.trap(week, total),
         ledger=efficiency.parts(week),

@@ -21,6 +21,7 @@ from series.types import Bools, Labels
 TOLD = "told"
 """The kind of the events that say when a finding was told for the first time; their key is the episode's."""
 MOST = 25
+MOST_LEVERS = 3
 DAY_SECONDS = 86400.0
 MIN_STEP = 60.0
 _WORTH = ("page", "ticket")
@@ -174,16 +175,20 @@ def _row(one: _Spans, rules: Mapping[str, Rule]) -> Incident:
         at_least=one.at_least,
         open=one.open,
         conclusion=last.conclusion if last else "",
+        explains=list(last.explains) if last else [],
         explained_by=list(last.explained_by) if last else [],
         lost_gpu_hours=None,
         late_gpu_hours=None,
         ttft_within=None,
-        levers=[IncidentLever(o.lever, o.title, _setting(o)) for o in last.levers[:3]]
-        if last
-        else [IncidentLever(o.lever, "", "") for o in rule.levers[:3]]
-        if rule
-        else [],
+        levers=_levers(last, rule),
     )
+
+
+def _levers(last: Finding | None, rule: Rule | None) -> list[IncidentLever]:
+    """With their settings as they were advised; as the incident ended nothing may have been offered any more."""
+    if last and last.levers:
+        return [IncidentLever(one.lever, one.title, _setting(one)) for one in last.levers[:MOST_LEVERS]]
+    return [IncidentLever(one.lever, "", "") for one in rule.levers[:MOST_LEVERS]] if rule else []
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

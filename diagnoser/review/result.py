@@ -196,6 +196,7 @@ class Incident(Struct, frozen=True, kw_only=True):
     at_least: bool  # of one of them the beginning was not seen
     open: bool
     conclusion: str
+    explains: list[str]
     explained_by: list[str]
     lost_gpu_hours: float | None
     late_gpu_hours: float | None

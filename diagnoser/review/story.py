@@ -172,7 +172,8 @@ def _best_and_worst(of: Told) -> Iterator[str]:
     """The day that was best, and those that were not as they should be."""
     if len(of.days) < 2:
         return
-    best = max(of.days, key=lambda one: (one.ttft_within or 0.0, one.work.tokens_per_gpu_hour))
+    quiet = [one for one in of.days if not one.said] or of.days
+    best = max(quiet, key=lambda one: (one.ttft_within or 0.0, one.work.tokens_per_gpu_hour))
     said = [f"{day(best.start)} was the best day: {_day(best)}."]
     said += [f"{day(one.start)}: {one.said}." for one in of.days if one.said and one is not best]
     yield " ".join(said[:5])
@@ -195,7 +196,7 @@ def _about(one: Day, rows: Sequence[Incident], middle: float | None) -> str:
     long = [(seconds, row) for seconds, row in inside if seconds >= FEW_HOURS * (one.end - one.start)]
     causes = [(seconds, row) for seconds, row in long if row.kind == "cause" and not row.explained_by]
     parts = []
-    for seconds, row in sorted(causes or long, key=lambda pair: -pair[0])[:1]:
+    for seconds, row in sorted(causes or long, key=lambda pair: _rank(*pair))[:1]:
         others = len({other.entity for _, other in long if other.code == row.code}) - 1
         more = f" and {others} more" if others else ""
         parts.append(f"{row.title} ({row.code}, {row.entity}{more}) for {lasting(seconds)}")
@@ -204,6 +205,11 @@ def _about(one: Day, rows: Sequence[Incident], middle: float | None) -> str:
     if one.idle_share is not None and one.idle_share > QUIET:
         parts.append(f"idle for {share(one.idle_share)} of it")
     return ", ".join(parts)
+
+
+def _rank(seconds: float, row: Incident) -> tuple[float, int, float]:
+    """The longest first, by hours; of these what explains most."""
+    return -round(seconds / 3600.0), -len(row.explains), -max(row.lost_gpu_hours or 0.0, row.late_gpu_hours or 0.0)
 
 
 def _night(of: Told) -> Iterator[str]:

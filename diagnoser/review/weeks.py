@@ -36,13 +36,13 @@ class _Before:
     parts: dict[str, float]
 
 
-def compared(ask: Ask, seen: Seen, now: Ledger, gap: float, gpus: float) -> Compared:
-    """Looks at the same hours of the weeks before."""
+def compared(ask: Ask, seen: Seen, now: Ledger, gap: float, gpus: float, first: float) -> Compared:
+    """Looks at the same hours of the weeks before, as far back as `first`."""
     found: list[_Before] = []
     end = seen.start + seen.steps * seen.step
     for weeks in range(1, WEEKS + 1):
         back = weeks * WEEK_SECONDS
-        if anything(ask, seen.start - back, end - back):
+        if end - back > first and anything(ask, seen.start - back, end - back):
             before = gather(ask, seen.start - back, end - back, seen.step, gap, COMPARED)
             found.append(_compared(seen, now, before, ledger(before, gpus), weeks))
     good = [one for one in found if one.said.comparable]

@@ -155,6 +155,7 @@ def _asked(of: Course, chosen: Setup, args: argparse.Namespace, start: float, gi
         start=start,
         since=of.start,
         end=of.end,
+        first=of.first,
         gap=of.gap,
         objectives={name: general[name].seconds for name in steps.OBJECTIVES},
         objectives_from=", ".join(sorted({general[name].source for name in steps.OBJECTIVES})),

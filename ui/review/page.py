@@ -9,6 +9,8 @@ from diagnoser.review.result import Review
 from diagnoser.review.words import moment
 from ui.review.sections import Block, Chart, Table, Text, sections, tiles
 
+SHORT = 16
+"""Characters."""
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -38,6 +40,9 @@ table { border-collapse: collapse; width: 100%; margin: .5rem 0 .8rem; font-size
 th { font-weight: 600; color: #4b5563; border-bottom: 1.5px solid #c9ced5; }
 th, td { text-align: right; padding: .28rem .6rem; vertical-align: top; }
 th.l, td.l { text-align: left; overflow-wrap: break-word; min-width: 4.5rem; }
+td, .n { white-space: nowrap; }
+td.l { white-space: normal; }
+td.n { white-space: nowrap; }
 th:first-child, td:first-child { padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
 td { border-bottom: 1px solid #eceef1; }
@@ -92,4 +97,10 @@ def _table(table: Table) -> str:
 
 
 def _cells(cells: Sequence[str], text: int, tag: str) -> str:
-    return "".join(f"<{tag}{' class=l' if i < text else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+    return "".join(f"<{tag}{_class(cell, i < text)}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+
+
+def _class(cell: str, text: bool) -> str:
+    """Texts are on the left; short ones are not broken."""
+    names = [*(["l"] if text else []), *(["n"] if text and len(cell) <= SHORT else [])]
+    return f' class="{" ".join(names)}"' if names else ""

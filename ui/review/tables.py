@@ -73,6 +73,7 @@ def _incident(row: Row) -> Row:
     left = {name: value for name, value in row.items() if name not in ("labels", "spans", "levers")}
     return {
         **left,
+        "explains": " ".join(row["explains"]),
         "explained_by": " ".join(row["explained_by"]),
         "first": row["spans"][0][0],
         "last": row["spans"][-1][1],

@@ -13,6 +13,7 @@ import numpy as np
 from agent.config import Config, HistoryTable, Slo
 from rules.finding import Source
 from rules.loader import load
+from series.history import log
 from series.history.store import History
 from series.types import STALE, Floats, Labels
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
@@ -20,7 +21,7 @@ from ui.keeping import Keeping
 from ui.pipeline import Pipeline, Setup
 
 ROOT = Path(__file__).parents[3]
-SLO = Slo(ttft_p99_seconds=0.5, itl_p99_seconds=0.5)
+SLO = Slo(ttft_p99_seconds=0.1, itl_p99_seconds=0.5)
 RECORDINGS = {
     "good": ("tests/captures/ledger/thrash.kvcap", (2.0, 24.0)),  # three tenants, whose prompts nearly fit
     "heavy": ("tests/captures/ledger/thrash.kvcap", (28.0, 50.0)),  # one more, whose prompts are never seen again
@@ -32,12 +33,14 @@ WEEK = ("good", "good", "heavy", "good", "slots", "good", "good")
 MORNING, EVENING = 6.0, 22.0
 """Hours between which there is work."""
 ROW_SECONDS = 60.0
-CYCLE_SECONDS = 900.0
-"""Between two judgements. Where the day changes it is a minute for twenty minutes, as closely as rows are apart."""
-CLOSE_SECONDS = 1200.0
+CYCLE_SECONDS = 1800.0
+"""Between two judgements; for a quarter of an hour after each change of what is done it is a minute."""
+CLOSE_SECONDS = 900.0
 FAST_SECONDS = 480.0
-OPERATING_SECONDS = 3600.0
-COMMIT_SECONDS = 30.0
+OPERATING_SECONDS = 7200.0
+COMMIT_SECONDS = 60.0
+GENERATION_TICKS = 12
+"""After so many ticks they are sealed: a tick here has many rows."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class _Engine:
 def week(folder: Path, end: float, days: Sequence[str] = WEEK) -> int:
     """Write the history of the days before `end` into `folder`; how many moments were judged."""
     knowledge = load()
+    log.GENERATION_TICKS = GENERATION_TICKS
     config = Config(slo=SLO, history=HistoryTable(directory=folder))
     config = msgspec.structs.replace(config, agent=msgspec.structs.replace(config.agent, interval=ROW_SECONDS))
     found = {name: stretches(ROOT / path, SLO, knowledge, part=part) for name, (path, part) in RECORDINGS.items()}

@@ -94,7 +94,7 @@ def knowledge() -> Knowledge:
 def asked() -> Asked:
     end = BEGIN + 14 * DAY
     return Asked(
-        source="two weeks by hand", start=end - 7 * DAY, since=BEGIN, end=end, gap=GAP,
+        source="two weeks by hand", start=end - 7 * DAY, since=BEGIN, end=end, first=BEGIN, gap=GAP,
         objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=Given(every=2.0),
         incidents=lambda start, end: NOTHING, noted=lambda start, end: [Happened(end - 60.0, "config", "n", HOSTILE)],
     )  # fmt: skip
