@@ -21,11 +21,15 @@ from rules.loader import Knowledge
 from rules.model import Replay
 
 MAX_REFERENCES = 50_000
-"""The latest that are replayed: a tenth of a second's work."""
+"""The latest that are replayed, some 30 ms each time."""
+KEPT_SECONDS = 300.0
+"""How long a replay's outcome is told before it is made anew: an agent's documents come often."""
 MIN_LOOKUPS = 100
 BELOW = "prompt_found_ratio"
 HITS = {"engine": "prefix_hit_ratio", "node": "node_prefix_hit_ratio", "pool": "pool_hit_ratio"}
 TITLES = {BELOW: "prompt tokens found in the cache or the tier", "": "prompt tokens found in the cache"}
+Gain = tuple[float, float, float, str]
+"""Hits now, hits then, the error, and what was replayed."""
 GROUPS = ("causes", "symptoms", "telemetry", "notes")
 
 
@@ -37,17 +41,31 @@ class Recorded:
     pools: Mapping[str, int]
 
 
-def with_replays(document: Triage, knowledge: Knowledge, recorded: Callable[[], Recorded | None]) -> Triage:
-    """The same document, where levers that a replay can tell of say what it tells. `recorded` is asked when there are
-    such levers."""
-    levers = {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
-    asked = any(advice.lever in levers for group in GROUPS for f in getattr(document, group) for advice in f.levers)
-    known = recorded() if asked else None
-    if known is None:
-        return document
-    replayed = _Replayed(known)
-    changed = {group: [_finding(f, levers, replayed) for f in getattr(document, group)] for group in GROUPS}
-    return msgspec.structs.replace(document, **changed)
+class Replays:
+    """Replays of one node's look-ups, each made once in a while."""
+
+    def __init__(self, recorded: Callable[[], Recorded | None]) -> None:
+        """`recorded` is asked when there are levers that a replay can tell of."""
+        self._recorded = recorded
+        self._made: _Replayed | None = None
+        self._at = float("-inf")
+
+    def told(self, document: Triage, knowledge: Knowledge) -> Triage:
+        """The same document, where levers that a replay can tell of say what it tells."""
+        levers = {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
+        asked = any(advice.lever in levers for group in GROUPS for f in getattr(document, group) for advice in f.levers)
+        replayed = self._of(document.window.end) if asked else None
+        if replayed is None:
+            return document
+        changed = {group: [_finding(f, levers, replayed) for f in getattr(document, group)] for group in GROUPS}
+        return msgspec.structs.replace(document, **changed)
+
+    def _of(self, at: float) -> _Replayed | None:
+        if not 0 <= at - self._at < KEPT_SECONDS:
+            known = self._recorded()
+            self._made = _Replayed(known) if known is not None else None
+            self._at = at
+        return self._made
 
 
 def _finding(finding: Finding, levers: Mapping[str, Replay], replayed: _Replayed) -> Finding:
@@ -85,16 +103,18 @@ def _words(how: Replay) -> str:
 
 
 class _Replayed:
-    """Replays of one node's look-ups, each made once."""
+    """The replays of some look-ups, each made once."""
 
     def __init__(self, of: Recorded) -> None:
         self._of = of
         self._rates: dict[tuple[str, int, str], float] = {}
+        self._routings: dict[str, Gain | None] = {}
 
-    def gain(self, finding: Finding, advice: LeverAdvice, how: Replay) -> tuple[float, float, float, str] | None:
-        """Hits now, hits then, the error, and what was replayed."""
+    def gain(self, finding: Finding, advice: LeverAdvice, how: Replay) -> Gain | None:
         if how.routing:
-            return self._routed(how) if finding.entity.kind != "engine" else None
+            if how.routing not in self._routings:
+                self._routings[how.routing] = self._routed(how)
+            return self._routings[how.routing] if finding.entity.kind != "engine" else None
         engine = finding.entity.labels.get("engine", "")
         pool = self._of.pools.get(engine, 0)
         times = _times(advice, how)
@@ -105,7 +125,7 @@ class _Replayed:
         then = self._rate(accesses, engine, max(1, int(pool * times)), how.policy)
         return _anchored([accesses], now, then)
 
-    def _routed(self, how: Replay) -> tuple[float, float, float, str] | None:
+    def _routed(self, how: Replay) -> Gain | None:
         """Of all engines, each a node with the blocks of the smallest, instead of as requests came to them."""
         parts = {name: one for name in self._of.pools if (one := self._accesses(name)) is not None}
         if len(parts) < 2:
@@ -146,7 +166,7 @@ def _times(advice: LeverAdvice, how: Replay) -> float | None:
         return None
 
 
-def _anchored(parts: Iterable[Accesses], now: float, then: float) -> tuple[float, float, float, str] | None:
+def _anchored(parts: Iterable[Accesses], now: float, then: float) -> Gain | None:
     """From the hits that were seen, by as much as the replay gains."""
     several = list(parts)
     known = [one.hit >= 0 for one in several]

@@ -15,7 +15,7 @@ from agent.config import Config
 from agent.service import Node
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
-from diagnoser.replays import Recorded, with_replays
+from diagnoser.replays import Recorded, Replays
 from diagnoser.signals import Signals, Span
 from diagnoser.triage import headline, triage, true_findings
 from rules.finding import Finding, Slo, Source, Triage
@@ -56,6 +56,7 @@ class Pipeline:
     judge: Judge = field(init=False)
     operating: Operating | None = field(init=False)
     """What computes operating points; None where these are among the rows that are judged, as in history."""
+    replays: Replays = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
     span: Span | None = None
     _document: Triage | None = None  # of `span`, made when first asked for
@@ -65,6 +66,7 @@ class Pipeline:
         self.node = Node(self.setup.config, self.setup.slo_sources)
         self.judge = Judge(knowledge, Signals(knowledge, self.node.window), self.setup.config.params)
         self.operating = Operating(self.node.window)
+        self.replays = Replays(self._recorded)
 
     def reconfigure(self, setup: Setup) -> None:
         """Go on with another setup: same window, same memory of what was true since when, and the same course of the
@@ -142,7 +144,7 @@ class Pipeline:
 
     def _triage(self, span: Span) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
-        return with_replays(document, self.setup.knowledge, self._recorded)
+        return self.replays.told(document, self.setup.knowledge)
 
     def _recorded(self) -> Recorded | None:
         """The look-ups that the ledger has, and the blocks of each engine."""
