@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dashboards.lint.metrics import PARTS, Known, Metrics
 from series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector, Subquery
@@ -94,8 +95,10 @@ def _by_convention(name: str) -> Known | None:
     return Known(name.removesuffix(part), part, "histogram") if part else None
 
 
-def selectors(expr: Expr) -> list[Selector]:
-    return [node for node in expr.walk() if isinstance(node, Selector)]
+@lru_cache(maxsize=2048)
+def selectors(expr: Expr) -> tuple[Selector, ...]:
+    """All selectors, those in ranges included. Each check asks for them."""
+    return tuple(node for node in expr.walk() if isinstance(node, Selector))
 
 
 def upper(expr: Expr, metrics: Metrics) -> float | None:

@@ -76,7 +76,9 @@ class Opened:
 
 
 def names_in(text: str) -> list[str]:
-    """What looks like a metric's name in a query that can not be parsed."""
+    """What looks like a metric's name in a query that can not be parsed; of one that is too long nothing."""
+    if len(text) > MAX_QUERY:
+        return []
     bare = _STRING.sub('""', text)
     bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", " ", bare)

@@ -76,6 +76,12 @@ class Sender:
         self._give_up = give_up
         self._clock = clock
         self._some = asyncio.Event()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End after what is being sent, so that it is not sent again by the next run."""
+        self._stopping = True
+        self._some.set()
 
     def look(self) -> None:
         """There may be something new."""
@@ -84,7 +90,7 @@ class Sender:
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, connector=self._connector()) as session:
-            while True:
+            while not self._stopping:
                 self._some.clear()
                 try:
                     if not await self._one(session):
@@ -133,6 +139,8 @@ class Sender:
 
     async def _pause(self) -> None:
         """Until something is due, or something new came."""
+        if self._stopping:
+            return
         soonest = await self._in_thread(lambda: self._spool.soonest(self._name))
         wait = LOOK_SECONDS if soonest is None else min(max(soonest - self._clock(), 0.05), LOOK_SECONDS)
         with contextlib.suppress(TimeoutError):

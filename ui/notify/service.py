@@ -30,6 +30,8 @@ MAX_SECONDS = 120.0
 """Of one diagnosis; after it alerts are handed on without."""
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
+CLOSE_SECONDS = 5.0
+"""For what is being sent when it is to end."""
 LOOK_SECONDS = 60.0
 AGAIN_SECONDS = (10.0, 20.0, 35.0, 60.0, 120.0, 300.0)
 """After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
@@ -79,9 +81,11 @@ class Notifier:
         self._spool = Spool(directory(table))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
         self._some = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._sending: list[asyncio.Task[None]] = []
+        self._working: list[asyncio.Task[None]] = []
         self._targets = dict(table.targets)
         self._senders: dict[str, Sender] = {}
+        self._memory = max(FORGET_SECONDS, 2 * table.repeat)
         self._forgot = float("-inf")
         self._looks: dict[str, tuple[float, int]] = {}  # incidents without a cause: since when, and how often looked at
 
@@ -92,14 +96,19 @@ class Notifier:
         for name, target in self._targets.items():
             sender = Sender(name, target, self._spool, self._thread, self._table.give_up, self._clock)
             self._senders[name] = sender
-            self._tasks.append(asyncio.create_task(sender.run(), name=f"notify {name}"))
-        self._tasks.append(asyncio.create_task(self._work(), name="notify"))
+            self._sending.append(asyncio.create_task(sender.run(), name=f"notify {name}"))
+        self._working.append(asyncio.create_task(self._work(), name="notify"))
 
     async def close(self) -> None:
         """End; what waits is there when it begins again."""
-        for task in self._tasks:
+        for sender in self._senders.values():
+            sender.stop()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=CLOSE_SECONDS)
+        tasks = [*self._sending, *self._working]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._in_thread(self._spool.close)
         self._thread.shutdown()
 
@@ -143,7 +152,7 @@ class Notifier:
                 next_look = await self._look_again()
                 if self._clock() - self._forgot > FORGET_SECONDS / 10:
                     self._forgot = self._clock()
-                    await self._in_thread(lambda: self._spool.forget(self._clock() - FORGET_SECONDS))
+                    await self._in_thread(lambda: self._spool.forget(self._clock() - self._memory))
             except SpoolError as error:
                 _log.warning("what waits can not be read or written; trying again", why=str(error))
                 await asyncio.sleep(LOOK_SECONDS)

@@ -345,3 +345,32 @@ async def test_how_it_fares_is_told_as_families(full_cache: Triage, tmp_path: Pa
     assert (shown["waiting webhook-1"], shown["waiting webhook-2"], shown["target_ok webhook-1"]) == (1, 0, 0)
     assert "target_ok webhook-2" not in shown
     assert {one.name for one in told} <= load().families.keys()
+
+
+async def test_what_is_being_sent_when_it_ends_is_not_sent_again(full_cache: Triage, tmp_path: Path) -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        await request.read()
+        came.set()
+        await go_on.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/", slow)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    target = WebhookTarget(url=f"http://127.0.0.1:{runner.addresses[0][1]}/")
+    notifier = Notifier(table(tmp_path, target), diagnosing(full_cache))
+    await notifier.open()
+    await notifier.take(body(alert("LAT01")))
+    await came.wait()
+    closing = asyncio.create_task(notifier.close())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await closing
+    await runner.cleanup()
+    with sqlite3.connect(tmp_path / FILE) as db:
+        assert db.execute("SELECT count(*) FROM delivery").fetchone() == (0,)
+    db.close()
