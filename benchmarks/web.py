@@ -1,0 +1,175 @@
+"""The web page on a recording of ten minutes, in a real Chromium: how soon it can be used, and what it takes.
+
+    python -m benchmarks.web [--engines 4]
+
+Makes the recording of pages that change, serves it, and opens the page as a person does. Told are: from the start of
+the process until it answers; from then until the first page shows its verdict and its charts; how long each change of
+page takes until nothing moves any more, the second time around too; and the memory of the server's process with three
+viewers. Exits with 1 when a budget is missed. Times are of this machine as busy as it is: the load is told beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import msgspec
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from benchmarks.pages import Engine
+from benchmarks.processes import cpu_seconds, memory_bytes
+from series.capture import CaptureReader, CaptureWriter, Record
+from tests.browser.page import chromium, free_port
+from ui.demo import incidents
+from ui.web import serve
+from ui.web.settings import Settings
+
+SECONDS, EVERY = 600, 5
+FIRST_BUDGET, CHANGE_BUDGET, MEMORY_BUDGET = 3.0, 1.0, 350e6
+VIEWERS = 3
+PAGES = (
+    "Timeline",
+    "Tenants",
+    "Cache",
+    "Cascades",
+    "Requests",
+    "Fleet",
+    "What if",
+    "Size",
+    "Rules",
+    "Sources",
+    "Triage",
+)
+STATE = "return document.querySelector('.stApp')?.getAttribute('data-test-script-state')"
+HEADING = "return document.querySelector('.st-key-bar h2')?.innerText"
+FOOT = "return document.body.innerText.includes('rules:')"
+PATIENCE_SECONDS = 120.0
+
+
+def recording(path: Path, engines: int) -> None:
+    """Ten minutes of pages that go on changing, as `kvitals record` would have written them."""
+    source = next(iter(incidents()))
+    with CaptureReader.open(source) as reader:
+        facts = [one for one in reader if one.sense in ("facts", "scrape")]
+    scrape = msgspec.msgpack.decode(next(one for one in facts if one.sense == "scrape").payload)
+    begun = facts[0].t
+    pages = [Engine(seed) for seed in range(engines)]
+    targets = [f"http://127.0.0.1:{8300 + i}" for i in range(engines)]
+    meta = {"targets": [{"url": url, "name": "", "labels": {}} for url in targets], "every_seconds": float(EVERY)}
+    with CaptureWriter(path, version="benchmark", meta=meta) as writer:
+        for at in range(0, SECONDS + 1, EVERY):
+            for url, page in zip(targets, pages, strict=True):
+                for _ in range(EVERY):
+                    page.advance()
+                t, target = begun + at, f"{url}/metrics"
+                payload = msgspec.msgpack.encode(scrape | {"t": t, "target": target, "body": page.page()})
+                writer.write(Record(t, "scrape", target, payload))
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[tuple[str, int, float]]:
+    """The page: its URL, its process, and how long it took to answer."""
+    port = free_port()
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        serve.command(port, settings),
+        env=serve.environment(settings),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _until(lambda: _healthy(port), "the page answers")
+        yield f"http://127.0.0.1:{port}", process.pid, time.monotonic() - begun
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _until(so: Callable[[], object], what: str) -> float:
+    begun = time.monotonic()
+    while not so():
+        if time.monotonic() - begun > PATIENCE_SECONDS:
+            raise RuntimeError(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+def ready(driver: webdriver.Chrome, title: str) -> bool:
+    """Whether a page of this title is there, and nothing is being computed for it."""
+    return bool(driver.execute_script(HEADING) == title and driver.execute_script(STATE) == "notRunning")
+
+
+def change(driver: webdriver.Chrome, title: str) -> float:
+    """Seconds until another page is there, and is done."""
+    link = f"//section[@data-testid='stSidebar']//a[.//span[normalize-space()='{title}']]"
+    found = driver.find_element(By.XPATH, link)
+    begun = time.monotonic()
+    found.click()
+    _until(lambda: ready(driver, title), title)
+    return time.monotonic() - begun
+
+
+def measure(engines: int) -> bool:
+    """Print the figures; whether all budgets hold."""
+    with tempfile.TemporaryDirectory(prefix="kvitals-bench-") as folder:
+        path = Path(folder, "ten-minutes.kvcap")
+        recording(path, engines)
+        size = path.stat().st_size / 1e6
+        print(f"a recording of {SECONDS} s of {engines} engines every {EVERY} s, {size:.1f} MB")
+        with served(Settings(api="http://127.0.0.1:1", recording=str(path))) as (url, pid, up):
+            print(f"from start until it answers          {up:8.2f} s")
+            with chromium() as driver:
+                return _look(driver, url, pid)
+
+
+def _look(driver: webdriver.Chrome, url: str, pid: int) -> bool:
+    begun = time.monotonic()
+    driver.get(url)
+    _until(lambda: ready(driver, "Triage") and driver.execute_script(FOOT), "the verdict")
+    first = time.monotonic() - begun
+    print(f"first page, from then on             {first:8.2f} s   budget {FIRST_BUDGET:g} s")
+    worst = []
+    for turn in ("first", "again"):
+        for title in PAGES:
+            took = change(driver, title)
+            worst.append(took)
+            print(f"to {title:<10} {turn:<22}{took:8.2f} s   budget {CHANGE_BUDGET:g} s")
+    for _ in range(VIEWERS - 1):
+        driver.switch_to.new_window("tab")
+        driver.get(url)
+        _until(lambda: ready(driver, "Triage"), "another viewer's page")
+        for title in ("Timeline", "Fleet"):
+            change(driver, title)
+    memory = memory_bytes(pid)
+    print(f"changes of page: middle {statistics.median(worst):.2f} s, longest {max(worst):.2f} s")
+    print(f"memory with {VIEWERS} viewers {memory / 1e6:22.0f} MB  budget {MEMORY_BUDGET / 1e6:.0f} MB")
+    print(f"CPU of the server {cpu_seconds(pid):27.1f} s   load of this machine {os.getloadavg()[0]:.1f}")
+    return first <= FIRST_BUDGET and max(worst) <= CHANGE_BUDGET and memory <= MEMORY_BUDGET
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The web page in a real Chromium.")
+    parser.add_argument("--engines", type=int, default=4)
+    sys.exit(0 if measure(parser.parse_args().engines) else 1)
+
+
+if __name__ == "__main__":
+    main()
