@@ -31,8 +31,8 @@ _FACT = re.compile(r'fact="(\w+)"')
 PARTS = 4
 """Of the time before and after, each looked at by itself."""
 MOST_SECONDS = 300.0
-LEAST_SECONDS = 20.0
-SETTLE_SECONDS = 20.0
+LEAST_SECONDS = 15.0
+SETTLE_SECONDS = 15.0
 """After the first load that the changed engine has: caches are empty and graphs not captured."""
 ALIKE = 0.25
 """By how much load may differ to be alike."""
@@ -89,6 +89,11 @@ class Period:
 
     end: float
     seconds: float
+
+    def less(self, seconds: float) -> Period | None:
+        """Without its last seconds; None where what is left is too short."""
+        left = self.seconds - seconds
+        return Period(self.end - seconds, left) if left >= LEAST_SECONDS else None
 
     @property
     def parts(self) -> list[tuple[float, float]]:

@@ -60,7 +60,7 @@ def since_change(source: Source) -> Judged:
             (one for one in gather(of.ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
         )
         before, after = _periods(steps, change, of)
-    now = source.judged(Moments(of.end))
+    now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds))
     if before is None or after is None:
         side = "before it" if before is None else "after it"
         why = f"There are fewer than {outcome.LEAST_SECONDS:.0f} s with load {side}."
@@ -82,12 +82,15 @@ def _latest(of: Course) -> Change:
 
 
 def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | None, Period | None]:
-    """The last load before a change, and the last after it, less what it takes to settle."""
+    """The last load before a change, and the last after it, less what it takes to settle. The engine went in the last
+    step before."""
     if steps is None:
         return None, None
     first = outcome.busy(steps, change.first, of.end, most=float("inf"))
     settled = change.first if first is None else first.end - first.seconds + outcome.SETTLE_SECONDS
-    return outcome.busy(steps, of.start, change.last), outcome.busy(steps, settled, of.end)
+    last = outcome.busy(steps, of.start, change.last)
+    before = last.less(steps.step) if last is not None else None
+    return before, outcome.busy(steps, settled, of.end)
 
 
 def _compared(change: Change, then: Judged, now: Judged, before: Period, after: Period) -> SinceChange:

@@ -27,7 +27,7 @@ from .programs import Programs
 from .systems import VLLM, Server
 from .traffic import InfiniteCache, Tenant
 
-PHASE_S = 45.0
+PHASE_S = 60.0
 RECORDER_LIMIT_S = 300.0
 LIMIT_S = 400.0
 
@@ -119,7 +119,7 @@ async def _recorder(programs: Programs, kvitals: Sequence[str], server: Server, 
     config = programs.folder / "change.toml"
     config.write_text(configuration([server]).replace("[agent]\n", '[agent]\ninterval = "1s"\n', 1))
     home = programs.folder / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     command = [
         "record",
         f"--out={capture}",

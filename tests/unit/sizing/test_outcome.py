@@ -69,8 +69,10 @@ def test_the_last_load_is_what_is_compared() -> None:
     of = steps([4, 4, 4, 4, 4, 4, 0, 0, 3, 3, 3, 3, 3, 0])
     assert outcome.busy(of, 0.0, 40.0) == Period(30.0, 30.0)
     assert outcome.busy(of, 35.0, 70.0) == Period(65.0, 25.0)
-    assert outcome.busy(of, 50.0, 70.0) is None  # 15 s are too short
+    assert outcome.busy(of, 55.0, 70.0) is None  # 10 s are too short
     assert outcome.busy(of, 0.0, 40.0, most=20.0) == Period(30.0, 20.0)
+    assert Period(30.0, 20.0).less(5.0) == Period(25.0, 15.0)
+    assert Period(30.0, 20.0).less(10.0) is None
 
 
 def test_parts_of_a_period_are_in_order_and_fill_it() -> None:
