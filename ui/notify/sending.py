@@ -7,6 +7,7 @@ import contextlib
 import random
 import ssl
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -88,6 +89,19 @@ class Sender:
         self._some.set()
 
     async def run(self) -> None:
+        """Until it is stopped; what nobody expected is said and begun anew."""
+        while not self._stopping:
+            try:
+                await self._run()
+            except OSError as error:
+                self.last_error = f"{self._target.ca_file} can not be used: {error}"
+                _log.error("nothing can be sent to a target", target=self._name, why=self.last_error)
+                await asyncio.sleep(LOOK_SECONDS)
+            except Exception:
+                _log.error("sending to a target failed", target=self._name, trace=traceback.format_exc(limit=-5))
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, connector=self._connector()) as session:
             while not self._stopping:

@@ -157,6 +157,10 @@ class Notifier:
                 _log.warning("what waits can not be read or written; trying again", why=str(error))
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
+            except Exception:  # what nobody expected ends nothing
+                _log.error("an incident can not be dealt with", trace=traceback.format_exc(limit=-5))
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
 

@@ -374,3 +374,11 @@ async def test_what_is_being_sent_when_it_ends_is_not_sent_again(full_cache: Tri
     with sqlite3.connect(tmp_path / FILE) as db:
         assert db.execute("SELECT count(*) FROM delivery").fetchone() == (0,)
     db.close()
+
+
+async def test_a_certificate_that_is_none_is_said(full_cache: Triage, tmp_path: Path) -> None:
+    target = WebhookTarget(url="https://127.0.0.1:1/", ca_file=tmp_path / "none.pem")
+    async with running(table(tmp_path, target), full_cache) as (notifier, url):
+        await post(url, body(alert("LAT01")))
+        told = await settled(notifier, waiting=1)
+        assert "none.pem can not be used" in told.last_error
