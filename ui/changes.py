@@ -42,7 +42,7 @@ class Changes:
 
     def cycle(self, now: float) -> list[Event]:
         """What is to be written down now."""
-        events = [_outcome(now, self._told.popleft()) for _ in range(len(self._told))]
+        events = [outcome_event(now, self._told.popleft()) for _ in range(len(self._told))]
         if 0 <= now - self._looked < EVERY_SECONDS:
             return events
         self._looked = now
@@ -85,6 +85,7 @@ class Changes:
             self._told.append(told)
 
 
-def _outcome(now: float, told: SinceChange) -> Event:
+def outcome_event(now: float, told: SinceChange) -> Event:
+    """What came of a change, for the history."""
     text = f"{told.entity.title}, {', '.join(told.changed)}: {told.conclusion}"
     return Event(now, OUTCOME, text, "agent", told.entity.labels)

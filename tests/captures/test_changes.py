@@ -1,0 +1,81 @@
+"""Recordings of a real vLLM that was restarted with one flag changed, made by tests/lab/changes.py: whether it is told
+that the change worked, did nothing or made it worse, and whether what had been predicted came."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Config
+from rules.finding import Effect, SinceChange, Source
+from rules.loader import load
+from series.capture import CaptureReader
+from ui.changes import Changes, outcome_event
+from ui.pipeline import Pipeline, Setup
+from ui.since_change import of_recording, since_change
+
+FOLDER = Path(__file__).parent / "changes"
+NAMES = sorted(file.stem for file in FOLDER.glob("*.kvcap"))
+
+
+@cache
+def truth(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.truth.json").read_text())
+    return found
+
+
+@cache
+def told(name: str) -> SinceChange:
+    found = since_change(of_recording(FOLDER / f"{name}.kvcap", Setup(load([]), Config()))).document.since_change
+    assert found is not None
+    return found
+
+
+def effect(name: str, metric: str) -> Effect:
+    return next(one for one in told(name).effects if one.metric == metric)
+
+
+def test_there_are_recordings() -> None:
+    assert "slots_raised" in NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_verdict_is_what_was_done(name: str) -> None:
+    assert told(name).verdict == truth(name)["verdict"], told(name).conclusion
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lever_is_the_one_that_was_pulled(name: str) -> None:
+    lever = truth(name)["lever"]
+    assert told(name).levers[:1] == ([lever] if lever else told(name).levers[:1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_change_was_when_the_engine_was_started_anew(name: str) -> None:
+    said = truth(name)
+    assert said["ended"] <= told(name).at <= said["back"] + 5
+
+
+def test_what_was_predicted_of_slots_came() -> None:
+    queue = effect("slots_raised", "queue_mean_seconds")
+    assert queue.predicted is not None and queue.predicted.to < queue.after < 0.2 * queue.before
+
+
+def test_the_agent_writes_down_what_changed() -> None:
+    pipeline = Pipeline(Setup(load([]), Config()), Source("capture", "slots_raised"))
+    changes, events = Changes(pipeline, Path("nowhere")), []
+    with CaptureReader.open(FOLDER / "slots_raised.kvcap") as reader:
+        pipeline.node.expect(reader.header.meta)
+        for due in pipeline.replay(reader):
+            events += changes.cycle(due)
+    assert [(event.kind, event.text) for event in events] == [("config", "engine: slots 2 → 16")]
+
+
+def test_what_came_of_a_change_is_an_event() -> None:
+    event = outcome_event(1.0, told("slots_raised"))
+    assert event.kind == "outcome" and event.entity == {"engine": "engine"}
+    assert event.text.startswith("engine, slots 2 → 16: “Allow more requests at once” worked: ")
