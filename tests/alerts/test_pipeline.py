@@ -132,8 +132,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return Seen(told, began, states, (folder / "notify.log").read_text())
 
 
+CASCADE = ("KVC05", "TEN02")
+"""The cascade, or the tenant that set it off, where the moment that is judged shows both."""
+
+
+def codes_of(message: dict[str, Any]) -> set[str]:
+    return {one["code"] for one in message["alerts"]}
+
+
 def test_the_cascade_is_told_with_its_cause_before_first_tokens_are_late(seen: Seen) -> None:
-    at = next(at for at, one in seen.told.of("cascade") if one["code"] == "KVC05") - seen.began
+    told = [(at, one) for at, one in seen.told.of("cascade") if one["code"] in CASCADE and "KVC05" in codes_of(one)]
+    at = told[0][0] - seen.began
     missed, counted = (seen.since("cascade", "LAT01-ttft-slo-breach", state) for state in ("pending", "firing"))
     print(f"\nthe cascade's message was there at {at:.1f} s; objective missed at {missed} s; TTFT alert at {counted} s")
     assert at < counted
