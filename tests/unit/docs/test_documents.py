@@ -70,6 +70,12 @@ def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixt
             pytest.fail(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}")
 
 
+def test_the_readme_names_every_command() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    known = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    assert [name for name in known if name != "version" and f"`kvitals {name}" not in readme] == []
+
+
 def test_some_commands_were_found() -> None:
     assert len([line for path in DOCUMENTS for line in commands(path)]) > 60
 
