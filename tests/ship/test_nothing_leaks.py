@@ -50,8 +50,18 @@ LITELLM = ROOT / "tests/fixtures/request_logs/litellm.jsonl"
 ZSTD = b"\x28\xb5\x2f\xfd"
 PATIENCE = 90.0
 SECRETS = {
-    name: f"{MARK}-{name}" for name in ("parts-token", "otlp-token", "api-token", "collector-key", "prometheus-login")
+    name: f"{MARK}-{name}"
+    for name in (
+        "parts-token",
+        "otlp-token",
+        "api-token",
+        "collector-key",
+        "prometheus-login",
+        "slack-url",
+        "pager-key",
+    )
 }
+JSON = {"Content-Type": "application/json"}
 STUB = "from tests.ship.planted_engine import main\nmain()\n"
 API = (
     *("findings", "requests?newest=1000", "tail", "cache", "cascades", "accesses?newest=1000", "labels"),
@@ -77,8 +87,9 @@ class Stage:
         self.out: dict[str, bytes] = {}
         self.sent: list[tuple[str, bytes]] = []  # what the collector was sent: its Authorization, the body
         self._running: list[subprocess.Popen[bytes]] = []
+        before = {"collector-key": "authorization: ", "slack-url": f"http://{HOST}:1/services/"}
         for name, text in SECRETS.items():
-            (self.inputs / name).write_text(f"authorization: {text}" if name == "collector-key" else text)
+            (self.inputs / name).write_text(before.get(name, "") + text)
         (self.inputs / "target-token").write_text(BEARER)
         authority = trustme.CA()
         authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(self.inputs / "tls.pem")
@@ -218,6 +229,12 @@ token_file = "otlp-token"
 endpoint = "http://{HOST}:{collector}"
 headers_file = "collector-key"
 sample = 1.0
+[notify]
+[[notify.slack]]
+url_file = "slack-url"
+[[notify.pagerduty]]
+key_file = "pager-key"
+url = "http://{HOST}:1"
 """,
     )
 
@@ -244,6 +261,13 @@ def _send(stage: Stage, log: Path) -> None:
     token = {"Authorization": f"Bearer {SECRETS['otlp-token']}"}
     _post(f"http://{HOST}:{stage.port['http']}/v1/traces", _spans(), proto | token)
     _post(f"http://{HOST}:{stage.port['record_otlp']}/v1/traces", _spans(), proto)
+    alert = {
+        "status": "firing",
+        "labels": {"alertname": "KVC01", "code": "KVC01", "engine": "chat", "severity": "page"},
+    }
+    message = {"version": "4", "status": "firing", "receiver": "kvitals", "groupKey": "one", "alerts": [alert]}
+    accepted = _post(f"http://{HOST}:{stage.port['api']}/api/v1/notify", json.dumps(message).encode(), JSON)
+    assert accepted in (200, 202), accepted
     wrong = {"Authorization": f"Bearer {MARK}-wrong-token"}
     assert _post(f"http://{HOST}:{stage.port['http']}/v1/traces", _spans(), proto | wrong) == 401
     assert _post(f"http://{HOST}:{stage.port['http']}/v1/traces", f"{MARK} is no span".encode(), proto | token) == 400
@@ -430,6 +454,7 @@ def test_nothing_of_it_is_kept(stage: Stage) -> None:
         assert not planted(data, tenants=True), name
     assert {"agent.log", "tap.log", "recorder.log", "all.kvcap, unpacked"} <= set(names)
     assert any(name.startswith("state") and "unpacked" in name for name in names)
+    assert any("/notify/" in name for name in names), "no message waits for a target that does not answer"
 
 
 @pytest.mark.parametrize(

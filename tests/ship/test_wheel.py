@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -51,6 +53,23 @@ def test_the_wheel_judges_a_recorded_incident_that_it_carries(kvitals: Path, tmp
     done = run(kvitals, "triage", str(place), "--json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["causes"][0]["code"] == "KVC01"
+
+
+def test_the_wheel_runs_the_agent_on_a_recording(kvitals: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{probe.getsockname()[1]}"
+    clean = {"PATH": os.defpath, "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    command = [kvitals, "run", "--demo", "--no-web", f"--listen={at}"]
+    with subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=subprocess.DEVNULL) as agent:
+        try:
+            began = time.monotonic()
+            while (told := run(kvitals, "triage", f"http://{at}", "--json", cwd=tmp_path)).returncode != 1:
+                assert agent.poll() is None and time.monotonic() - began < 90, told.stderr
+                time.sleep(0.5)
+        finally:
+            agent.terminate()
+    assert json.loads(told.stdout)["causes"][0]["code"] == "KVC01"
 
 
 def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) -> None:
