@@ -22,7 +22,8 @@ from series.promql import expand, selectors
 from series.types import Labels
 
 BOUND, UNBOUND = 0.5, 0.1
-"""Shares of the time: from the first on a constraint is what binds, below the second it is something else."""
+"""Shares of the time: from the first on a constraint is what binds, below the second it is something else. In between
+what speaks for it grows evenly, so that a share that wavers about a limit does not make the order of causes waver."""
 MIN_KNOWN = 0.1
 """Of the last minute; of less it is not said what bound."""
 GAIN, LOSS = 0.05, 0.1
@@ -89,11 +90,11 @@ class Weighing:
             return
         mine = sum(shares.get(one, 0.0) for one in cause.rule.binds)
         other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default="")
-        if mine >= BOUND:
-            yield GAIN, f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
-        elif mine < UNBOUND and other and shares[other] >= BOUND:
-            said = f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
-            yield -LOSS, f"{said}, {_named([other])} {render(shares[other], 'ratio')}"
+        said = f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
+        if mine > UNBOUND:
+            yield GAIN * min(1.0, (mine - UNBOUND) / (BOUND - UNBOUND)), said
+        elif other and shares[other] >= BOUND:
+            yield -LOSS * (1.0 - mine / UNBOUND), f"{said}, {_named([other])} {render(shares[other], 'ratio')}"
 
     def _by_order(self, cause: Judgement, explained: Sequence[Judgement]) -> Iterator[tuple[float, str]]:
         symptoms = [judgement for judgement in explained if judgement.rule.kind == "symptom"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from diagnoser.judge import Judge, Judgement
@@ -53,21 +55,27 @@ def test_the_constraint_that_a_cause_claims_makes_it_surer() -> None:
 
 
 def test_another_constraint_makes_it_less_sure() -> None:
-    found = cause(judge(kv=0.9, arrival=0.06, slots=0.04), fired("SCH01"))
+    found = cause(judge(kv=0.9, arrival=0.1, slots=0.0), fired("SCH01"))
     assert found.confidence == pytest.approx(cause(judge(), fired("SCH01")).confidence - 0.1)
-    assert "slots bound 4 % of the time, KV memory 90 %" in found.confidence_why
+    assert "slots bound 0 % of the time, KV memory 90 %" in found.confidence_why
 
 
 @pytest.mark.parametrize(
     "shares",
     [
-        {"slots": 0.3, "kv": 0.3, "arrival": 0.4},  # neither here nor there
+        {"slots": 0.1, "kv": 0.3, "arrival": 0.6},  # neither here nor there
         {"slots": 0.0, "kv": 0.4, "arrival": 0.4, "deferral": 0.2},  # nothing else binds most of the time
         {"unknown": 0.95, "kv": 0.05},  # too little is known
     ],
 )
 def test_shares_that_say_nothing(shares: dict[str, float]) -> None:
     assert cause(judge(**shares), fired("SCH01")).confidence == cause(judge(), fired("SCH01")).confidence
+
+
+def test_a_share_that_wavers_moves_little() -> None:
+    told = [cause(judge(slots=i / 10, kv=1 - i / 10), fired("SCH01")).confidence for i in range(7)]
+    assert told == sorted(told)
+    assert max(b - a for a, b in pairwise(told[1:])) < 0.03  # from a tenth on, where the other still binds
 
 
 def test_shares_are_of_the_time_that_is_known() -> None:
