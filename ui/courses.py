@@ -11,13 +11,13 @@ import numpy as np
 
 from diagnoser.judge import ENTITIES
 from diagnoser.sources.prometheus import Access, Prometheus
-from diagnoser.sources.served import Served
+from diagnoser.sources.served import Families, Served
 from diagnoser.sources.survey import survey
 from diagnoser.steps import Ask
 from rules.finding import Source
 from series.capture import CaptureReader
 from series.history.reader import HistoryReader
-from series.promql import Expr, Series
+from series.promql import Expr, Series, selectors
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from ui.fleet import dialect
 from ui.historic import with_window
@@ -28,6 +28,8 @@ from ui.recorded import RecordingError, span_of
 DAY_SECONDS = 86400.0
 LOOK_SECONDS = 300.0
 MAX_SAMPLES = 10_000_000
+ALERTS = "ALERTS"
+"""What the names of a server's series of alerts begin with."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,16 @@ def of_server(access: Access, setup: Setup, start: float | None, end: float) -> 
     with Prometheus(access) as server:
         found = survey(server, end)
         served = Served(server, dialect(server, found, setup))
-        yield Course(access.url, _asking(served), start or end - DAY_SECONDS, end, found.interval)
+        alerts = Served(server, Families(()))  # the server's own, which no dialect has other names for
+        yield Course(access.url, _asking(served, alerts), start or end - DAY_SECONDS, end, found.interval)
 
 
-def _asking(served: Served) -> Ask:
+def _asking(served: Served, alerts: Served) -> Ask:
     def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        asked = alerts if all(use.name.startswith(ALERTS) for use in selectors(expr)) else served
         times = [start + i * step for i in range(round((end - start) / step) + 1)]
         points: dict[Labels, list[tuple[float, float]]] = {}
-        for t, rows in served.course([expr], times)[expr].items():
+        for t, rows in asked.course([expr], times)[expr].items():
             for labels, value in rows:
                 points.setdefault(labels, []).append((t, value))
         columns = ((labels, np.array(course).T) for labels, course in points.items())

@@ -124,7 +124,7 @@ def _coverage(week: Week, start: float) -> Coverage:
 
 def _unknown(told: story.Told) -> list[str]:
     """What the numbers do not contain, and why."""
-    said = [f"{part.part}: {part.unknown}" for part in told.ledger if part.unknown]
+    said = [f"{efficiency.NAMES[part.part]}: {part.unknown}" for part in told.ledger if part.unknown]
     said += [
         f"price of {one.hardware}: {one.basis}; --price says yours" for one in told.prices if one.usd_per_hour is None
     ]
@@ -137,9 +137,7 @@ def _unknown(told: story.Told) -> list[str]:
     if told.incidents.missing:
         said.append(f"incidents: {told.incidents.missing}")
     if not told.week.seen.known("usable"):
-        said.append(
-            "what engines could do within the objective: `kvitals knee` and the agent tell it after enough load"
-        )
+        said.append("what engines could do within the objective: kvitals knee and the agent tell it after enough load")
     return said
 
 

@@ -11,6 +11,16 @@ TRAPPED = 0.4
 TARGET = 0.7
 """Utilisation that a fleet with a margin for bursts reaches; at TRAPPED a token costs 1.75 times as much."""
 JOULES_PER_KWH = 3.6e6
+NAMES = {
+    "decode": "decode",
+    "prefill": "prefill",
+    "reprefill": "prefill done twice",
+    "drafts": "rejected drafts",
+    "aborted": "for clients that left",
+    "unattributed": "not told",
+    "idle": "idle",
+}
+"""Of the ledger's parts, as people call them."""
 _WHAT = {
     "idle": "nothing ran",
     "aborted": "for requests whose client left before the end",

@@ -71,15 +71,16 @@ def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str
     step = max(MIN_STEP, gap)
     found: dict[tuple[str, str], _Spans] = {}
     firing, since = 'ALERTS{alertstate="firing",code!=""}', 'ALERTS_FOR_STATE{code!=""}'
-    active = {_key(one.labels): one for one in _courses(ask, since, start, end, step)}
-    for key, (labels, times) in _joined(_courses(ask, firing, start, end, step)).items():
+    active = _joined(_courses(ask, since, start, end, step))
+    for key, (labels, courses) in _joined(_courses(ask, firing, start, end, step)).items():
+        times = [t for course in courses for t in course.times]
         code = labels.get("code", "")
         if labels.get("kind", "") not in _KINDS or labels.get("severity", "") not in _WORTH:
             continue
         entity = {name: value for name, value in labels.items() if name in _PLACES}
         of = found.setdefault((code, str(sorted(entity.items()))), _Spans(code, entity))
         for first, last in _stretches(times, step):
-            begun = _begun(active.get(key), first)
+            begun = _begun(active[key][1] if key in active else (), first)
             of.spans.append((first if begun is None else begun, last))
             of.open |= last >= end - 2 * step
             if begun is None:
@@ -113,10 +114,11 @@ def _courses(ask: Ask, text: str, start: float, end: float, step: float) -> Iter
         begin = until
 
 
-def _joined(courses: Iterable[_Course]) -> dict[Labels, tuple[Labels, list[float]]]:
-    found: dict[Labels, tuple[Labels, list[float]]] = {}
+def _joined(courses: Iterable[_Course]) -> dict[Labels, tuple[Labels, list[_Course]]]:
+    """The courses of each alert, a day each, in order of time."""
+    found: dict[Labels, tuple[Labels, list[_Course]]] = {}
     for one in courses:
-        found.setdefault(_key(one.labels), (one.labels, []))[1].extend(one.times)
+        found.setdefault(_key(one.labels), (one.labels, []))[1].append(one)
     return found
 
 
@@ -135,12 +137,13 @@ def _stretches(times: Sequence[float], step: float) -> Iterator[tuple[float, flo
         yield first, last
 
 
-def _begun(active: _Course | None, firing: float) -> float | None:
+def _begun(active: Iterable[_Course], firing: float) -> float | None:
     """Since when an alert was pending that fires then: the series' value is the time."""
-    if active is None:
-        return None
     known = [
-        value for t, value in zip(active.times, active.values, strict=True) if t <= firing + 1.0 and value <= firing
+        value
+        for one in active
+        for t, value in zip(one.times, one.values, strict=True)
+        if t <= firing + 1.0 and value <= firing
     ]
     return known[-1] if known else None
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
+from diagnoser.review.efficiency import NAMES as NAMES
 from diagnoser.review.words import count, share
 
 WIDTH, HEIGHT = 760, 190
@@ -21,15 +22,6 @@ COLOURS = {
     "aborted": "#b5502f",
     "unattributed": "#b9bcc2",
     "idle": "#e6e8eb",
-}
-NAMES = {
-    "decode": "decode",
-    "prefill": "prefill",
-    "reprefill": "prefill done twice",
-    "drafts": "rejected drafts",
-    "aborted": "for clients that left",
-    "unattributed": "not told",
-    "idle": "idle",
 }
 LINE, MISSED, FAINT = "#2f6fb2", "#b5502f", "#d9dce0"
 _ROUND = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)

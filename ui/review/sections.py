@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from diagnoser.review.efficiency import NAMES
 from diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
 from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, usd
 from ui.review import charts
@@ -89,7 +90,7 @@ def _went(review: Review) -> Iterator[Block]:
         f"GPU-hours by what they went into, a bar for each {lasting(review.step)} or more.",
     )
     rows = [
-        (charts.NAMES[part.part], part.what, hours(part.gpu_hours), share(part.share), usd(part.usd))
+        (NAMES[part.part], part.what, hours(part.gpu_hours), share(part.share), usd(part.usd))
         for part in sorted(review.ledger, key=lambda part: -part.gpu_hours)
         if part.gpu_hours > 0
     ]

@@ -95,6 +95,12 @@ def test_alerts_of_a_server_are_incidents_with_their_time_to_fire() -> None:
     assert row.detected == 300.0 and row.open and row.labels == ENGINE
 
 
+def test_an_alert_of_an_earlier_day_has_its_time_to_fire_too() -> None:
+    (row,) = of_alerts(alerts, 0.0, 3 * DAY, 60.0, {}).rows
+    assert row.spans == [(300.0, 1800.0), (5100.0, 3 * DAY)]
+    assert row.detected == 300.0
+
+
 def test_no_alerts_there_is_said_and_is_no_peace() -> None:
     found = of_alerts(lambda expr, start, end, step: [], 0.0, 7200.0, 60.0, {})
     assert not found.rows and "load them" in found.missing
