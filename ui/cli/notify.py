@@ -60,7 +60,7 @@ def do(args: argparse.Namespace) -> int:
             " listen on 127.0.0.1"
         )
     chosen = setup(args)
-    notifier = Notifier(table, OfFleet(prometheus.access(args), chosen))
+    notifier = Notifier(table, OfFleet(prometheus.access(args), chosen), mutes=lambda: chosen.config.mutes)
     asyncio.run(_run(notifier, table, address, chosen.knowledge.families))
     return 0
 

@@ -205,7 +205,8 @@ async def _served(
         whole_since=pipeline.whole_since,
     )
     if (table := pipeline.setup.config.notify) is not None:
-        notifier = Notifier(table, OfAgent(pipeline, clock, keeping is not None))
+        of_agent = OfAgent(pipeline, clock, keeping is not None)
+        notifier = Notifier(table, of_agent, mutes=lambda: pipeline.setup.config.mutes)
         own = pipeline.setup.config.labels
         add_notify(app, notifier, table.token_file)
         add_families(app, notifier, pipeline.node.window, {"cluster": own.cluster, "node": own.node}, clock)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from agent.config import Mute
 from rules.finding import Finding
 from ui.notify import notice as notices
 from ui.notify.concern import Asked, asked
@@ -27,15 +28,17 @@ class Settled:
     over: list[str] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     folded: int = 0  # alerts that were not told by themselves
+    muted: int = 0  # alerts of rules that the configuration mutes
 
 
 @dataclass(frozen=True)
 class Rules:
     """What differs between installations. repeat: seconds after which an incident that goes on is told again, when an
-    Alertmanager repeats it; page: URL of our web page, or empty."""
+    Alertmanager repeats it; page: URL of our web page, or empty; mutes: of rules that nobody is to be told of."""
 
     repeat: float
     page: str = ""
+    mutes: Sequence[Mute] = ()
 
 
 async def settle(
@@ -46,7 +49,9 @@ async def settle(
     at_hand = {incident.id: incident for incident in known}
     by_entity: dict[tuple[tuple[str, str], ...], list[Alert]] = {}
     for alert in message.alerts:
-        if OURS not in alert.labels:
+        if alert.status == "firing" and any(one.covers(alert.code, alert.entity, received) for one in rules.mutes):
+            dealing.out.muted += 1
+        elif OURS not in alert.labels:
             by_entity.setdefault(tuple(sorted(alert.entity.items())), []).append(alert)
     for entity, alerts in by_entity.items():
         here = [one for one in at_hand.values() if tuple(sorted(one.entity.items())) == entity]

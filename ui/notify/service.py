@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from agent.config import NotifyTable
+from agent.config import Mute, NotifyTable
 from agent.places import state_directory
 from ui.notify.concern import Asked
 from ui.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
@@ -72,12 +72,19 @@ class Facts:
 class Notifier:
     """From `open` to `close`: takes messages, and hands on what they come to."""
 
-    def __init__(self, table: NotifyTable, diagnose: Diagnose, clock: Callable[[], float] = time.time) -> None:
-        self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, failed
+    def __init__(
+        self,
+        table: NotifyTable,
+        diagnose: Diagnose,
+        clock: Callable[[], float] = time.time,
+        mutes: Callable[[], Sequence[Mute]] = tuple,
+    ) -> None:
+        """mutes: those of the configuration as it is now."""
+        self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, muted, failed
         self._table = table
         self._diagnose = diagnose
         self._clock = clock
-        self._rules = Rules(repeat=table.repeat, page=table.page)
+        self._mutes = mutes
         self._spool = Spool(directory(table))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
         self._some = asyncio.Event()
@@ -193,8 +200,9 @@ class Notifier:
 
     async def _outcome(self, waiting: Waiting) -> Outcome:
         known = await self._in_thread(self._spool.incidents)
+        rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
-            settled = await settle(read(waiting.body), waiting.received, known, self._diagnosis, self._rules)
+            settled = await settle(read(waiting.body), waiting.received, known, self._diagnosis, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)
             _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
@@ -206,6 +214,7 @@ class Notifier:
     def _counted(self, settled: Settled) -> Outcome:
         self.counts["told"] += len(settled.notices)
         self.counts["folded"] += settled.folded
+        self.counts["muted"] += settled.muted
         return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
 
     async def _diagnosis(self, about: Asked) -> Diagnosis:

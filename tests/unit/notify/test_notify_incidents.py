@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
+from agent.config import Mute
 from rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 from ui.notify.incidents import Rules, Settled, settle
@@ -136,6 +139,16 @@ async def test_others_alerts_find_the_engine_by_its_instance(full_cache: Triage)
 async def test_a_rule_that_is_no_symptom_gets_no_foreign_cause(full_cache: Triage) -> None:
     notice = await Memory(full_cache).one(alert("GPU07", kind="cause"))
     assert notice.code == "" and notice.title == "GPU07 on an engine"
+
+
+async def test_what_is_muted_is_not_told(full_cache: Triage) -> None:
+    mutes = (Mute(rule="LAT01", reason="known", entity={"engine": ENGINE}),)
+    several = message(alert("LAT01"), alert("LAT01", engine="another"), alert("LAT03"))
+    settled = await settle(several, AT, (), diagnosing(full_cache), Rules(3600.0, mutes=mutes))
+    assert settled.muted == 1
+    assert [[one.code for one in notice.alerts] for notice in settled.notices] == [["LAT01"], ["LAT03"]]
+    over = Rules(3600.0, mutes=(msgspec.structs.replace(mutes[0], until=datetime(2026, 1, 1, tzinfo=UTC)),))
+    assert len((await settle(message(alert("LAT01")), AT, (), diagnosing(full_cache), over)).notices) == 1
 
 
 async def test_what_we_handed_on_is_not_taken_back(full_cache: Triage) -> None:
