@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from rules.finding import Outcome
 from rules.loader import Problem, convert, read_yaml
-from rules.model import Code, Duration, Text
+from rules.model import Code, Text
 
 Series = Annotated[dict[str, Text], Meta(min_length=1, max_length=200)]
 
@@ -22,7 +22,7 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     title: Text
     expect: Outcome
     series: Series  # name{label="value"} -> values in promtool's notation (diagnoser/cases/notation.py)
-    interval: Duration = "5s"  # between two samples
+    interval: Annotated[str, Meta(pattern=r"^[1-9]\d{0,5}[smhd]$")] = "5s"  # between two samples
     at: Annotated[str, Meta(pattern=r"^(\d+[smhd])?$")] = ""  # since the first sample; empty: the last sample
     cold: bool = False  # a cold triage: one look over everything that was seen
     says: str = ""  # text of the conclusion or, where the rule did not fire, of the reason

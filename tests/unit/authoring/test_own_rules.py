@@ -78,6 +78,7 @@ BROKEN = {
     "a title twice": ("some wait, as they do", "nobody asks anything", "a second case is called 'nobody asks"),
     "a code of nobody": ("code: OWN07", "code: OWN08", "it has cases of OWN08, so it must be OWN08.yaml"),
     "too short": ('"20x30"', '"2x26 90x3"', "it counts after 1m"),
+    "no time between samples": ("says: \"20 requests wait\"", "interval: 0s", "7: Expected `str` matching regex"),
     "a moment far away": ("says: \"20 requests wait\"", "at: 900d", "moments to judge, of at most 20,000"),
 }  # fmt: skip
 
@@ -202,3 +203,10 @@ def test_parameters_that_are_wrong_are_named_and_left_out(tmp_path: Path, what: 
     assert first.line == 1 + PARAMS[: PARAMS.index(old)].count("\n")
     assert message in [problem.message.partition(" (allowed")[0] for problem in knowledge.problems]
     assert knowledge.rules["SCH12"].params["waiting"].default == 0.5
+
+
+def test_lint_tells_of_parameters_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = overrides(tmp_path, PARAMS.replace("waiting:", "wating:"))
+    code, lines = run(capsys, "rules", "lint", tmp_path)
+    assert code == 1
+    assert lines[0].startswith(f"{path}:3: SCH12 has no parameter `wating`")
