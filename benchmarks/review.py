@@ -197,9 +197,8 @@ def run(engines: int, days: float, out: Path | None) -> int:
         print(f"  {key:14} {found[key]:>20,.6g}  {value:>20,.6g}  {found[key] / value - 1:+.5%}")
     for line in off:
         print(f"WRONG {line}", file=sys.stderr)
-    print(
-        f"review: {took:.1f} s, {cpu:.1f} s CPU of it here (budget {BUDGET_SECONDS:.0f} s); {'right' if not off else 'WRONG'}"
-    )
+    verdict = "right" if not off else "WRONG"
+    print(f"review: {took:.1f} s (budget {BUDGET_SECONDS:.0f} s), {cpu:.1f} s of CPU here; {verdict}")
     return 0 if not off and took <= BUDGET_SECONDS else 1
 
 
