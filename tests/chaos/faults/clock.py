@@ -25,6 +25,7 @@ async def stepped(stage: Stage, told: Told) -> None:
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # with it threads that wait for a moment wait for much longer
         "NO_FAKE_STAT": "1",
     }
     ports = {"engine": free_port()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from typing import Any
 
 import aiohttp
@@ -41,6 +42,7 @@ async def killed(stage: Stage, told: Told) -> None:
         told.expect(opened is not None, f"{FINDING} does not open")
         chance, lost, compared, back_after = random.Random(1), 0, 0, 0.0
         for _ in range(KILLS):
+            looking = time.time()
             await asyncio.sleep(RUNS_SECONDS + chance.random() * 2 * INTERVAL)
             before = (await agent.findings()).get(FINDING) or {}
             shown = await _rows(agent, 60.0)
@@ -51,7 +53,7 @@ async def killed(stage: Stage, told: Told) -> None:
             back_after = max(back_after, took)
             there = {key: value for key, value in (await _rows(agent, 120.0)).items() if key[1] <= committed}
             wrong = [key for key, value in there.items() if key in shown and shown[key] != value]
-            lost += len(wrong) + _missing(told, there, shown, committed)
+            lost += len(wrong) + _missing(told, there, looking, committed)
             compared += sum(key in shown for key in there)
         told.expect(not lost, f"{lost} rows that were told as committed are lost or differ")
         told.expect(compared > 3 * KILLS, f"only {compared} rows could be compared")
@@ -72,14 +74,14 @@ async def _rows(agent: Agent, seconds: float) -> Rows:
     return {(one["metric"]["engine"], round(float(t), 3)): value for one in found for t, value in one["values"]}
 
 
-def _missing(told: Told, there: Rows, shown: Rows, committed: float) -> int:
-    """History keeps a row each five seconds: how many engines have a longer hole up to what was committed."""
+def _missing(told: Told, there: Rows, looking: float, committed: float) -> int:
+    """History keeps a row each five seconds: how many engines have a longer hole from when the agent that was killed
+    had begun to look until what it had committed."""
     missing = 0
-    for engine in {engine for engine, _ in shown}:
-        first = min(t for e, t in shown if e == engine)
-        times = sorted(t for e, t in there if e == engine and t >= first - ROW_SECONDS)
-        if longest_gap([first - ROW_SECONDS, *times, committed]) > 2 * ROW_SECONDS + 2 * INTERVAL:
-            told.broken.append(f"{engine}: rows {times} of those until {committed}")
+    for engine in {engine for engine, _ in there}:
+        times = sorted(t for e, t in there if e == engine and t >= looking)
+        if longest_gap([looking, *times, committed]) > 2 * ROW_SECONDS + 2 * INTERVAL:
+            told.broken.append(f"{engine}: rows {times} of those from {looking} until {committed}")
             missing += 1
     return missing
 
