@@ -109,18 +109,17 @@ def names() -> list[str]:
 @cache
 def held_out() -> dict[str, str]:
     """The held-out incidents, and for each that had to leave them why."""
-    return _reasons(HELD_OUT)
+    return {name: " ".join(why) for name, *why in _words(HELD_OUT)}
 
 
 @cache
-def misses() -> dict[str, str]:
-    """Runs whose verdict is known not to be that of the label, and why."""
-    return _reasons(MISSES)
+def misses() -> dict[tuple[str, str], str]:
+    """Runs whose verdict is known not to be that of the label, by the look (cold, warm), and why."""
+    return {(run, look): " ".join(why) for run, look, *why in _words(MISSES)}
 
 
-def _reasons(file: Path) -> dict[str, str]:
-    lines = [line.split("#")[0].split(maxsplit=1) for line in file.read_text().splitlines()]
-    return {words[0]: (words[1].strip() if len(words) > 1 else "") for words in lines if words}
+def _words(file: Path) -> list[list[str]]:
+    return [words for line in file.read_text().splitlines() if (words := line.split("#")[0].split())]
 
 
 def load(name: str, seed: int) -> Incident:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,11 @@ class Outcome:
     incident: Incident
     score: Score
     cold: Score
-    steady: bool | None = None
-    """Whether adjacent cold windows have one first cause; None: not looked at."""
-    firsts: tuple[str, ...] = ()
-    seconds: float | None = None
+    steady: bool
+    """Whether adjacent cold windows have one first cause."""
+    firsts: tuple[str, ...]
+    seconds: float | None
     """The shortest look from the beginning on of which the first cause is right, as it is of all longer ones."""
-    document: Triage | None = field(default=None, repr=False)
 
 
 def truth(capture: Path) -> dict[str, Any]:
@@ -141,29 +140,40 @@ def beginning(capture: Path) -> float:
     return float(max([said["began"], *done]) + SETTLE_S)
 
 
-def judge(capture: Path, *, whole: bool = True) -> Outcome:
-    """The verdict on a recording; `whole`: also how steady it is and how soon it came."""
+def judge(capture: Path) -> Outcome:
+    """The verdict on a recording, how steady it is and how soon it came."""
     one = incident_of(capture)
-    _, last = span_of(capture)
-    document = judge_recording(capture, setup(one), Moments(at=last, start=beginning(capture))).document
-    looks = [_cold(capture, one, last - before - COLD_S, last - before) for before in _windows(capture, whole)]
+    looks = [cold(capture, before) for before in _windows(capture)]
     firsts = tuple(look.told[0] if look.told else "-" for look in looks)
     return Outcome(
         incident=one,
-        score=score(document, one.label),
+        score=warm(capture),
         cold=looks[0],
-        steady=len(set(firsts)) == 1 if whole else None,
+        steady=len(set(firsts)) == 1,
         firsts=firsts,
-        seconds=_seconds(capture, one) if whole else None,
-        document=document,
+        seconds=_seconds(capture, one),
     )
 
 
-def _windows(capture: Path, whole: bool) -> Sequence[float]:
+def warm(capture: Path) -> Score:
+    """At the end of the recording, of the incident, with what was before it as history."""
+    one = incident_of(capture)
+    _, last = span_of(capture)
+    document = judge_recording(capture, setup(one), Moments(at=last, start=beginning(capture))).document
+    return score(document, one.label)
+
+
+def cold(capture: Path, before: float = 0.0) -> Score:
+    """Twelve seconds that end so long before the recording does."""
+    _, last = span_of(capture)
+    return _cold(capture, incident_of(capture), last - before - COLD_S, last - before)
+
+
+def _windows(capture: Path) -> Sequence[float]:
     """Those of the adjacent windows that lie within the incident."""
     _, last = span_of(capture)
     inside = [before for before in ADJACENT_S if last - before - COLD_S >= beginning(capture) - SETTLE_S]
-    return inside if whole and inside else ADJACENT_S[:1]
+    return inside or ADJACENT_S[:1]
 
 
 def _cold(capture: Path, one: Incident, start: float, at: float) -> Score:

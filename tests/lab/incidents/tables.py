@@ -35,7 +35,7 @@ def rows(outcomes: Iterable[Outcome]) -> str:
                 " ".join(said.missing),
                 "yes" if said.health else f"NO: {said.healthy}",
                 "yes" if one.cold.first else "NO: " + (" ".join(one.cold.told[:2]) or "nothing"),
-                "" if one.steady is None else "yes" if one.steady else " ".join(one.firsts),
+                "yes" if one.steady else " ".join(one.firsts),
                 "-" if one.seconds is None else f"{one.seconds:.0f}",
             )
         )
@@ -77,7 +77,6 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 def _counts(some: Sequence[Outcome]) -> tuple[str, ...]:
     healthy = [one for one in some if one.incident.label.healthy == "yes"]
-    looked = [one for one in some if one.steady is not None]
     times = sorted(one.seconds for one in some if one.seconds is not None)
     return (
         str(len(some)),
@@ -86,7 +85,7 @@ def _counts(some: Sequence[Outcome]) -> tuple[str, ...]:
         str(sum(len(one.score.extra) for one in some)),
         _of(sum(one.score.healthy is True and one.score.first for one in healthy), len(healthy)),
         _of(sum(one.cold.first for one in some), len(some)),
-        _of(sum(bool(one.steady) for one in looked), len(looked)),
+        _of(sum(one.steady for one in some), len(some)),
         f"{times[len(times) // 2]:.0f}" if times else "-",
     )
 
