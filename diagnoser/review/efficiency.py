@@ -21,6 +21,17 @@ NAMES = {
     "idle": "idle",
 }
 """Of the ledger's parts, as people call them."""
+BINDS = {
+    "arrival": "nothing, they worked off what arrived",
+    "kv": "KV blocks",
+    "slots": "slots",
+    "room": "slots or KV blocks",
+    "token_budget": "the token budget of a step",
+    "deferral": "requests deferred",
+    "fault": "faults",
+    "unknown": "not told",
+}
+"""What can bound an engine's progress, as people call it."""
 _WHAT = {
     "idle": "nothing ran",
     "aborted": "for requests whose client left before the end",
@@ -67,6 +78,7 @@ def trap(week: Week, total: Work) -> Trap:
         busy_share=total.busy_share,
         gpu_utilization=float(busy.mean()) if len(busy) else None,
         trapped=used < TRAPPED if used is not None else None,
+        binding=dict(week.seen.binding),
         usd_at_target=per_million * used / TARGET if per_million is not None and used is not None else None,
         method=(
             f"At {TARGET:.0%} used the same price buys {TARGET:.0%} / used times the tokens. What NVML calls"

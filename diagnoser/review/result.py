@@ -158,6 +158,7 @@ class Trap(Struct, frozen=True, kw_only=True):
     gpu_utilization: float | None  # as NVML has it
     trapped: bool | None
     usd_at_target: float | None  # a million output tokens at 70 % used
+    binding: dict[str, float]  # what bounded progress, as a share of the engines' time; empty where nobody tells
     method: str
 
 

@@ -104,6 +104,7 @@ class Seen:
     slo: Mapping[Labels, Mapping[str, float]]  # of an engine, as it says itself: objective -> seconds
     energy: float  # joules of all GPUs that tell; NaN where none does
     gpu_busy: Floats  # of each step, what NVML calls utilisation, the mean of all GPUs
+    binding: Mapping[str, float]  # constraint -> share of the engines' time in which it bounded progress
 
     @property
     def start(self) -> float:
@@ -157,7 +158,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     if only:
-        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty())
+        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
     of_step, gpu_busy = promql_time(step), grid.empty()
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
@@ -172,6 +173,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
         _objectives(ask, grid),
         _sum(energy),
         gpu_busy,
+        _binding(ask, grid),
     )
 
 
@@ -271,6 +273,17 @@ def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
     for series in ask(expression(text), grid.end, grid.end, 1.0):
         said.setdefault(series.labels.keep(ENGINE), {})[series.labels.get("slo", "")] = float(series.values[-1])
     return said
+
+
+def _binding(ask: Ask, grid: Grid) -> dict[str, float]:
+    """The mean over all steps in which it was told; the shares add up to 1."""
+    text = f"sum by (constraint) (avg_over_time(kvitals_binding_share[{promql_time(grid.step)}]))"
+    found: dict[str, float] = {}
+    for series in over(ask, text, grid):
+        name = series.labels.get("constraint", "")
+        found[name] = found.get(name, 0.0) + float(np.nansum(series.values))
+    all_ = sum(found.values())
+    return {name: value / all_ for name, value in found.items()} if all_ > 0 else {}
 
 
 def _sum(several: list[Series]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnoser.review.efficiency import NAMES
+from diagnoser.review.efficiency import BINDS, NAMES
 from diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
 from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, usd
 from ui.review import charts
@@ -115,6 +115,11 @@ def _went(review: Review) -> Iterator[Block]:
         )
         yield Text(f"{share(trap.used)} of {trap.of} was used{nvml}. {verdict}{better}".strip())
         yield Text(trap.method, small=True)
+
+    told = sorted(((value, name) for name, value in trap.binding.items() if value >= 0.005), reverse=True)
+    if told:
+        listed = ", ".join(f"{BINDS.get(name, name)} {share(value)}" for value, name in told)
+        yield Text(f"What bound the engines, by time: {listed}.")
 
 
 def _days(review: Review) -> Iterator[Block]:
