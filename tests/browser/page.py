@@ -24,7 +24,7 @@ from ui.web.settings import Settings
 
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 QUIET = [
     "headless=new",
     "no-sandbox",

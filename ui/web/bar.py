@@ -138,6 +138,7 @@ def picker(there: Extent, look: Look | None, *, key: str) -> None:
         format="HH:mm:ss" if short else "DD MMM HH:mm",
         key=name,
         on_change=picked,
+        label_visibility="collapsed",
     )
     st.caption(f"of {span(there.end - there.start)}, {literal(moment(there.start, zone))} to {_clock(there.end, zone)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import tzinfo
 
@@ -71,7 +72,8 @@ def _proof(finding: Finding, place: str) -> None:
     """The evidence, side by side. `place` tells apart a finding that is shown under several others."""
     if not finding.evidence:
         return
-    per_row = min(COLUMNS, max(2, len(finding.evidence)))
+    rows = math.ceil(len(finding.evidence) / COLUMNS)
+    per_row = max(2, math.ceil(len(finding.evidence) / rows))
     with st.container(key=f"proofs-{place}", gap="small"):
         for start in range(0, len(finding.evidence), per_row):
             row = finding.evidence[start : start + per_row]
