@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from diagnoser.expressions import expression
 from diagnoser.steps import Ask, Steps
 from diagnoser.text import render
-from rules.finding import Effect, EffectVerdict, Predicted
+from rules.finding import Effect, EffectVerdict, LeverAdvice, Predicted
 from rules.loader import Knowledge
 from rules.model import SCOPES, Lever, Quantity, Signal
 from rules.versions import in_range
@@ -190,6 +192,19 @@ def _pulls(lever: Lever, named: Mapping[str, Setting], change: Change, sides: Si
         if wanted is not None and now is not None and moved[0] * (wanted - now) > 0:
             return True
     return False
+
+
+def as_set(advice: LeverAdvice, lever: Lever, change: Change) -> LeverAdvice:
+    """Advice with the value that was set in place of the one that had been advised."""
+    told = advice.setting
+    named = {one.name: one for one in change.settings}
+    for setting in lever.settings if told is not None else ():
+        facts = [fact for fact in _FACT.findall(setting.now) if fact in named]
+        if told is not None and setting.flag == told.flag and facts:
+            one = named[facts[0]]
+            made = msgspec.structs.replace(told, now=one.before, to=one.after)
+            return msgspec.structs.replace(advice, setting=made, predicted=[])
+    return advice
 
 
 def _moved(setting: Setting) -> float:

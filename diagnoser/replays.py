@@ -52,7 +52,7 @@ class Replays:
 
     def told(self, document: Triage, knowledge: Knowledge) -> Triage:
         """The same document, where levers that a replay can tell of say what it tells."""
-        levers = {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
+        levers = _replayable(knowledge)
         asked = any(advice.lever in levers for group in GROUPS for f in getattr(document, group) for advice in f.levers)
         replayed = self._of(document.window.end) if asked else None
         if replayed is None:
@@ -60,12 +60,22 @@ class Replays:
         changed = {group: [_finding(f, levers, replayed) for f in getattr(document, group)] for group in GROUPS}
         return msgspec.structs.replace(document, **changed)
 
+    def of(self, finding: Finding, knowledge: Knowledge, at: float) -> list[LeverAdvice]:
+        """The levers of one finding, likewise."""
+        levers = _replayable(knowledge)
+        replayed = self._of(at) if any(advice.lever in levers for advice in finding.levers) else None
+        return finding.levers if replayed is None else _finding(finding, levers, replayed).levers
+
     def _of(self, at: float) -> _Replayed | None:
         if not 0 <= at - self._at < KEPT_SECONDS:
             known = self._recorded()
             self._made = _Replayed(known) if known is not None else None
             self._at = at
         return self._made
+
+
+def _replayable(knowledge: Knowledge) -> dict[str, Replay]:
+    return {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
 
 
 def _finding(finding: Finding, levers: Mapping[str, Replay], replayed: _Replayed) -> Finding:

@@ -12,9 +12,10 @@ import msgspec
 from diagnoser import outcome
 from diagnoser.expressions import expression
 from diagnoser.outcome import Change, Period, Sides
+from diagnoser.predictions import Predictions
 from diagnoser.signals import Signals, Span, by_entity, expansion
 from diagnoser.steps import Steps, gather, step_of
-from rules.finding import Entity, Finding, Predicted, SinceChange, Triage
+from rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
 from rules.model import SCOPES, Lever
 from series.promql import expand
 from series.types import Labels
@@ -100,7 +101,7 @@ def _compared(change: Change, then: Judged, now: Judged, before: Period, after: 
     levers = [lever for lever in levers if lever.name in advised] or levers
     sides = outcome.looked(_look(then.pipeline), before), outcome.looked(_look(now.pipeline), after)
     unlike = outcome.unlike(change.entity, sides[0].whole, sides[1].whole)
-    effects = outcome.effects(change.entity, levers, _predicted(then.document, change, levers), sides, knowledge)
+    effects = outcome.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
     told = _told(change, levers, outcome.conclude(effects, unlike, levers), now.document)
     gone, come = _differences(then.document, now.document, change)
     return msgspec.structs.replace(told, effects=effects, gone=gone, come=come)
@@ -156,16 +157,32 @@ def _advised(document: Triage, change: Change) -> list[str]:
     return [advice.lever for finding in _findings(document, change) for advice in finding.levers]
 
 
-def _predicted(document: Triage, change: Change, levers: list[Lever]) -> list[Predicted]:
-    """What was predicted of the levers that were pulled; each signal once."""
-    names = {lever.name for lever in levers}
+def _predicted(then: Judged, change: Change, levers: list[Lever]) -> list[Predicted]:
+    """What is predicted of the levers that were pulled, with what was set; each signal once."""
+    by_name = {lever.name: lever for lever in levers}
     found: dict[str, Predicted] = {}
-    for finding in _findings(document, change):
-        for advice in finding.levers:
-            if advice.lever in names:
-                for one in advice.predicted:
-                    found.setdefault(one.metric, one)
+    for finding in _findings(then.document, change):
+        for advice in _as_set(then, finding, by_name, change):
+            for one in advice.predicted:
+                found.setdefault(one.metric, one)
     return list(found.values())
+
+
+def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change: Change) -> list[LeverAdvice]:
+    """A finding's advice of these levers, predicted anew for what was set where that is another value than advised."""
+    pipeline = then.pipeline
+    assert pipeline.span is not None
+    predictions = Predictions(pipeline.judge, pipeline.span)
+    made = []
+    for advice in (one for one in finding.levers if one.lever in levers):
+        real = outcome.as_set(advice, levers[advice.lever], change)
+        for judgement in pipeline.judgements if real is not advice else ():
+            if judgement.rule.code == finding.code and dict(judgement.entity) == finding.entity.labels:
+                real = predictions.with_effects(real, judgement)
+        made.append(real)
+    return pipeline.replays.of(
+        msgspec.structs.replace(finding, levers=made), pipeline.judge.knowledge, pipeline.span.at
+    )
 
 
 def _differences(then: Triage, now: Triage, change: Change) -> tuple[list[str], list[str]]:
