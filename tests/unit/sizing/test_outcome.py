@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diagnoser import outcome
 from diagnoser.outcome import Change, Looked, Period, Setting, Sides
 from diagnoser.steps import Steps
-from rules.finding import Effect, Predicted
+from rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
 from rules.loader import load
 from series.promql import Expr, Series
 from series.types import METRIC_NAME, Labels
@@ -158,6 +158,18 @@ def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
     sides = Sides(before, lambda query: None)
     assert [one.name for one in outcome.pulled(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
     assert "raise-max-num-seqs" not in [one.name for one in outcome.pulled(change("2", "1"), KNOWN, sides)]
+
+
+def test_what_was_set_takes_the_place_of_what_was_advised() -> None:
+    lever = KNOWN.levers["raise-max-num-seqs"]
+    setting = LeverSetting("--max-num-seqs", "2", "16", True, "")
+    advice = LeverAdvice("raise-max-num-seqs", "", "", "", "", "", "", setting, "", [], [predicted(1.0, 0.0)])
+    change = Change(ENGINE, 0.0, 1.0, (Setting("slots", "2", "8"),), {}, {})
+    real = outcome.as_set(advice, lever, change)
+    assert real.setting is not None and (real.setting.now, real.setting.to) == ("2", "8")
+    assert real.predicted == []
+    other = Change(ENGINE, 0.0, 1.0, (Setting("token_budget", "2", "8"),), {}, {})
+    assert outcome.as_set(advice, lever, other) is advice
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=4), st.floats(0.01, 100))
