@@ -247,7 +247,7 @@ class TestRead:
 
     @linux
     def test_a_real_quota(self, watched: Watched, child: subprocess.Popen[bytes]) -> None:
-        """A cgroup with a quota of 0.3 cores, of whichever version there is, where we may make one."""
+        """A cgroup with a quota of 0.1 cores, of whichever version there is, where we may make one."""
         folder = quota_group(f"kvitals-test-{os.getpid()}")
         if folder is None:
             pytest.skip("no cgroup with a CPU quota can be made here")
@@ -264,7 +264,7 @@ class TestRead:
                 t += 1.0
                 time.sleep(0.05)
             values = watched.values()
-            assert values["kvitals_engine_cpu_limit_cores{engine=a/0}"] == pytest.approx(0.3)
+            assert values["kvitals_engine_cpu_limit_cores{engine=a/0}"] == pytest.approx(0.1)
             assert values[key] >= 2
             assert values["kvitals_engine_cpu_throttled_seconds_total{engine=a/0,level=0}"] > 0
         finally:
@@ -277,18 +277,18 @@ class TestRead:
 
 
 def quota_group(name: str) -> Path | None:
-    """A new cgroup that may use 0.3 cores; None where there can be none."""
+    """A new cgroup that may use 0.1 cores; None where there can be none."""
     try:
         mounts = procfs.mounts(Path("/proc/self/mountinfo").read_bytes())
         for mount in mounts:
             folder = Path(mount.point) / name
             if mount.kind == "cgroup" and "cpu" in mount.options:
                 folder.mkdir()
-                (folder / "cpu.cfs_quota_us").write_text("30000")
+                (folder / "cpu.cfs_quota_us").write_text("10000")
                 return folder
             if mount.kind == "cgroup2" and "cpu" in (Path(mount.point) / "cgroup.subtree_control").read_text().split():
                 folder.mkdir()
-                (folder / "cpu.max").write_text("30000 100000")
+                (folder / "cpu.max").write_text("10000 100000")
                 return folder
     except OSError:
         return None
