@@ -14,6 +14,9 @@ from ui.web.charts import chart
 from ui.web.wording import count, inline_code, literal, moment
 
 COLUMNS = 4
+MAX_EXPLAINED = 12
+"""Symptoms told under a cause; one of a whole fleet explains hundreds."""
+
 _SEVERITY = {
     "page": (":material/e911_emergency:", "red"),
     "ticket": (":material/build:", "orange"),
@@ -92,17 +95,20 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
 
 def _explains(finding: Finding, explained: Sequence[Finding]) -> None:
     with st.container(gap="xsmall"):
-        for f in explained:
+        for f in explained[:MAX_EXPLAINED]:
             head = f":material/subdirectory_arrow_right: explains {inline_code(f.code)} **{literal(f.title)}**"
             where = "" if f.entity == finding.entity else f" on {literal(f.entity.title)}"
             st.markdown(f"{head}{where}: {literal(f.conclusion)}")
+        if len(explained) > MAX_EXPLAINED:
+            st.caption(f"and {len(explained) - MAX_EXPLAINED:,} more: Export has all")
 
 
 def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
     with st.container():
         if not any(f.evidence or f.levers for f in explained):
             return
-        codes = ", ".join(f.code for f in explained)
+        explained = explained[:MAX_EXPLAINED]
+        codes = ", ".join(dict.fromkeys(f.code for f in explained))
         with st.expander(f"Proof of what it explains: {literal(codes)}", key=f"explains-{finding.id}"):
             for f in explained:
                 st.markdown(f"{inline_code(f.code)} **{literal(f.title)}**")

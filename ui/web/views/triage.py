@@ -16,6 +16,9 @@ from ui.web.views.finding import card, explained_by
 from ui.web.wording import count, inline_code, literal, moment, span
 
 OLD_SECONDS = 60.0
+MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12
+"""Of a large fleet; the worst are first. Others are one line each, then counted."""
+
 _STATE = {
     True: ("healthy", ":material/check_circle:", "Healthy"),
     False: ("unhealthy", ":material/error:", "Unhealthy"),
@@ -56,12 +59,11 @@ def document(triage: Triage, place: str) -> None:
     _exports(triage, place)
     heads = [c for c in triage.causes if not explained_by(c, triage.causes)]
     shown = {f.id for c in heads for f in _explained(c, triage)}
-    for number, cause in enumerate(heads, 1):
-        card(cause, zone, triage, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
     # A circle of causes, or one whose explanation is not a head, must not vanish.
-    for cause in triage.causes:
-        if cause not in heads and cause.id not in shown:
-            card(cause, zone, triage)
+    alone = [c for c in triage.causes if c not in heads and c.id not in shown]
+    for number, cause in enumerate([*heads, *alone][:MAX_CARDS], 1):
+        card(cause, zone, triage, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
+    _plain("Further causes", [*heads, *alone][MAX_CARDS:], "further")
     _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone, triage)
     _group("What kvitals cannot see well", triage.telemetry, zone, triage)
     _ruled_out(triage.ruled_out)
@@ -146,8 +148,9 @@ def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage:
     with st.container():
         if findings:
             st.markdown(f"## {title}")
-        for finding in findings:
+        for finding in findings[:MAX_CARDS]:
             card(finding, zone, triage)
+        _plain("Further ones", findings[MAX_CARDS:], f"further-{title}")
 
 
 def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
@@ -156,8 +159,9 @@ def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
             return
         label = f"Ruled out: {count(len(ruled_out), 'other cause')}"
         with st.expander(label, key="ruled-out"):
-            for r in ruled_out:
+            for r in ruled_out[:MAX_LINES]:
                 st.markdown(_line(r.code, r.title, r.entity, r.because))
+            _more(len(ruled_out))
 
 
 def _unknown(triage: Triage) -> None:
@@ -167,11 +171,12 @@ def _unknown(triage: Triage) -> None:
         label = f"Could not tell: {count(len(triage.unknown), 'check')}"
         opened = triage.healthy is None
         with st.expander(label, key="unknown", expanded=opened):
-            for finding in triage.unknown:
+            for finding in triage.unknown[:MAX_LINES]:
                 st.markdown(_line(finding.code, finding.title, finding.entity.title, finding.reason))
                 remedies = list(dict.fromkeys(u.remedy for u in finding.unknowns if u.remedy))
                 if remedies:
                     st.caption(literal("what would tell: " + "; ".join(remedies)))
+            _more(len(triage.unknown))
 
 
 def _plain(title: str, findings: Sequence[Finding], key: str) -> None:
@@ -179,10 +184,16 @@ def _plain(title: str, findings: Sequence[Finding], key: str) -> None:
         if not findings:
             return
         with st.expander(f"{title}: {count(len(findings), 'finding')}", key=key):
-            for f in findings:
+            for f in findings[:MAX_LINES]:
                 st.markdown(_line(f.code, f.title, f.entity.title, f.conclusion))
                 if f.muted:
                     st.caption(f"muted: {literal(f.muted)}")
+            _more(len(findings))
+
+
+def _more(number: int) -> None:
+    if number > MAX_LINES:
+        st.caption(f"and {number - MAX_LINES:,} more: Export has all")
 
 
 def _line(code: str, title: str, entity: str, text: str) -> str:
@@ -198,8 +209,10 @@ def _coverage(triage: Triage) -> None:
         )
         for code, error in c.crashed.items():
             st.markdown(f":material/bug_report: rule {inline_code(code)} failed, the others went on: {literal(error)}")
-        for engine in c.engines:
+        for engine in c.engines[:MAX_ENGINES]:
             told = [f"{literal(k)} {inline_code(v)}" for k, v in engine.items() if v]
             st.caption(" · ".join(told))
+        if len(c.engines) > MAX_ENGINES:
+            st.caption(f"and {len(c.engines) - MAX_ENGINES:,} more engines: see Fleet")
         if not c.engines:
             st.caption("no engine was seen")

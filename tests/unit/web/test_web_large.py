@@ -1,0 +1,103 @@
+"""A large fleet: what a page draws does not grow with engines, findings and tenants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rules.finding import Entity, Finding, Triage
+from tests.unit.web import documents
+from tests.unit.web.looking import run, words
+from ui.cache import Known
+from ui.web import places
+from ui.web.sources.base import Extent, Line, Past
+from ui.web.views import finding, fleet, tenants, triage
+
+ENGINES, TENANTS = 1_000, 10_000
+CASCADE = "demo:eviction_cascade"
+
+
+@dataclass
+class Large:
+    """A source that knows a thousand engines and ten thousand tenants."""
+
+    document: Triage
+    known: Known
+    kind: str = "agent"
+    name: str = "large"
+    live: bool = True
+
+    def findings(self, _: object) -> Triage:
+        return self.document
+
+    def extent(self) -> Extent:
+        return Extent(documents.END - 600.0, documents.END)
+
+    def series(self, query: str, start: float, end: float) -> list[Line]:
+        return [Line({"engine": f"e{i}"}, [(start, 1.0), (end, float(i))]) for i in range(200)]
+
+    def past(self, start: float, end: float) -> Past:
+        return Past()
+
+    def blocks(self) -> Known:
+        return self.known
+
+    def requests(self, _: object) -> Any:
+        return places.open_source(CASCADE).requests(_)  # type: ignore[arg-type]
+
+
+def of_each(code: str, **changes: Any) -> list[Finding]:
+    return [
+        documents.finding(code, "one", "Something", f"On {i}.", id=f"{code}-{i}",
+                          entity=Entity("engine", {"engine": f"e{i}"}, f"e{i}"), **changes)
+        for i in range(ENGINES)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Large:
+    symptoms = of_each("LAT01", kind="symptom")
+    pool = documents.finding("POOL1", "pool", "The pool", "All.", id="pool", explained=[f.id for f in symptoms])
+    coverage = documents.document().coverage
+    engines = [{"engine": f"e{i}", "pool": f"p{i % 7}"} for i in range(ENGINES)]
+    document = documents.document(
+        healthy=False, verdict="Large.", causes=[pool, *of_each("KVC01")], symptoms=symptoms, unknown=of_each("SCH01")
+    )
+    document = replace(document, coverage=replace(coverage, engines=engines))
+    open_source = places.open_source
+    real = open_source(CASCADE).blocks()
+    sums = next(iter(real.cache["tenants"].values()))
+    many = {f"t{i}": sums | {"lookup_tokens": 1.0 + i} for i in range(TENANTS)}
+    found = Large(document, Known(real.cache | {"tenants": many}, real.cascades))
+    monkeypatch.setattr(places, "open_source", lambda place: open_source(place) if place == CASCADE else found)
+    return found
+
+
+def test_triage_of_many_engines_is_short(large: Large) -> None:
+    app = run()
+    said = words(app)
+    cards = [m.value for m in app.markdown if m.value.startswith("## ")]
+    assert len(cards) <= triage.MAX_CARDS + 2, "cards, the page's own title and that of a group"
+    assert f"Further causes: {ENGINES + 1 - triage.MAX_CARDS} findings" in said
+    assert f"and {ENGINES - finding.MAX_EXPLAINED} more: Export has all" in said
+    assert f"Could not tell: {ENGINES} checks" in said
+    assert f"and {ENGINES - triage.MAX_ENGINES} more engines: see Fleet" in said
+    assert len(app.main) < 50
+
+
+def test_the_fleet_shows_the_worst(large: Large) -> None:
+    app = run("fleet")
+    assert len(app.dataframe[0].value) == fleet.TOP
+    assert f"the {fleet.TOP} with the worst findings of {ENGINES:,}" in words(app)
+    assert next(m.value for m in app.metric) == f"{ENGINES:,}"
+
+
+def test_tenants_are_those_with_most_look_ups(large: Large) -> None:
+    app = run("tenants")
+    table = app.dataframe[0].value
+    assert len(table) == tenants.TOP
+    assert next(iter(table["tenant"])) == f"t{TENANTS - 1}"
+    assert f"of {TENANTS:,}; all: kvitals cache --json" in words(app)
