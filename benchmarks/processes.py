@@ -112,8 +112,8 @@ def prometheus(ports: Sequence[int], interval: float, port: int) -> Iterator[sub
 
 
 def wait(url: str) -> None:
-    """Until `url` answers with 200. Raises RuntimeError after 20 seconds."""
-    for _ in range(100):
+    """Until `url` answers with 200, also on a machine that is busy. Raises RuntimeError after two minutes."""
+    for _ in range(600):
         try:
             urllib.request.urlopen(url, timeout=1).close()
             return

@@ -4,8 +4,8 @@
 
 Runs the benchmarks as processes of their own, one after the other, and reads the figures off what they print. A
 benchmark fails its rows with its exit status, or where a figure is not found in what it said. With --write the rows go
-into the table between the marks of a Markdown file; rows that were not measured this time stay as they are, each with
-its own date and load. --quick: shorter runs, for a look and not for the table. Exits with 1 where a budget does not
+into the table between the marks of a Markdown file; rows that were not measured this time, or could not be, stay as
+they are, each with its own date and load. --quick: shorter runs, for a look and not for the table. Exits with 1 where a budget does not
 hold.
 """
 
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- budgets: written by `make bench` -->", "<!-- budgets end -->"
 HEAD = "| what | budget | ours | beside it, in the same run | holds | measured |"
 LIMIT_SECONDS = 3600.0
+MISSING = "not measured"
 TRIAGE_PORT = 19290
 
 
@@ -202,7 +203,7 @@ def _told(what: tuple[str, str], output: str) -> tuple[tuple[str, ...] | None, s
     if not pattern:
         return (), text
     found = re.search(pattern, output)
-    return (found.groups(), text.format(*found.groups())) if found else (None, "not measured")
+    return (found.groups(), text.format(*found.groups())) if found else (None, MISSING)
 
 
 def write(path: Path, lines: Mapping[str, str]) -> None:
@@ -290,7 +291,7 @@ def main() -> int:
         lines |= found
         all_hold &= holds
         if options.write:
-            write(options.write, found)
+            write(options.write, {what: line for what, line in found.items() if MISSING not in line.split("|")[3]})
     print("\n".join(["", HEAD, "|---" * 6 + "|", *lines.values()]))
     return 0 if all_hold else 1
 

@@ -57,7 +57,6 @@ MESSAGES_A_SECOND = 16.0
 SPANS_A_SECOND = 200.0
 CHATS_A_SECOND = 20.0
 PAGE_SECONDS = 15.0
-START_ATTEMPTS = 6
 
 WINDOW_SECONDS = 1800.0
 """Of the agent, in an hour. A shorter soak has a window that its first half fills all the same."""
@@ -202,17 +201,6 @@ def _asked(query: str, at: float) -> list[dict[str, Any]]:
         return list(json.load(answer)["data"]["result"])
 
 
-def _wait(url: str) -> None:
-    """Until it answers, also on a machine that is busy. Raises RuntimeError after two minutes."""
-    for attempt in range(START_ATTEMPTS):
-        try:
-            processes.wait(url)
-            return
-        except RuntimeError:
-            if attempt == START_ATTEMPTS - 1:
-                raise
-
-
 @contextmanager
 def _agent(folder: Path, window: float) -> Iterator[subprocess.Popen[bytes]]:
     urls = [f"http://127.0.0.1:{FIRST_PORT + i}" for i in range(ENGINES + 1)]
@@ -227,7 +215,7 @@ def _agent(folder: Path, window: float) -> Iterator[subprocess.Popen[bytes]]:
         f'[otlp]\ngrpc = ""\nhttp = "127.0.0.1:{OTLP}"\n[history]\nmin_free_bytes = 0\n{targets}{sources}'
     )
     with _kvitals(folder, "agent", "run", "--no-web", f"--config={config}") as process:
-        _wait(f"http://127.0.0.1:{AGENT}/api/v1/findings")
+        processes.wait(f"http://127.0.0.1:{AGENT}/api/v1/findings")
         yield process
 
 
@@ -237,10 +225,10 @@ def _tap(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         command = [sys.executable, "-m", "tests.chaos.requests.engine", str(PLAYED)]
         played = stack.enter_context(subprocess.Popen(command))
         stack.callback(played.terminate)
-        _wait(f"http://127.0.0.1:{PLAYED}/metrics")
+        processes.wait(f"http://127.0.0.1:{PLAYED}/metrics")
         options = [f"--listen=127.0.0.1:{TAP}", f"--admin=127.0.0.1:{ADMIN}", f"--upstream=http://127.0.0.1:{PLAYED}"]
         with _kvitals(folder, "tap", "tap", *options, f"--agent=http://127.0.0.1:{AGENT}") as process:
-            _wait(f"http://127.0.0.1:{ADMIN}/metrics")
+            processes.wait(f"http://127.0.0.1:{ADMIN}/metrics")
             yield process
 
 
