@@ -5,8 +5,8 @@
 Runs the benchmarks as processes of their own, one after the other, and reads the figures off what they print. A
 benchmark fails its rows with its exit status, or where a figure is not found in what it said. With --write the rows go
 into the table between the marks of a Markdown file; rows that were not measured this time, or could not be, stay as
-they are, each with its own date and load. --quick: shorter runs, for a look and not for the table. Exits with 1 where a budget does not
-hold.
+they are, each with its own date and load. --quick: shorter runs, for a look and not for the table. Exits with 1 where a
+budget does not hold.
 """
 
 from __future__ import annotations
