@@ -212,7 +212,11 @@ def table(load: str) -> list[str]:
         if not lines:
             lines = [f"| {load} | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
             print("\n".join(["", *lines]), flush=True)
-        lines.append(f"| {point:,} | " + " | ".join(f"{value:,.4g}" for value in found.values()) + " |")
+        lines.append(
+            f"| {point:,} | "
+            + " | ".join(f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in found.values())
+            + " |"
+        )
         print(lines[-1], flush=True)
     return lines
 
