@@ -28,6 +28,7 @@ from tests.browser.page import (
     wait_for,
     wait_until,
 )
+from tests.unit.web import hostile
 from ui.web.settings import Settings
 
 CASCADE = Path(__file__).parents[2] / "ui" / "web" / "incidents" / "eviction_cascade.kvcap"
@@ -142,6 +143,7 @@ def test_tenants_cache_and_cascades_tell_who_and_why(url: str, driver: webdriver
         ("Cache", "What another size would find", 2),
         ("Cascades", "Stage 4 of 5 on engine", 1),
         ("Requests", "what the time went into", 3),
+        ("Fleet", "with any finding", 0),
     ):
         go(driver, title)
         wait_for(driver, said)
@@ -165,9 +167,15 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
     wait_for(driver, "With its own thresholds the condition holds on 1 entity here")
     charts(driver, 1)
     picture(driver, pictures / "rules.png")
+    go(driver, "Size")
+    click(driver, By.XPATH, "//button[.//p[text()='Size it']]")
+    wait_for(driver, "The working")
+    picture(driver, pictures / "size.png")
     go(driver, "Fleet")
-    wait_for(driver, "with any finding")
-    picture(driver, pictures / "fleet.png")
+    button(driver, "knee")
+    wait_for(driver, "What bound it in the last")
+    charts(driver, 1)
+    picture(driver, pictures / "knee.png")
     sound(driver)
 
 
@@ -253,4 +261,19 @@ def test_a_hostile_recording_is_refused_and_its_name_is_text(
     go(driver, "Triage")
     wait_for(driver, "This recording can not be shown")
     assert driver.title != "1"
+    sound(driver)
+
+
+def test_hostile_names_in_a_recording_do_nothing(url: str, driver: webdriver.Chrome, tmp_path: Path) -> None:
+    visit(driver, f"{url}/?page=sources")
+    send(driver, hostile.written(tmp_path / "named.kvcap", hostile.named))
+    wait_for(driver, "Look at named.kvcap")
+    button(driver, "choose-upload")
+    for title, said in (("Triage", "rules:"), ("Timeline", "Pick a window"), ("Fleet", "with any finding")):
+        go(driver, title)
+        wait_for(driver, said)
+        for made in ("script", "iframe", "a[href*='evil']", "img[src*='evil']", ".katex"):
+            assert driver.find_elements(By.CSS_SELECTOR, f".stMainBlockContainer {made}") == [], f"{title}: {made}"
+    go(driver, "Triage")
+    wait_for(driver, "<script>alert(1)</script> [x](http://evil.example)")
     sound(driver)

@@ -1,0 +1,53 @@
+"""Recordings that somebody made to do harm: refused with a reason, or shown as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from series.capture import Record
+from tests.unit.web.hostile import NAME, SOURCE, deep, empty, named, written
+from tests.unit.web.looking import run, words
+from tests.unit.web.test_web_views import PAGES
+from ui.web import places
+
+CODE = re.compile(r"`[^`]*`")
+
+
+def upload(path: Path, change: Callable[[Record], Record]) -> str:
+    return places.upload(path.name, written(path, change).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("hostile")
+    return upload(folder / "<img src=x onerror=alert(1)>.kvcap", named)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_hostile_names_and_numbers_break_no_page_and_are_text(hostile: str, page: str) -> None:
+    app = run(page, source=hostile)
+    said = [CODE.sub("", str(e.value)) for e in (*app.markdown, *app.caption)]
+    assert not [text for text in said if "<script>" in text or "](http" in text], "it would be more than text"
+    if page == "fleet":
+        assert NAME in list(app.dataframe[0].value["model"])
+
+
+@pytest.mark.parametrize("change", [deep, empty])
+def test_a_recording_of_nonsense_is_refused_or_says_that_it_knows_nothing(
+    change: Callable[[Record], Record], tmp_path: Path
+) -> None:
+    place = upload(tmp_path / "nonsense.kvcap", change)
+    said = words(run(source=place))
+    assert "This recording can not be shown" in said or "Could not tell" in said
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 500, -10])
+def test_a_file_that_is_cut_or_none(cut: int) -> None:
+    data = SOURCE.read_bytes()
+    place = places.upload("cut.kvcap", data[:cut] if cut else b"\x89KVCAP\r\n" + b"\xff" * 5_000)
+    said = words(run(source=place))
+    assert "This recording can not be shown" in said or cut == -10
