@@ -15,6 +15,9 @@ _OTHERS = (
 )  # fmt: skip
 """Data sources whose queries are no PromQL."""
 
+_COLOURED = ("stat", "gauge", "bargauge", "table", "state-timeline", "status-history")
+"""Panels whose colours are by limits where nothing else is said."""
+
 
 def is_board(data: object) -> bool:
     """Whether a JSON document looks like a board, bare or as Grafana's API wraps it."""
@@ -62,8 +65,6 @@ def _panels(holder: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[
 
 def _queries(panel: Mapping[str, Any], path: str) -> Iterator[Query]:
     defaults = _dict(_dict(panel.get("fieldConfig")).get("defaults"))
-    steps = _dicts(_dict(defaults.get("thresholds")).get("steps"))
-    limits = tuple(float(s["value"]) for s in steps if isinstance(s.get("value"), int | float))
     if _is_other(panel.get("datasource")):
         return
     for target in _dicts(panel.get("targets")):
@@ -78,8 +79,19 @@ def _queries(panel: Mapping[str, Any], path: str) -> Iterator[Query]:
             unit=_text(defaults.get("unit")) or _old_unit(panel),
             legend=_text(target.get("legendFormat")),
             said=_text(panel.get("description")),
-            thresholds=limits,
+            thresholds=_limits(panel, defaults),
         )
+
+
+def _limits(panel: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[float, ...]:
+    """Where the panel changes its colour, if it does; 80 alone is what Grafana puts into every panel."""
+    by_limits = (
+        _dict(defaults.get("color")).get("mode", "thresholds" if panel.get("type") in _COLOURED else "") == "thresholds"
+    )
+    drawn = _dict(_dict(defaults.get("custom")).get("thresholdsStyle")).get("mode", "off") != "off"
+    steps = _dicts(_dict(defaults.get("thresholds")).get("steps"))
+    limits = tuple(float(step["value"]) for step in steps if isinstance(step.get("value"), int | float))
+    return limits if (by_limits or drawn) and limits != (80.0,) else ()
 
 
 def _variables(board: Mapping[str, Any]) -> Iterator[Query]:

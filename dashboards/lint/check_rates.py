@@ -37,7 +37,7 @@ def check_functions(expr: Expr, metrics: Metrics) -> Iterator[Found]:
                 f"{name} is a gauge: {node.func} takes each fall of it for a restart and adds up what was never there",
                 swapped(expr, node, other),
             )
-        elif node.func in _OF_GAUGES and is_counter:
+        elif node.func in _OF_GAUGES and is_counter and not _is_clamped(path):
             other = replace(node, func=_OF_GAUGES[node.func])
             why = f"{name} is a counter: {node.func} is far below zero after each restart of the engine"
             yield Found("delta-of-counter", why, swapped(expr, node, other))
@@ -120,6 +120,11 @@ def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
 def _is_for_nothing(path: Path) -> bool:
     """Whether it is multiplied by 0: such a term says that something is there, and no more."""
     return any(isinstance(one, Binary) and one.op == "*" and Number(0.0) in (one.left, one.right) for one in path)
+
+
+def _is_clamped(path: Path) -> bool:
+    """Whether what falls with a restart is cut off."""
+    return any(isinstance(one, Call) and one.func in ("clamp_min", "clamp") for one in path)
 
 
 def _is_divided(path: Path) -> bool:

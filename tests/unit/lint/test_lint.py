@@ -130,6 +130,7 @@ def test_an_engine_newer_than_the_map_may_have_new_names() -> None:
         'vllm:kv_cache_usage_perc > 0.9 and on () sum(up{job="vllm"}) > 3',
         "1 - (vllm:kv_cache_usage_perc > bool 0.5)",
         "deriv(vllm:kv_cache_usage_perc[5m])",
+        "clamp_min(idelta(vllm:prompt_tokens_total[5m]), 0)",
         'rate(vllm:e2e_request_latency_seconds_bucket{le="+Inf"}[5m])',
         "my_app_sum / my_other_count",
         "process_cpu_seconds_total",
@@ -210,6 +211,22 @@ def test_colours_beside_the_buckets() -> None:
     assert codes(panel(f"{text} * 1000", unit="ms", thresholds=(100.0,))) == []  # 0.1 s
     assert codes(panel(f"{text} * 1000", unit="ms", thresholds=(120.0,))) == ["limit-between-buckets"]
     assert codes(panel(text, unit="s", thresholds=(0.12,))) == ["limit-between-buckets"]
+
+
+def test_only_colours_that_show_count(tmp_path: Path) -> None:
+    text = "histogram_quantile(0.9, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket[5m])))"
+
+    def thresholds(value: float, **defaults: Any) -> tuple[float, ...]:
+        steps = {"thresholds": {"steps": [{"value": None}, {"value": value}]}, **defaults}
+        panel = {"type": "timeseries", "targets": [{"expr": text}], "fieldConfig": {"defaults": steps}}
+        path = tmp_path / "board.json"
+        path.write_text(json.dumps({"panels": [panel]}))
+        return read_path(path)[0][0].queries[0].thresholds
+
+    assert thresholds(70) == () == thresholds(70, color={"mode": "palette-classic"})
+    assert thresholds(70, color={"mode": "thresholds"}) == (70.0,)
+    assert thresholds(70, custom={"thresholdsStyle": {"mode": "line"}}) == (70.0,)
+    assert thresholds(80, color={"mode": "thresholds"}) == ()
 
 
 def test_old_boards_and_new_ones(tmp_path: Path) -> None:
