@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from dashboards.reference import compatibility, configuration, metrics, rules
+from rules import finding
 from rules.loader import Knowledge
 
+SCHEMA = "triage.schema.json"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -18,4 +21,5 @@ def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
         metrics.FILE: metrics.page(knowledge),
         rules.FILE: rules.page(knowledge),
         compatibility.FILE: compatibility.page(),
+        SCHEMA: json.dumps(finding.schema(), indent=1) + "\n",
     }

@@ -64,7 +64,7 @@ SECRETS = {
 JSON = {"Content-Type": "application/json"}
 STUB = "from tests.ship.planted_engine import main\nmain()\n"
 API = (
-    *("findings", "requests?newest=1000", "tail", "cache", "cascades", "accesses?newest=1000", "labels"),
+    *("findings", "requests?newest=1000", "tail", "cache", "cascades", "accesses", "labels"),
     *("label/__name__/values", "query?query=kvitals_engine_info", "query?query=kvitals_engine_fact"),
 )
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
@@ -48,6 +49,15 @@ def run(kvitals: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProces
     return subprocess.run([kvitals, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd, env=clean)
 
 
+def is_ready(at: str) -> bool:
+    """Whether an agent answers there and has a window to ask."""
+    try:
+        with urllib.request.urlopen(f"http://{at}/-/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def test_the_wheel_judges_a_recorded_incident_that_it_carries(kvitals: Path, tmp_path: Path) -> None:
     place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/ui/demo/heavy_tenant.kvcap"))
     done = run(kvitals, "triage", str(place), "--json", cwd=tmp_path)
@@ -64,11 +74,13 @@ def test_the_wheel_runs_the_agent_on_a_recording(kvitals: Path, tmp_path: Path) 
     with subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=subprocess.DEVNULL) as agent:
         try:
             began = time.monotonic()
-            while (told := run(kvitals, "triage", f"http://{at}", "--json", cwd=tmp_path)).returncode != 1:
-                assert agent.poll() is None and time.monotonic() - began < 90, told.stderr
+            while not is_ready(at):
+                assert agent.poll() is None and time.monotonic() - began < 90
                 time.sleep(0.5)
+            told = run(kvitals, "triage", f"http://{at}", "--json", cwd=tmp_path)
         finally:
             agent.terminate()
+    assert told.returncode == 1, told.stderr
     assert json.loads(told.stdout)["causes"][0]["code"] == "KVC01"
 
 

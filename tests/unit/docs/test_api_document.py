@@ -1,0 +1,25 @@
+"""docs/api.md names every path that the agent serves, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from agent.exports.api import build_app
+from agent.exports.ledger import Ledger
+from agent.exports.requests import Requests
+from series.window import Window
+from ui.notify.intake import PATH
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def test_every_path_is_named_and_no_other() -> None:
+    requests = Requests(store=cast(Any, None), tails=cast(Any, None), take=lambda _: True)
+    app = build_app(
+        Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests, ledger=Ledger(lambda: None)
+    )
+    served = {resource.canonical for resource in app.router.resources()} | {PATH}
+    named = set(re.findall(r"`(?:POST )?(/[^`]*)`", DOCUMENT.partition("\nTimes are")[0]))
+    assert named == served
