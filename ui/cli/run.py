@@ -208,7 +208,7 @@ async def _served(
         of_agent = OfAgent(pipeline, clock, keeping is not None)
         notifier = Notifier(table, of_agent, mutes=lambda: pipeline.setup.config.mutes)
         own = pipeline.setup.config.labels
-        add_notify(app, notifier, table.token_file)
+        add_notify(app, notifier, table.token_file, guarded=True)
         add_families(app, notifier, pipeline.node.window, {"cluster": own.cluster, "node": own.node}, clock)
     runner = web.AppRunner(app)
     await set_up(runner)

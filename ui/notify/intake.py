@@ -1,7 +1,8 @@
 """POST /api/v1/notify: where an Alertmanager sends its messages. Answered with 200 once a message is on the disk.
 
-Who may send: this machine, or whoever has the token; with a token configured nobody without it. The body must be JSON
-by its type, so that no web page can send one from a browser on this machine.
+Who may send: this machine, or whoever has the token; with a token configured nobody without it. No web page can send
+from a browser on this machine: the body must be JSON by its type, there must be no Origin, and without a token the
+server must be called by its address, since a page could point a name of its own here.
 
 What can be tried again is answered with 503, since an Alertmanager takes all of 4xx for final.
 """
@@ -9,6 +10,8 @@ What can be tried again is answered with 503, since an Alertmanager takes all of
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,10 +33,10 @@ MAX_AT_ONCE = 16
 RETRY_SECONDS = "5"
 
 
-def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None) -> None:
+def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None, *, guarded: bool = False) -> None:
     """Take messages in this application while it runs, and tell how they fare. Its set-up raises SpoolError where
-    nothing can be kept."""
-    intake = Intake(notifier, token_file)
+    nothing can be kept. guarded: the application itself sees to the names that it is called by."""
+    intake = Intake(notifier, token_file, guarded=guarded)
 
     async def running(_: web.Application) -> AsyncIterator[None]:
         await notifier.open()
@@ -49,9 +52,15 @@ class Intake:
     """Takes messages one by one, some a second."""
 
     def __init__(
-        self, notifier: Notifier, token_file: Path | None, clock: Callable[[], float] = time.monotonic
+        self,
+        notifier: Notifier,
+        token_file: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        guarded: bool = False,
     ) -> None:
         self._notifier = notifier
+        self._guarded = guarded
         self._token_file = token_file
         self._clock = clock
         self._left, self._at = BURST, clock()
@@ -100,13 +109,16 @@ class Intake:
         return None
 
     def _may_send(self, request: web.Request) -> bool:
+        if "Origin" in request.headers:
+            return False
         if self._token_file is not None:
             return has_token(request.headers.get("Authorization", ""), self._token_file)
-        return is_local(request)
+        return is_local(request) and (self._guarded or _is_address(request.host))
 
     def _forbidden(self) -> web.Response:
         if self._token_file is None:
-            return _answer(403, "messages are taken from this machine, or with the token of `token_file` in [notify]")
+            why = "messages are taken from this machine, at 127.0.0.1, and from no browser; or name a token_file in [notify]"
+            return _answer(403, why)
         return _answer(401, "send the token that [notify] token_file names: http_config.authorization.credentials_file")
 
     def _has_room(self) -> bool:
@@ -117,6 +129,17 @@ class Intake:
             return False
         self._left -= 1
         return True
+
+
+def _is_address(host: str) -> bool:
+    name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]")
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 async def _body(request: web.Request) -> bytes | None:

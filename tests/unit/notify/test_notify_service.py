@@ -182,6 +182,9 @@ async def test_who_may_send(full_cache: Triage, tmp_path: Path) -> None:
 async def test_a_page_in_a_browser_can_not_send(full_cache: Triage, tmp_path: Path) -> None:
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
         assert await post(url, body(alert()), **{"Content-Type": "text/plain"}) == 415
+        assert await post(url, body(alert()), Origin="http://evil.example.org") == 403
+        assert await post(url, body(alert()), Host="evil.example.org:9479") == 403
+        assert await post(url, body(alert()), Host="localhost:9479") == 200
 
 
 async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
