@@ -117,7 +117,7 @@ class Intake:
 
     def _forbidden(self) -> web.Response:
         if self._token_file is None:
-            why = "messages are taken from this machine, at 127.0.0.1, and from no browser; or name a token_file in [notify]"
+            why = "messages are taken from this machine, at 127.0.0.1, no browser; or name a token_file in [notify]"
             return _answer(403, why)
         return _answer(401, "send the token that [notify] token_file names: http_config.authorization.credentials_file")
 
