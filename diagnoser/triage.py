@@ -82,16 +82,30 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     One that is for information comes after those that ask for something, even where it explains them: that prompts
     share nothing is no answer to why their prefill is in the way of others. A cause that another one explains comes
     after all that none explains. Then: the weight of the open symptoms that it explains, its own severity, its
-    confidence; the code settles the rest, so that equal evidence always gives the same order.
+    confidence; the code settles the rest, so that equal evidence always gives the same order. The same cause on several
+    entities stands together where it is strongest, in the order of their names: which engine of like ones has one
+    symptom more changes from one look to the next.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
 
-    def key(cause: Finding) -> tuple[bool, bool, float, int, float, str]:
-        explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
+    def group(cause: Finding) -> tuple[bool, bool, str]:
         weight = _WEIGHT[cause.severity]
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
-        return (not weight, bool(under), -explained, -weight, -cause.confidence, cause.code)
+        return (not weight, bool(under), cause.code)
+
+    def strength(cause: Finding) -> tuple[float, int, float]:
+        explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
+        return (explained, _WEIGHT[cause.severity], cause.confidence)
+
+    strongest: dict[tuple[bool, bool, str], tuple[float, int, float]] = {}
+    for cause in causes:
+        strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
+
+    def key(cause: Finding) -> tuple[bool, bool, float, int, float, str, str]:
+        for_information, under, code = group(cause)
+        explained, weight, confidence = strongest[group(cause)]
+        return (for_information, under, -explained, -weight, -confidence, code, cause.entity.title)
 
     return sorted(causes, key=key)
 

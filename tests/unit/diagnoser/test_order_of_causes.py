@@ -1,0 +1,58 @@
+"""The order of causes is the same for like evidence, whichever of like engines has one symptom more."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnoser.judge import Judge, Judgement
+from diagnoser.signals import Signals, Span
+from diagnoser.triage import triage
+from rules.finding import Source
+from rules.loader import load
+from series.types import METRIC_NAME, Labels
+from series.window import Window
+
+KNOWLEDGE = load()
+SPAN = Span(1000.0)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    window = Window(7200, 1000)
+    group = window.group("engines")
+    columns = [group.column(Labels({METRIC_NAME: "kvitals_target_up", "engine": name})) for name in "abc"]
+    group.append(SPAN.at, [c for c in columns if c is not None], [1.0] * 3)
+    made = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
+    made.judge(SPAN)
+    return made
+
+
+def order(judge: Judge, *fired: str) -> list[str]:
+    """The causes as ranked; each written as CODE engine."""
+    judgements = []
+    for one in fired:
+        code, engine = one.split()
+        judgements.append(Judgement(KNOWLEDGE.rules[code], Labels({"engine": engine}), "fired", "", None))
+    document = triage(judge, judgements, SPAN, Source("live", "x"))
+    return [f"{cause.code} {cause.entity.title}" for cause in document.causes]
+
+
+@pytest.mark.parametrize("worse", ["a", "b", "c"])
+def test_which_of_like_engines_is_worse_changes_nothing(judge: Judge, worse: str) -> None:
+    both = ("SCH01 b", "SCH01 a", "SCH12 c")
+    symptoms = [f"{code} {worse}" for code in ("LAT01", "LAT04", "LAT05") if worse != "c"]
+    assert order(judge, *both, "LAT04 a", "LAT04 b", *symptoms) == ["SCH01 a", "SCH01 b", "SCH12 c"]
+
+
+def test_what_is_stronger_somewhere_comes_first_as_a_whole(judge: Judge) -> None:
+    assert order(judge, "SCH01 a", "SCH01 c", "SCH12 b", "LAT01 b", "LAT01 c", "LAT04 c") == [
+        "SCH01 a",
+        "SCH01 c",
+        "SCH12 b",
+    ]
+    assert order(judge, "SCH01 a", "SCH12 b", "SCH12 c", "LAT01 a", "LAT01 c", "LAT04 c")[0] == "SCH12 b"
+
+
+def test_what_another_cause_explains_stays_behind(judge: Judge) -> None:
+    """On one engine the cause has a cause, on the other it has none."""
+    assert order(judge, "LOR01 a", "SCH12 a", "SCH12 b", "LAT01 a", "LAT01 b")[-1] == "SCH12 a"
