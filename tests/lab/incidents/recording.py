@@ -91,7 +91,7 @@ def not_as_labelled(incident: Incident, truth: Mapping[str, Any]) -> str:
     """
     saw, slo = truth["phases"][-1], truth["slo"]
     missed = [
-        f"p99 of {name} was {saw[seen]['p99']:.3g} s, and {slo[limit]:g} s are the objective"
+        f"p99 of {name} was {saw[seen]['p99']} s, and {slo[limit]:g} s are the objective"
         for name, seen, limit in (("first tokens", "ttft_s", "ttft_p99"), ("gaps", "itl_s", "itl_p99"))
         if saw[seen]["p99"] is None or saw[seen]["p99"] > slo[limit]
     ]
