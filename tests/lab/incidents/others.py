@@ -260,7 +260,8 @@ def compared(captures: Sequence[Path], told: dict[str, list[Told]]) -> str:
             counts[1] += said.any_right(one.label)
             counts[2] += one.label.healthy == "yes" and not said.findings
             counts[3] += one.label.healthy == "yes"
-            words.append(("+ " if right else "- ") + (", ".join(said.findings) or "nothing"))
+            more = f" and {len(said.findings) - 1} more" if said.findings[1:] else ""
+            words.append(("+ " if right else "- ") + (said.findings[0] + more if said.findings else "nothing"))
         lines.append((capture.stem, " ".join(one.label.first) or "nothing", *words))
     total = len(captures)
     for name, place in (("first right", 0), ("right at all", 1)):
