@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sqlite3
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from agent.config import NotifyTable
 from agent.config.types import WebhookTarget
@@ -185,6 +187,20 @@ async def test_a_page_in_a_browser_can_not_send(full_cache: Triage, tmp_path: Pa
         assert await post(url, body(alert()), Origin="http://evil.example.org") == 403
         assert await post(url, body(alert()), Host="evil.example.org:9479") == 403
         assert await post(url, body(alert()), Host="localhost:9479") == 200
+
+
+@pytest.mark.parametrize(("secure", "guarded", "taken"), [(True, True, 200), (True, False, 401), (False, True, 401)])
+async def test_the_door_for_other_machines_has_asked(
+    secure: bool, guarded: bool, taken: int, full_cache: Triage, tmp_path: Path
+) -> None:
+    of = table(tmp_path, WebhookTarget(url="http://127.0.0.1:1"))
+    notifier = Notifier(of, diagnosing(full_cache))
+    await notifier.open()
+    context = ssl.create_default_context() if secure else None
+    request = make_mocked_request("GET", PATH, sslcontext=context)
+    intake_ = intake.Intake(notifier, tmp_path / "token", guarded=guarded)
+    assert (await intake_.status(request)).status == taken
+    await notifier.close()
 
 
 async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
