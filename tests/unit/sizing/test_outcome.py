@@ -1,5 +1,5 @@
 """Whether a change worked: what counts as a change, as a like load, and as an effect. Recordings of real changes are in
-tests/captures/test_changes.py."""
+tests/captures/test_since_change.py."""
 
 from __future__ import annotations
 
