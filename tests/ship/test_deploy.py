@@ -19,6 +19,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from agent.config import build
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm/kvitals"
@@ -168,6 +170,14 @@ def test_every_file_that_the_compose_file_mounts_is_there() -> None:
     assert (place / build["context"] / build["dockerfile"]).is_file()
     for service in compose["services"].values():
         assert service["network_mode"] == "host" and "ports" not in service
+
+
+def test_compose_s_configuration_is_taken() -> None:
+    file = DEPLOY / "compose/kvitals.toml"
+    text = file.read_text()
+    assert build(tomllib.loads(text), file).notify is None
+    example = text.partition("\n# [notify]\n")[2].replace("# ", "")
+    assert build(tomllib.loads(f"[notify]\n{example}"), file).notify is not None
 
 
 def test_what_compose_starts_listens_on_loopback_alone() -> None:
