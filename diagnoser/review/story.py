@@ -46,10 +46,10 @@ _FACTORS = {
     "pools": "which pools ran",
 }
 _PARTS = {
-    "idle": "idle",
-    "aborted": "for clients that left",
-    "reprefill": "prefill done twice",
-    "drafts": "rejected drafts",
+    "idle": "was idle",
+    "aborted": "was for clients that left",
+    "reprefill": "was prefill done twice",
+    "drafts": "was for rejected drafts",
 }
 
 
@@ -88,8 +88,8 @@ def _paid(of: Told) -> Iterator[str]:
     engines = f"{of.coverage.engines} engine{'s' if of.coverage.engines != 1 else ''}"
     on = f"{gpus.count:g} GPU{'s' if gpus.count != 1 else ''}"
     yield (
-        f"In {lasting(seen.steps * seen.step)} {engines} on {on}{assumed} took {hours(total.gpu_hours)} GPU-hours{cost}"
-        f" and generated {count(total.output_tokens)} tokens:"
+        f"In {lasting(seen.steps * seen.step)}, {engines} on {on}{assumed} took {hours(total.gpu_hours)}"
+        f" GPU-hours{cost} and generated {count(total.output_tokens)} tokens:"
         f" {count(total.tokens_per_gpu_hour)} a GPU-hour{_per_million(of)}."
     )
 
@@ -138,7 +138,7 @@ def _went(of: Told) -> Iterator[str]:
     lost = [part for part in of.ledger if part.waste and part.share >= 0.005]
     if lost:
         lost.sort(key=lambda part: -part.share)
-        said = [f"{_PARTS[part.part]} {share(part.share)}{_money(part.usd)}" for part in lost]
+        said = [f"{share(part.share)} {_PARTS[part.part]}{_money(part.usd)}" for part in lost]
         yield f"Of the GPU time {_listed(said)}."
     trap = of.trap
     if trap.trapped and trap.used is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from agent.config import Config, HistoryTable, Slo
 from rules.finding import Source
 from rules.loader import load
-from series.history import log
+from series.history import log, schema, seal
 from series.history.store import History
 from series.types import STALE, Floats, Labels
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
@@ -39,6 +39,7 @@ CLOSE_SECONDS = 900.0
 FAST_SECONDS = 480.0
 OPERATING_SECONDS = 7200.0
 COMMIT_SECONDS = 60.0
+EVER = 1 << 40
 GENERATION_TICKS = 12
 """After so many ticks they are sealed: a tick here has many rows."""
 
@@ -66,9 +67,20 @@ def week(folder: Path, end: float, days: Sequence[str] = WEEK) -> int:
     keeping = Keeping(pipeline, print)
     keeping.start("of the lab")
     try:
-        return _play(pipeline, keeping, engines, times)
+        moments = _play(pipeline, keeping, engines, times)
     finally:
         keeping.close()
+    _seal(folder / schema.FILE)
+    return moments
+
+
+def _seal(path: Path) -> None:
+    """As an agent does over time; here there was none."""
+    connection = schema.open_for_writing(path)
+    sealer = seal.Sealer(connection)
+    while sealer.step(EVER):
+        pass
+    connection.close()
 
 
 def _engine(
