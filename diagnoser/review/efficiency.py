@@ -101,8 +101,7 @@ def cache_money(week: Week) -> CacheMoney:
         ratio_known = None
     else:
         ratio_known = ratio
-    of = seen.total("attainable_of")
-    attainable = seen.total("attainable") / of if of > 0 else None
+    attainable = seen.attainable if np.isfinite(seen.attainable) else None
     if attainable is None:
         missing.append("what could be found is known with KV events and tenants (the block ledger) only")
     saved = _saved(0.0, ratio_known, ratio_known)

@@ -32,7 +32,9 @@ def noted(events: Iterable[Event]) -> list[Happened]:
 def happened(ask: Ask, seen: Seen, others: Iterable[Happened]) -> tuple[list[Happened], int]:
     """All of it in order of time, and how many were left out."""
     found = [*others, *_settings(ask, seen), *_versions(ask, seen), *_restarts(ask, seen), *_came_and_went(seen)]
-    found.sort(key=lambda one: one.t)
+    found = sorted(
+        set(found), key=lambda one: (one.t, one.kind, one.who, one.text)
+    )  # a fact may be told by several sources
     return found[-MOST:], max(len(found) - MOST, 0)
 
 

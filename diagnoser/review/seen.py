@@ -42,8 +42,6 @@ _COUNTERS = {
     "accepted": "kvitals_draft_accepted_tokens_total",
     "refaulted": 'kvitals_cache_refaulted_tokens_total{medium="gpu"}',
     "refaulted_below": "kvitals_cache_refaulted_below_tokens_total",
-    "attainable": "kvitals_cache_tenant_attainable_tokens_total",
-    "attainable_of": "kvitals_cache_tenant_lookup_tokens_total",
 }
 COMPARED = ("seen", "busy", "gpus", "output", "prompt", "looked_up", "hit", "prefill", "decode", "refaulted",
             "refaulted_below")  # fmt: skip
@@ -104,6 +102,7 @@ class Seen:
     slo: Mapping[Labels, Mapping[str, float]]  # of an engine, as it says itself: objective -> seconds
     energy: float  # joules of all GPUs that tell; NaN where none does
     gpu_busy: Floats  # of each step, what NVML calls utilisation, the mean of all GPUs
+    attainable: float  # of prompt tokens looked up, the share that caches without end would have had; NaN: not told
     binding: Mapping[str, float]  # constraint -> share of the engines' time in which it bounded progress
 
     @property
@@ -158,7 +157,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     if only:
-        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), {})
+        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), math.nan, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
     of_step, gpu_busy = promql_time(step), grid.empty()
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
@@ -173,6 +172,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
         _objectives(ask, grid),
         _sum(energy),
         gpu_busy,
+        _attainable(ask, grid),
         _binding(ask, grid),
     )
 
@@ -273,6 +273,16 @@ def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
     for series in ask(expression(text), grid.end, grid.end, 1.0):
         said.setdefault(series.labels.keep(ENGINE), {})[series.labels.get("slo", "")] = float(series.values[-1])
     return said
+
+
+def _attainable(ask: Ask, grid: Grid) -> float:
+    """Told node by node, by tenants; NaN where nobody does."""
+    of = promql_time(grid.step)
+    could, all_ = (
+        _sum(list(over(ask, f"sum(increase(kvitals_cache_tenant_{what}_tokens_total[{of}]))", grid)))
+        for what in ("attainable", "lookup")
+    )
+    return could / all_ if all_ > 0 else math.nan
 
 
 def _binding(ask: Ask, grid: Grid) -> dict[str, float]:

@@ -86,7 +86,7 @@ def _seal(path: Path) -> None:
 def _engine(
     number: int, found: Mapping[str, tuple[Stretch, Stretch]], days: Sequence[str], times: Floats, begin: float
 ) -> _Engine:
-    labels = {"engine": f"10.0.0.{number + 1}:8000", "node": "lab", "pool": "chat"}
+    labels = {"engine": f"10.0.0.{number + 1}:8000", "node": f"lab-{number + 1}", "pool": "chat"}
     schedule = [(0.0, found["good"][1])]
     for day, name in enumerate(days):
         work, idle = found[name]

@@ -107,10 +107,9 @@ def test_no_tenants_no_table() -> None:
 
 def test_hits_are_worth_prefill_that_was_not_done() -> None:
     one = seen(
-        (H100,), 1, busy=1.0, prefill=50.0, decode=50.0, looked_up=1000.0, hit=800.0, attainable=900.0,
-        attainable_of=1000.0, output=1.0,
+        (H100,), 1, busy=1.0, prefill=50.0, decode=50.0, looked_up=1000.0, hit=800.0, output=1.0
     )  # fmt: skip
-    found = cache_money(week(one))
+    found = cache_money(week(Seen(**{**vars(one), "attainable": 0.9})))
     assert found.saved_gpu_hours == pytest.approx(0.5 * 0.8 / 0.2)
     assert found.attainable_gpu_hours == pytest.approx(0.5 * 0.1 / 0.2)  # 80 to 90 %: half of what prefill is left
     assert found.attainable_usd == pytest.approx(0.5)
