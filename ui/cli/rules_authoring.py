@@ -78,8 +78,7 @@ def test(args: argparse.Namespace) -> int:
     console = _console()
     problems = [*(p for p in knowledge.problems if wanted.has(p.file)), *wanted.problems]
     bench, run = Bench(knowledge), 0
-    files = {file.code: file for file in wanted.files}
-    for file in files.values():
+    for file in wanted.files:
         if file.code not in knowledge.rules:
             problems.append(_nobodys(file))
             continue
@@ -89,9 +88,12 @@ def test(args: argparse.Namespace) -> int:
             run += 1
             if args.verbose:
                 console.print(f"{'FAIL' if different else 'pass'}  {file.code}: {case.title}")
+    codes = {file.code for file in wanted.files}
     if not wanted.alone:
-        problems += [_without_cases(code, path) for code, path in _rules(knowledge, wanted.own) if code not in files]
-    rules = len(files.keys() & knowledge.rules.keys())
+        problems += [_without_cases(code, path) for code, path in _rules(knowledge, wanted.own) if code not in codes]
+    if not run and not problems:
+        raise UsageError(f"there are no cases in {', '.join(map(str, [*wanted.directories, *wanted.alone]))}")
+    rules = len(codes & knowledge.rules.keys())
     return _end(problems, f"{_number(run, 'case')} of {_number(rules, 'rule')}", console)
 
 
@@ -114,7 +116,7 @@ def _rules(knowledge: Knowledge, directories: Sequence[Path]) -> list[tuple[str,
     return [(code, path) for code, path in files if any(path.is_relative_to(one) for one in directories)]
 
 
-PARTS = ("codes", "levers", "signals", "params")
+PARTS = ("codes", "levers", "signals", "params", "cases")
 """What a directory of rules may have; one of them makes it one."""
 
 
@@ -141,8 +143,9 @@ class _Wanted:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory")
         if path.is_dir() and _is_of_rules(path):
-            self.directories.append(ROOT if path.resolve() == ROOT.resolve() else path)
-            self._take_cases(path / "cases")
+            if (directory := ROOT if path.resolve() == ROOT.resolve() else path) not in self.directories:
+                self.directories.append(directory)
+                self._take_cases(path / "cases")
             return
         self.alone.append(path)
         home = path.resolve().parent if path.is_dir() else path.resolve().parent.parent

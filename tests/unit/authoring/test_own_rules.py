@@ -132,6 +132,19 @@ def test_the_directories_of_the_configuration_are_the_default(
     assert lines == ["kvitals: name a directory of rules; `kvitals rules new OWN01 NAME` starts one"]
 
 
+def test_cases_of_two_directories_are_all_run(begun: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The second has cases of the first's rule, and nothing else."""
+    other = tmp_path / "more"
+    (other / "cases").mkdir(parents=True)
+    (other / "cases" / "OWN07.yaml").write_text((begun / "cases" / "OWN07.yaml").read_text())
+    assert run(capsys, "rules", "test", begun, other, begun) == (0, ["8 cases of 1 rule: all is well"])
+
+
+def test_nothing_to_run_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run(capsys, "rules", "test", tmp_path)
+    assert (code, lines) == (2, [f"kvitals: there are no cases in {tmp_path}"])
+
+
 REFUSED = {
     "a code that ships": (("KVC01", "again"), "KVC01 is taken by"),
     "a code that is there": (("OWN07", "other-name"), "OWN07 is taken by"),
