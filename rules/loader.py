@@ -237,7 +237,7 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
 
 def read_yaml(path: Path) -> YamlFile | Problem:
     try:
-        if not path.is_file():  # a pipe would be waited for, and a device has no end
+        if path.exists() and not path.is_file():  # a pipe would be waited for, and a device has no end
             return Problem(path, 0, "not a file")
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
