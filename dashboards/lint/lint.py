@@ -14,7 +14,7 @@ from dashboards.lint.check_roles import check_roles, decode_matcher
 from dashboards.lint.defect import Defect, Document, Query, Report, Unread
 from dashboards.lint.metrics import Metrics
 from dashboards.lint.trees import Found, selectors
-from dashboards.lint.variables import Opened, names_in, renamed
+from dashboards.lint.variables import MAX_QUERY, Opened, names_in, renamed
 from rules.engine_map import load_map
 from series.promql import Expr, PromQLError
 from series.types import Matcher
@@ -64,11 +64,18 @@ def _of_document(name: str, queries: Sequence[Query], metrics: Metrics) -> Itera
             told = list(check_names(names_in(query.text), query, metrics))
             yield from (_defect(name, query, found, None, _renames(told)) for found in told)
             if query.kind != "variable":
-                reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(query.text) else why
-                yield Unread(document=name, place=query.place, query=query.text, why=reason)
+                yield Unread(document=name, place=query.place, query=query.text, why=_unread(query.text, why))
             continue
         told = list(_of_query(query, one, metrics, decode))
         yield from (_defect(name, query, found, one, _renames(told)) for found in told)
+
+
+def _unread(text: str, why: str) -> str:
+    """Why a query was not checked, and how much of it was looked at."""
+    if len(text) > MAX_QUERY:
+        return f"not looked at: it has {len(text)} characters, more than {MAX_QUERY}"
+    reason = "it is a template that Helm or the like fills in" if _BY_HELM.search(text) else why
+    return f"only its names were looked at: {reason}"
 
 
 def _renames(several: Iterable[Found]) -> dict[str, str]:

@@ -90,7 +90,7 @@ def show(report: Report, console: Console) -> None:
             _show_defects(list(found), console)
         console.print()
     for one in report.unread:
-        where = Text(f"{one.document}: {one.place}: only its names were looked at: {_brief(one.why)}", style="dim")
+        where = Text(f"{one.document}: {one.place}: {_brief(one.why)}", style="dim")
         console.print(where)
     for line in report.left_out:
         status_console().print(line, style="yellow", markup=False, soft_wrap=True)
