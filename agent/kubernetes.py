@@ -273,6 +273,8 @@ def _target(pod: _Pod, config: Kubernetes) -> Target:
         labels=_labels(pod.metadata.labels or {}, config),
         bearer_file=config.bearer_file,
         ca_file=config.ca_file,
+        cert_file=config.cert_file,
+        key_file=config.key_file,
         insecure=config.insecure,
     )
 

@@ -201,6 +201,8 @@ def scraped(target: Target, own: Mapping[str, str], config: Config) -> scrape.Ta
         timeout=float(target.timeout or config.agent.timeout),
         token=_token(target),
         ca_file=str(target.ca_file or ""),
+        cert_file=str(target.cert_file or ""),
+        key_file=str(target.key_file or ""),
         insecure=target.insecure,
         prefixes={**config.agent.prefixes, **target.prefixes},
     )

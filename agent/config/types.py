@@ -152,6 +152,8 @@ class Target(Struct, frozen=True, kw_only=True):
     slo: SomeSlo | None = None
     bearer_file: Path | None = None
     ca_file: Path | None = None
+    cert_file: Path | None = None  # ours, where the server asks for one
+    key_file: Path | None = None
     insecure: bool = False
     prefixes: dict[str, str] = {}
     timeout: Seconds | None = None
@@ -173,6 +175,7 @@ class Target(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"facts.{fact} must be a number, not {value}")
         if self.insecure and self.ca_file:
             raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
+        _check_pair(self)
         _check_prefixes(self.prefixes)
         if self.timeout is not None:
             _between("timeout", self.timeout, 0.1, 60)
@@ -205,8 +208,10 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
         "app.kubernetes.io/component",
     )
     hardware: tuple[str, ...] = ()
-    bearer_file: Path | None = None  # these three as of a target, for every pod
+    bearer_file: Path | None = None  # these five as of a target, for every pod
     ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
     insecure: bool = False
     server: str = ""  # of the API; the cluster's own where it is not said
     token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -233,6 +238,7 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
             raise ValueError("server must be an https URL: a token is sent there")
         if self.insecure and self.ca_file:
             raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
+        _check_pair(self)
         _between("timeout", self.timeout, 0.1, 60)
 
 
@@ -677,6 +683,11 @@ def nearest(word: str, allowed: Collection[str]) -> str:
     """A hint at the word that was meant perhaps, or nothing."""
     close = difflib.get_close_matches(word, list(allowed), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _check_pair(own: Target | Kubernetes) -> None:
+    if own.key_file and not own.cert_file:
+        raise ValueError("key_file is the key of a certificate: name cert_file as well")
 
 
 def _check_slo(slo: Slo | SomeSlo) -> None:

@@ -75,6 +75,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeout: float = 5.0  # seconds, for the whole answer
     token: str = ""  # sent as a bearer token
     ca_file: str = ""  # CA certificates to trust instead of the system's
+    cert_file: str = ""  # our certificate, where the server asks for one
+    key_file: str = ""  # its key, where it is not in the same file
     insecure: bool = False  # do not check the server's certificate
     prefixes: dict[str, str] = {}  # how names on its page begin -> how the engine maps have them
 
@@ -415,6 +417,12 @@ def _address(url: URL) -> str:
 
 
 def _tls(target: Target) -> ssl.SSLContext | bool:
+    if not target.cert_file:
+        if target.insecure:
+            return False
+        return ssl.create_default_context(cafile=target.ca_file) if target.ca_file else True
+    context = ssl.create_default_context(cafile=target.ca_file or None)
     if target.insecure:
-        return False
-    return ssl.create_default_context(cafile=target.ca_file) if target.ca_file else True
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(target.cert_file, target.key_file or None)
+    return context

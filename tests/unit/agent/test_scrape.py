@@ -327,6 +327,13 @@ async def test_tls(certificate):
         assert (await scrape(f"https://{address}")).reason == "tls"
         assert (await scrape(f"https://{address}", ca_file=str(cert))).ok
         assert (await scrape(f"https://{address}", insecure=True)).ok
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cert)
+    async with serving(answering(http(PAGE)), context) as address:
+        own = {"cert_file": str(cert), "key_file": str(key)}
+        assert not (await scrape(f"https://{address}", ca_file=str(cert))).ok
+        assert (await scrape(f"https://{address}", ca_file=str(cert), **own)).ok
+        assert (await scrape(f"https://{address}", insecure=True, **own)).ok
     async with serving(answering(http(PAGE))) as address:
         assert (await scrape(f"https://{address}", timeout=0.5)).reason in ("tls", "disconnected", "timeout")
 
