@@ -101,16 +101,20 @@ def cache_money(week: Week) -> CacheMoney:
         ratio_known = None
     else:
         ratio_known = ratio
-    attainable = seen.attainable if np.isfinite(seen.attainable) else None
-    if attainable is None:
+    known = seen.lookups
+    if known is None:
         missing.append("what could be found is known with KV events and tenants (the block ledger) only")
     saved = _saved(0.0, ratio_known, ratio_known)
-    more = _saved(ratio_known, attainable, ratio_known)
+    known_share = min(known.tokens / looked_up, 1.0) if known and looked_up > 0 else None
+    known_hits, attainable = (known.found / known.tokens, known.attainable / known.tokens) if known else (None, None)
+    more = _times(_saved(known_hits, attainable, known_hits), known_share if ratio_known is not None else None)
     hours = float(prefill.sum())
     return CacheMoney(
         hit_ratio=ratio,
         saved_gpu_hours=hours * saved if saved is not None else None,
         saved_usd=_times(week.prices.cost(prefill), saved),
+        known_share=known_share,
+        known_hit_ratio=known_hits,
         attainable=attainable,
         attainable_gpu_hours=hours * more if more is not None else None,
         attainable_usd=_times(week.prices.cost(prefill), more),

@@ -90,7 +90,7 @@ def _idle(week: Week) -> Iterator[LeverRow]:
 
 def _cache(week: Week, cache: CacheMoney) -> Iterator[LeverRow]:
     if cache.attainable_gpu_hours:
-        why = f"{share(cache.hit_ratio)} of prompt tokens were found, {share(cache.attainable)} could be."
+        why = f"{share(cache.known_hit_ratio)} of prompt tokens were found, {share(cache.attainable)} could be."
         for lever in ("host-tier", "kv-quantization"):
             yield _row(lever, why, cache.attainable_gpu_hours, "medium", cache.method, at_most=True)
 

@@ -166,6 +166,8 @@ class CacheMoney(Struct, frozen=True, kw_only=True):
     hit_ratio: float | None
     saved_gpu_hours: float | None
     saved_usd: float | None
+    known_share: float | None  # of prompt tokens whose look-ups the block ledger knows; the next two are of these
+    known_hit_ratio: float | None
     attainable: float | None
     attainable_gpu_hours: float | None
     attainable_usd: float | None

@@ -87,6 +87,15 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Lookups:
+    """What the block ledger knows of: prompt tokens looked up, found, and that caches without end would have had."""
+
+    tokens: float
+    found: float
+    attainable: float
+
+
+@dataclass(frozen=True)
 class Seen:
     """Arrays are [step, engine], NaN where nothing is known. Counts are of the whole step.
 
@@ -102,7 +111,7 @@ class Seen:
     slo: Mapping[Labels, Mapping[str, float]]  # of an engine, as it says itself: objective -> seconds
     energy: float  # joules of all GPUs that tell; NaN where none does
     gpu_busy: Floats  # of each step, what NVML calls utilisation, the mean of all GPUs
-    attainable: float  # of prompt tokens looked up, the share that caches without end would have had; NaN: not told
+    lookups: Lookups | None
     binding: Mapping[str, float]  # constraint -> share of the engines' time in which it bounded progress
 
     @property
@@ -157,7 +166,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     if only:
-        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), math.nan, {})
+        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
     of_step, gpu_busy = promql_time(step), grid.empty()
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
@@ -172,7 +181,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
         _objectives(ask, grid),
         _sum(energy),
         gpu_busy,
-        _attainable(ask, grid),
+        _lookups(ask, grid),
         _binding(ask, grid),
     )
 
@@ -275,14 +284,14 @@ def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
     return said
 
 
-def _attainable(ask: Ask, grid: Grid) -> float:
-    """Told node by node, by tenants; NaN where nobody does."""
+def _lookups(ask: Ask, grid: Grid) -> Lookups | None:
+    """Told node by node, by tenants; None where nobody does."""
     of = promql_time(grid.step)
-    could, all_ = (
+    tokens = [
         _sum(list(over(ask, f"sum(increase(kvitals_cache_tenant_{what}_tokens_total[{of}]))", grid)))
-        for what in ("attainable", "lookup")
-    )
-    return could / all_ if all_ > 0 else math.nan
+        for what in ("lookup", "hit", "attainable")
+    ]
+    return Lookups(*tokens) if tokens[0] > 0 and all(map(math.isfinite, tokens)) else None
 
 
 def _binding(ask: Ask, grid: Grid) -> dict[str, float]:

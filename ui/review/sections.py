@@ -356,7 +356,8 @@ def _cache(review: Review) -> Iterator[Block]:
     if one.attainable is not None and one.attainable_gpu_hours is not None:
         money = f", {usd(one.attainable_usd)}" if one.attainable_usd is not None else ""
         yield Text(
-            f"{share(one.attainable)} could be found in caches that forget nothing; that would save"
+            f"Of the look-ups that the block ledger knows ({share(one.known_share)}), {share(one.known_hit_ratio)}"
+            f" were found and {share(one.attainable)} could be, in caches that forget nothing; that would save"
             f" {hours(one.attainable_gpu_hours)} GPU-hours{money}."
         )
     for missing in one.missing:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from diagnoser.review.chargeback import UNNAMED, apportioned, chargeback
 from diagnoser.review.efficiency import cache_money, trap
 from diagnoser.review.money import Given, default_prices, priced
-from diagnoser.review.seen import Seen
+from diagnoser.review.seen import Lookups, Seen
 from diagnoser.review.work import groups, work
 from tests.unit.review.stage import engine, seen, week
 
@@ -109,10 +109,11 @@ def test_hits_are_worth_prefill_that_was_not_done() -> None:
     one = seen(
         (H100,), 1, busy=1.0, prefill=50.0, decode=50.0, looked_up=1000.0, hit=800.0, output=1.0
     )  # fmt: skip
-    found = cache_money(week(Seen(**{**vars(one), "attainable": 0.9})))
+    found = cache_money(week(Seen(**{**vars(one), "lookups": Lookups(500.0, 400.0, 450.0)})))
     assert found.saved_gpu_hours == pytest.approx(0.5 * 0.8 / 0.2)
-    assert found.attainable_gpu_hours == pytest.approx(0.5 * 0.1 / 0.2)  # 80 to 90 %: half of what prefill is left
-    assert found.attainable_usd == pytest.approx(0.5)
+    # 80 to 90 %: half of what prefill is left, of the half of the look-ups that are known
+    assert found.attainable_gpu_hours == pytest.approx(0.5 * 0.5 * 0.1 / 0.2)
+    assert found.attainable_usd == pytest.approx(0.25)
     assert not found.missing
 
 
