@@ -28,18 +28,8 @@ def seen(engines: tuple[Engine, ...], steps: int, **data: float | Floats) -> See
     columns = {name: np.full(shape, np.nan) for name in NAMES} | {"seen": np.full(shape, HOUR)}
     for name, value in data.items():
         columns[name] = np.broadcast_to(np.asarray(value, dtype=np.float64), shape).copy()
-    return Seen(
-        Grid(0.0, HOUR, steps, 86400.0),
-        engines,
-        columns,
-        {},
-        {},
-        {},
-        float("nan"),
-        np.full(steps, np.nan),
-        float("nan"),
-        {},
-    )
+    grid = Grid(0.0, HOUR, steps, 86400.0)
+    return Seen(grid, engines, columns, {}, {}, {}, float("nan"), grid.empty(), None, {})
 
 
 def week(of: Seen, given: Given | None = None, latencies: Mapping[str, Mapping[int, Counts]] | None = None) -> Week:
