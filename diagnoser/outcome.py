@@ -3,8 +3,9 @@
 A change is seen by what the engine tells of itself (`kvitals_engine_fact`, `kvitals_engine_info`). It is compared with
 what had been predicted of the levers that it pulled, and with what these levers move.
 
-Ranges rather than numbers are compared: each signal is looked at over several parts of the time before and of the time
-after. It changed where the two ranges do not touch.
+Each signal is looked at over several parts of the time before and of the time after. It changed where nearly all pairs
+of a part before and a part after are in the same order (the statistic of Mann and Whitney, Annals of Mathematical
+Statistics 1947).
 """
 
 from __future__ import annotations
@@ -41,10 +42,13 @@ ALIKE = 0.25
 REACHED = 0.5
 """Of the predicted change, for a lever to have worked."""
 NOTICEABLE = 0.05
-BUSY = 0.3
+ORDERED = 0.9
+"""Of the pairs of parts before and after that have to be in the same order, for a signal to have changed."""
+BUSY = 0.1
 """Requests at a time, on average of a step: with less there is no load to compare at."""
 UNSEEN = 0.25
 """Of its value that a signal has to change by where it is not known how much it varies by itself."""
+MOST_SHOWN = 3
 MOVED: dict[Quantity, tuple[str, str]] = {
     "ttft": ("ttft_mean_seconds", "mean time to first token"),
     "itl": ("itl_mean_seconds", "mean time between tokens"),
@@ -212,8 +216,12 @@ def _moved(setting: Setting) -> float:
 
 
 def unlike(entity: Labels, before: Values, after: Values) -> str:
-    """Why the load before and after can not be compared; empty where it can. Requests that come and those that are
-    there may not both differ: where the lever works, one of them does."""
+    """Why the load before and after can not be compared; empty where it can.
+
+    With another demand, more or fewer requests come and more or fewer are there. Where the engine became another only
+    one of these changes, or they do so in opposite ways: clients that wait for their answers come more often, and fewer
+    of them wait.
+    """
     for name, title in _LENGTHS.items():
         a, b = (values.get(name, {}).get(entity) for values in (before, after))
         if a and b and abs(b - a) > ALIKE * a:
@@ -222,7 +230,8 @@ def unlike(entity: Labels, before: Values, after: Values) -> str:
     (came, there), (come, now) = loads
     if came is None or there is None or come is None or now is None:
         return "how much load there was is not told"
-    if abs(come - came) > ALIKE * came and abs(now - there) > ALIKE * there:
+    more = come > (1 + ALIKE) * came and now > (1 + ALIKE) * there
+    if more or (come < (1 - ALIKE) * came and now < (1 - ALIKE) * there):
         return (
             f"{render(came, 'per_second')} came with {render(there, 'requests')} at a time, now"
             f" {render(come, 'per_second')} with {render(now, 'requests')}"
@@ -242,13 +251,25 @@ def _there(entity: Labels, values: Values) -> float | None:
 
 
 @dataclass(frozen=True)
-class Range:
-    """A signal's value, between which values it was in the parts of the time, and in how many it was told."""
+class Course:
+    """A signal's value over a period and over those parts of it in which it is told."""
 
     value: float
-    low: float
-    high: float
-    parts: int
+    parts: tuple[float, ...]
+
+    def apart(self, other: Course) -> bool:
+        """Whether the other course is elsewhere: nearly all pairs of parts are in one order, and the values differ by
+        what can be noticed."""
+        least = NOTICEABLE
+        pairs = [(mine, theirs) for mine in self.parts for theirs in other.parts]
+        if len(self.parts) > 1 and len(other.parts) > 1:
+            rises = sum(theirs > mine for mine, theirs in pairs) / len(pairs)
+            falls = sum(theirs < mine for mine, theirs in pairs) / len(pairs)
+            if max(rises, falls) < ORDERED or (rises > falls) != (other.value > self.value):
+                return False
+        else:
+            least = UNSEEN
+        return abs(other.value - self.value) > least * abs(self.value)
 
 
 @dataclass(frozen=True)
@@ -258,13 +279,13 @@ class Looked:
     whole: Values
     parts: Sequence[Values]
 
-    def range(self, signal: str, entity: Labels) -> Range | None:
-        """The value over the whole period, and between which values its parts lie."""
+    def course(self, signal: str, entity: Labels) -> Course | None:
+        """The value over the whole period and over its parts."""
         value = self.whole.get(signal, {}).get(entity)
         if value is None:
             return None
-        parts = [part[signal][entity] for part in self.parts if entity in part.get(signal, {})]
-        return Range(value, min([value, *parts]), max([value, *parts]), len(parts))
+        parts = tuple(part[signal][entity] for part in self.parts if entity in part.get(signal, {}))
+        return Course(value, parts)
 
 
 def looked(look: Look, period: Period) -> Looked:
@@ -297,18 +318,16 @@ def _watched(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
 def _effect(
     entity: Labels, signal: Signal, name: str, title: str, told: Predicted | None, before: Looked, after: Looked
 ) -> Effect | None:
-    was, now = before.range(name, entity), after.range(name, entity)
+    was, now = before.course(name, entity), after.course(name, entity)
     if was is None or now is None:
         return None
     text = f"{render(was.value, signal.unit)} → {render(now.value, signal.unit)}"
     return Effect(name, title, signal.unit, was.value, now.value, told, _verdict(signal, told, was, now), text)
 
 
-def _verdict(signal: Signal, told: Predicted | None, was: Range, now: Range) -> EffectVerdict:
+def _verdict(signal: Signal, told: Predicted | None, was: Course, now: Course) -> EffectVerdict:
     moved = now.value - was.value
-    least = NOTICEABLE if was.parts > 1 and now.parts > 1 else UNSEEN
-    apart = now.low > was.high or now.high < was.low
-    if not apart or abs(moved) <= least * abs(was.value):
+    if not was.apart(now):
         return "nothing"
     if told is not None and told.to != told.from_:
         share = moved / (told.to - told.from_)
@@ -328,7 +347,8 @@ def conclude(
         return "can not be told", "No signal of it has a value both before and after."
     promised = [one for one in found if one.predicted is not None]
     verdict = _together([one.verdict for one in promised or found])
-    worse = [one for one in found if one.verdict == "worse" and verdict != "worse"]
+    if not promised and any(one.metric == THROUGHPUT and one.verdict == "worse" for one in found):
+        verdict = "worse"  # whatever else became better, fewer are served
     name = " and ".join(f"“{lever.title}”" for lever in levers) or "The change"
     told = {
         "worked": f"{name} worked",
@@ -336,10 +356,18 @@ def conclude(
         "nothing": f"{name} did nothing that shows",
         "worse": f"{name} made it worse",
     }[verdict]
-    shown = [one for one in promised or found if one.verdict == verdict] or list(promised or found)
+    shown = _shown(promised or found, verdict)
+    cost = [one for one in found if one.verdict == "worse" and one not in shown]
     numbers = "; ".join(f"{one.title} {one.text}" for one in shown)
-    cost = f", at the cost of {'; '.join(f'{one.title} {one.text}' for one in worse)}" if worse else ""
-    return verdict, f"{told}: {numbers}{cost}."
+    beside = f", at the cost of {'; '.join(f'{one.title} {one.text}' for one in cost)}" if cost else ""
+    return verdict, f"{told}: {numbers}{beside}."
+
+
+def _shown(effects: Sequence[Effect], verdict: EffectVerdict) -> list[Effect]:
+    """The effects that the verdict rests on."""
+    if verdict == "in part":
+        return [one for one in effects if one.verdict != "nothing"]
+    return [one for one in effects if one.verdict == verdict][:MOST_SHOWN]
 
 
 def _together(verdicts: Sequence[EffectVerdict]) -> EffectVerdict:

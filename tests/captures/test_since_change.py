@@ -40,7 +40,7 @@ def effect(name: str, metric: str) -> Effect:
 
 
 def test_there_are_recordings() -> None:
-    assert "slots_raised" in NAMES
+    assert NAMES == ["blocks_in_vain", "blocks_raised", "load_changed", "slots_lowered", "slots_raised"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,3 +79,10 @@ def test_what_came_of_a_change_is_an_event() -> None:
     event = outcome_event(1.0, told("slots_raised"))
     assert event.kind == "outcome" and event.entity == {"engine": "engine"}
     assert event.text.startswith("engine, slots 2 → 16: “Allow more requests at once” worked: ")
+
+
+def test_what_the_replay_predicted_of_blocks_came() -> None:
+    """The hits of the enlarged cache, beside those that a replay of the small one's look-ups said."""
+    hits = effect("blocks_raised", "prefix_hit_ratio")
+    assert hits.predicted is not None and hits.predicted.from_ < 0.6
+    assert hits.after == pytest.approx(hits.predicted.to, abs=0.1)

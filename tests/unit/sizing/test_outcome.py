@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnoser import outcome
-from diagnoser.outcome import Change, Looked, Period, Setting, Sides
+from diagnoser.outcome import Change, Course, Looked, Period, Setting, Sides
 from diagnoser.steps import Steps
 from rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
 from rules.loader import load
@@ -92,7 +92,9 @@ LOAD = {"finished_per_second": 10.0, "running_avg": 4.0, "waiting_avg": 4.0, "pr
         ({}, True),
         ({"finished_per_second": 20.0}, True),  # as many clients, who are served sooner
         ({"running_avg": 1.0, "waiting_avg": 0.0}, True),  # as many arrive, and are gone sooner
+        ({"finished_per_second": 20.0, "running_avg": 2.0, "waiting_avg": 0.0}, True),  # clients that think in between
         ({"finished_per_second": 3.0, "running_avg": 1.0, "waiting_avg": 0.0}, False),
+        ({"finished_per_second": 20.0, "running_avg": 12.0}, False),
         ({"prompt_tokens_mean": 600.0}, False),
     ],
 )
@@ -130,6 +132,13 @@ def effect(before: Looked, after: Looked, told: Predicted) -> Effect:
 )
 def test_an_effect_is_told_by_how_much_of_the_prediction_came(after: Looked, verdict: str) -> None:
     assert effect(looked(1.0, 0.9, 1.1), after, predicted(1.0, 0.0)).verdict == verdict
+
+
+def test_one_part_that_is_off_does_not_hide_a_change() -> None:
+    """Parts of recorded runs on a busy machine."""
+    before, after = Course(0.057, (0.052, 0.112, 0.057, 0.041)), Course(0.678, (1.244, 0.081, 0.437, 0.729))
+    assert before.apart(after) and after.apart(before)
+    assert not Course(7.2, (5.9, 8.1, 9.0, 6.1)).apart(Course(8.9, (7.0, 9.9, 8.6, 10.0)))
 
 
 def test_where_it_is_not_known_how_much_a_signal_varies_it_takes_more() -> None:
