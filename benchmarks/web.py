@@ -117,14 +117,14 @@ def ready(driver: webdriver.Chrome, title: str) -> bool:
     return bool(driver.execute_script(HEADING) == title and driver.execute_script(STATE) == "notRunning")
 
 
-def change(driver: webdriver.Chrome, title: str) -> float:
-    """Seconds until another page is there, and is done."""
+def change(driver: webdriver.Chrome, title: str, pid: int) -> tuple[float, float]:
+    """Seconds until another page is there and is done, and CPU seconds of the server in them."""
     link = f"//section[@data-testid='stSidebar']//a[.//span[normalize-space()='{title}']]"
     found = driver.find_element(By.XPATH, link)
-    begun = time.monotonic()
+    begun, used = time.monotonic(), cpu_seconds(pid)
     found.click()
     _until(lambda: ready(driver, title), title)
-    return time.monotonic() - begun
+    return time.monotonic() - begun, cpu_seconds(pid) - used
 
 
 def measure(engines: int) -> bool:
@@ -146,23 +146,26 @@ def _look(driver: webdriver.Chrome, url: str, pid: int) -> bool:
     _until(lambda: ready(driver, "Triage") and driver.execute_script(FOOT), "the verdict")
     first = time.monotonic() - begun
     print(f"first page, from then on             {first:8.2f} s   budget {FIRST_BUDGET:g} s")
-    worst = []
+    changes = []
     for turn in ("first", "again"):
         for title in PAGES:
-            took = change(driver, title)
-            worst.append(took)
-            print(f"to {title:<10} {turn:<22}{took:8.2f} s   budget {CHANGE_BUDGET:g} s")
+            took, used = change(driver, title, pid)
+            changes.append((took, used))
+            print(f"to {title:<10} {turn:<22}{took:8.2f} s   CPU of the server {used:.2f} s")
     for _ in range(VIEWERS - 1):
         driver.switch_to.new_window("tab")
         driver.get(url)
         _until(lambda: ready(driver, "Triage"), "another viewer's page")
         for title in ("Timeline", "Fleet"):
-            change(driver, title)
+            change(driver, title, pid)
     memory = memory_bytes(pid)
-    print(f"changes of page: middle {statistics.median(worst):.2f} s, longest {max(worst):.2f} s")
+    longest, most = (max(one[i] for one in changes) for i in range(2))
+    middle, usual = (statistics.median(one[i] for one in changes) for i in range(2))
+    print(f"changes of page: middle {middle:.2f} s, longest {longest:.2f} s, budget {CHANGE_BUDGET:g} s")
+    print(f"  of that CPU of the server: middle {usual:.2f} s, most {most:.2f} s")
     print(f"memory with {VIEWERS} viewers {memory / 1e6:22.0f} MB  budget {MEMORY_BUDGET / 1e6:.0f} MB")
     print(f"CPU of the server {cpu_seconds(pid):27.1f} s   load of this machine {os.getloadavg()[0]:.1f}")
-    return first <= FIRST_BUDGET and max(worst) <= CHANGE_BUDGET and memory <= MEMORY_BUDGET
+    return first <= FIRST_BUDGET and longest <= CHANGE_BUDGET and memory <= MEMORY_BUDGET
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 
 from ui.web.charts import time_axis, value_axis
+from ui.web.charts import values as values
 from ui.web.sources.base import Line
 
 LEFT = 58
@@ -47,11 +48,6 @@ PHASES = {
     "unattributed": "#9a9a9a",
 }
 PURPOSES = {"pinned": "#2f9e6e", "hot": "#2a9fc4", "cold": "#9a9a9a", "offloaded": "#8a63b8"}
-
-
-def values(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
-    """Rows within the chart itself."""
-    return alt.Data.from_dict({"values": list(rows)})
 
 
 def milliseconds(t: float) -> float:

@@ -7,13 +7,14 @@ import contextlib
 import altair as alt
 
 from ui.web import places
+from ui.web.charts import values
 from ui.web.failure import UnansweredError
 from ui.web.settings import SettingsError
 
 
 def up() -> None:
     """Knowledge, charts, and the recording that is shown first. What fails is said when it is asked for."""
-    alt.Chart(alt.Data.from_dict({"values": []})).mark_line().encode(x="a:Q").to_dict()
+    alt.Chart(values([])).mark_line().encode(x="a:Q").to_dict()
     with contextlib.suppress(UnansweredError, SettingsError, OSError):
         places.setup()
         if places.first() == places.RECORDING:

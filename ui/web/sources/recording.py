@@ -15,9 +15,10 @@ import msgspec
 from agent.config import Seconds
 from agent.requests.store import MAX_RECORDS
 from agent.requests.tail import OFS, Recent
-from rules.finding import Finding, Source, Triage
+from rules.finding import Finding, Outcome, Source, Triage
 from series.capture import CaptureError, CaptureReader, Record
 from series.promql import Limits, PromQLError, evaluate_range, parse
+from series.types import Labels
 from ui.cache import Known as Blocks
 from ui.ledger import Known as Lookups
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline, Setup
@@ -31,7 +32,7 @@ MAX_SECONDS = 6 * 3600.0
 """A longer recording is shown in parts: cut it, or ask the terminal for a moment."""
 
 REPLAY_SECONDS = 120.0
-"""What replaying may take of this process's time."""
+"""CPU time that replaying may take."""
 
 LIMITS = Limits(samples=5_000_000, series=20_000, seconds=5.0)
 
@@ -52,6 +53,7 @@ class Recording:
         self._setup = setup
         self._lock = threading.Lock()
         self._said: list[Said] = []
+        self._outcomes: set[tuple[str, Labels, Outcome]] | None = None
         self.damage = ""
         try:
             self._replay()
@@ -66,14 +68,14 @@ class Recording:
             raise RecordingError(f"it is longer than {MAX_SECONDS / 3600:.0f} hours")
         if last <= first:
             raise RecordingError("it holds a single moment")
-        until = time.monotonic() + REPLAY_SECONDS
+        until = time.thread_time() + REPLAY_SECONDS
         pipeline = Pipeline(_remembering(self._setup, last - first), Source("capture", self.name))
         with CaptureReader.open(self.path) as reader:
             pipeline.node.expect(reader.header.meta)
             for due in pipeline.replay(_within(reader, until)):
                 if due < last - MIN_GAP_SECONDS:
                     pipeline.observe(due)
-                    self._note(due, pipeline.triage())
+                    self._note(due, pipeline)
             self.damage = reader.problem or ""
         self._start, self._end = first, last
         pipeline.observe(last, fast=min(FAST_SECONDS, last - first), cold=last - first < COLD_SECONDS)
@@ -83,7 +85,14 @@ class Recording:
             pipeline.node.ledger.flush(last)
         self._pipeline = pipeline
 
-    def _note(self, t: float, document: Triage) -> None:
+    def _note(self, t: float, pipeline: Pipeline) -> None:
+        """What was said at a cycle. The document, which takes as long as judging, is made when an outcome changed."""
+        outcomes = {(j.rule.code, j.entity, j.outcome) for j in pipeline.judgements}
+        if outcomes == self._outcomes:
+            self._said.append((t, *self._said[-1][1:]))
+            return
+        self._outcomes = outcomes
+        document = pipeline.triage()
         fired = [*document.causes, *document.symptoms, *document.telemetry, *document.notes]
         said = [msgspec.structs.replace(f, evidence=[], levers=[], ruled_out=[], unknowns=[]) for f in fired]
         self._said.append((t, document.healthy, document.verdict, said))
@@ -217,9 +226,9 @@ def _verdict(begun: tuple[float, bool | None, str], end: float) -> Happening:
 
 def _within(records: CaptureReader, until: float) -> Iterator[Record]:
     for record in records:
-        if time.monotonic() > until:
+        if time.thread_time() > until:
             raise RecordingError(
-                f"replaying it takes longer than {REPLAY_SECONDS:.0f} s; ask the terminal: kvitals triage FILE --at"
+                f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; ask the terminal: kvitals triage FILE --at"
             )
         yield record
 
