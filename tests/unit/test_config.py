@@ -129,7 +129,9 @@ def test_every_variable_is_explained() -> None:
 )
 def test_the_defaults_in_the_document_are_the_defaults(table: str, kind: type[Struct]) -> None:
     section = DOCUMENT.partition(f"# `[{table}]`\n")[2].partition("\n#")[0]
-    told = [row for row in re.findall(r"^\| `(\w+)` \| [^|]+ \| `(.+?)` \|", section, re.MULTILINE) if "$" not in row[1]]
+    told = [
+        row for row in re.findall(r"^\| `(\w+)` \| [^|]+ \| `(.+?)` \|", section, re.MULTILINE) if "$" not in row[1]
+    ]
     assert len(told) > 2
     for key, written in told:
         config = made(f"[{table}]\n{key} = {written}")
