@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rules.finding import Source, Triage
 from series.capture import CaptureReader
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline, Setup
+from ui.pipeline import COLD_SECONDS, FAST_SECONDS, STEP_SECONDS, Pipeline, Setup
 
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
 
@@ -49,8 +49,8 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-def judge_recording(path: Path, setup: Setup, moments: Moments = NOW) -> Judged:
-    """The verdict at one moment of a recording, with the history that led up to it."""
+def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
+    """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds."""
     first, last = span_of(path)
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
@@ -58,7 +58,7 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW) -> Judged:
     pipeline = Pipeline(setup, Source("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
-        for due in pipeline.replay(r for r in reader if r.t <= at):
+        for due in pipeline.replay((r for r in reader if r.t <= at), step):
             if due < at - MIN_GAP_SECONDS:
                 pipeline.observe(due)
         damage = reader.problem or ""

@@ -21,7 +21,7 @@ from series.promql import expand
 from series.types import Labels
 from ui import courses
 from ui.courses import Course
-from ui.historic import judge_history
+from ui.historic import CYCLE_SECONDS, judge_history
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import Judged, Moments, judge_recording
 
@@ -42,7 +42,7 @@ class Source:
 
 def of_recording(path: Path, setup: Setup) -> Source:
     """A recording."""
-    return Source(lambda: courses.of_recording(path, setup), lambda at: judge_recording(path, setup, at))
+    return Source(lambda: courses.of_recording(path, setup), lambda at: judge_recording(path, setup, at, CYCLE_SECONDS))
 
 
 def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> Source:

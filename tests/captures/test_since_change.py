@@ -51,7 +51,8 @@ def test_the_verdict_is_what_was_done(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lever_is_the_one_that_was_pulled(name: str) -> None:
     lever = truth(name)["lever"]
-    assert told(name).levers[:1] == ([lever] if lever else told(name).levers[:1])
+    if lever and told(name).effects:  # without load on both sides nothing is looked at
+        assert told(name).levers[:1] == [lever]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from rules.finding import LeverAdvice, Predicted, Triage
 from rules.loader import load
 from ui.cli.render import show
 from ui.pipeline import Setup
-from ui.recorded import Moments, judge_recording
+from ui.recorded import judge_recording
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "ui" / "demo"
@@ -23,7 +23,7 @@ DEMO = ROOT / "ui" / "demo"
 
 @functools.cache
 def judged(path: Path) -> Triage:
-    return judge_recording(path, Setup(load([]), Config()), Moments(None, None)).document
+    return judge_recording(path, Setup(load([]), Config()), step=15.0).document
 
 
 def advised(document: Triage, lever: str) -> LeverAdvice:
