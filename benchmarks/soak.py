@@ -68,7 +68,8 @@ what waits where the agent gets no core."""
 SLOPE_BUDGET = 60e6
 """Bytes an hour that are no leak: signals are kept for two hours, so they go on filling, some 300 of each engine."""
 JUDGED_SECONDS = 1700.0
-"""In less than that what is remembered still fills and the allocator still settles: growth is told and not judged."""
+"""Of the second half. In less, what is remembered still fills, the ledgers' 300,000 blocks for 23 minutes: growth is
+told and not judged."""
 DRIFT_BUDGET = 0.01
 """Of the interval."""
 
