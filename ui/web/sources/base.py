@@ -11,8 +11,8 @@ from ui.cache import Known as Blocks
 from ui.ledger import Known as Lookups
 from ui.requests import Asked, Found
 
-MAX_STEPS = 400
-"""Points of a line: a chart has no more pixels to show them with."""
+MAX_STEPS = 200
+"""Points of a line: one for every four pixels of a chart, which are what drawing takes its time for."""
 
 MAX_LINES = 200
 """Of one answer; others are left out, and that is said."""
