@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+NOISE = 1e-9
+"""Of all factors together: less is what is left of rounding."""
 FACTORS = {
     "load": "part of the GPU time in which something ran",
     "batch": "requests at a time while something ran",
@@ -77,7 +79,8 @@ def explained(before: Sequence[Totals], after: Sequence[Totals]) -> dict[str, fl
         parts["pools"] += weight * math.log(shares[1] / shares[0])
         for name, ratio in _logs(old, new).items():
             parts[name] += weight * ratio
-    return {name: value for name, value in parts.items() if value}
+    noise = NOISE * sum(map(abs, parts.values()))
+    return {name: value for name, value in parts.items() if abs(value) > noise}
 
 
 def _logs(old: Totals, new: Totals) -> dict[str, float]:

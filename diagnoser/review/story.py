@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from diagnoser.review.money import USER
 from diagnoser.review.result import (
     Chargeback,
     Compared,
@@ -101,16 +102,17 @@ def _some(some: int, all_: int) -> str:
 def _per_million(of: Told) -> str:
     if of.total.usd_per_million_output is None:
         return ""
-    priced = [one for one in of.prices if one.usd_per_hour is not None]
-    default = any(one.low != one.high for one in priced)
     text = f", {usd(of.total.usd_per_million_output)} a million output tokens"
+    default = [one for one in of.prices if one.usd_per_hour is not None and not one.basis.startswith(USER)]
     if not default:
         return text
+    priced = [one for one in of.prices if one.usd_per_hour is not None]
     low, high = (
         sum((getattr(one, of_) or 0.0) * one.gpu_hours for one in priced) / of.total.output_tokens * 1e6
         for of_ in ("low", "high")
     )
-    return f"{text} at default prices ({usd(low)} to {usd(high)} over their span; --price says yours)"
+    span = f" ({usd(low)} to {usd(high)} over their span)" if low != high else ""
+    return f"{text} at default prices{span}; --price says yours"
 
 
 def _before(of: Told) -> Iterator[str]:

@@ -74,25 +74,21 @@ def change(before: float, after: float, factors: Sequence[tuple[str, float]]) ->
         bars.append((name, value, at, at + value))
         at += value
     bars.append(("now", after, 0.0, after))
-    low = min(min(a, b) for _, _, a, b in bars[1:-1]) if factors else 0.0
     top = _round_up(max(max(a, b) for _, _, a, b in bars))
-    base = max(0.0, min(low, before, after) - 0.25 * (top - low)) if min(low, before, after) > 0.5 * top else 0.0
-    height, wide = 24, WIDTH - 300
+    height, left = 24, 300
     marks = []
     for i, (name, value, a, b) in enumerate(bars):
-        a, b = max(a, base), max(b, base)
-        x1, x2 = (210 + wide * (one - base) / max(top - base, 1e-9) for one in (min(a, b), max(a, b)))
-        colour = "#6b7280" if i in (0, len(bars) - 1) else LINE if value > 0 else MISSED
-        said = count(value) if i in (0, len(bars) - 1) else f"{'+' if value > 0 else ''}{count(value)}"
+        x1, x2 = (left + (WIDTH - left - 90) * max(one, 0.0) / top for one in (min(a, b), max(a, b)))
+        whole = i in (0, len(bars) - 1)
+        colour = "#6b7280" if whole else LINE if value > 0 else MISSED
+        said = count(value) if whole else f"{'+' if value > 0 else ''}{count(value)}"
         y = 4 + i * height
         marks.append(
-            f'<text x="200" y="{y + 14}" text-anchor="end" class="t">{escape(name)}</text>'
+            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end" class="t">{escape(name)}</text>'
             f'<rect x="{x1:.1f}" y="{y + 3}" width="{max(x2 - x1, 1):.1f}" height="{height - 9}" fill="{colour}"/>'
             f'<text x="{x2 + 6:.1f}" y="{y + 14}" class="t">{escape(said)}</text>'
         )
-    said = f"the bars begin at {count(base)}" if base else ""
-    cut = f'<text x="210" y="{len(bars) * height + 14}" class="a">{escape(said)}</text>'
-    return _svg(WIDTH, len(bars) * height + (20 if base else 6), "".join(marks) + cut, "What the change is made of")
+    return _svg(WIDTH, len(bars) * height + 6, "".join(marks), "What the change is made of")
 
 
 class _Span:
