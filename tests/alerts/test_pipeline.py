@@ -7,11 +7,12 @@ Rules and Alertmanager's configuration are the generated ones, with the exceptio
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +38,7 @@ REPLAYS = (
 SECONDS = 116.0
 """As long as the shortest of the recordings that have to last."""
 
+START_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 """For a cause that is found when an incident is looked at again."""
 
@@ -95,6 +97,32 @@ def notifying(folder: Path, port: int, prometheus_port: int, told: Told) -> Iter
         yield
 
 
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError("it did not begin to listen")
+
+
+def _without_targets(folder: Path, rules: Sequence[Path], manager: int) -> str:
+    """The configuration of a Prometheus that is told of its targets later: everything else runs by then."""
+    config = json.loads(prometheus_config({}, rules, manager))
+    (job,) = config["scrape_configs"]
+    del job["static_configs"]
+    job["file_sd_configs"] = [{"files": [str(folder / "targets.json")], "refresh_interval": "1s"}]
+    return json.dumps(config)
+
+
+def scrape(folder: Path, ports: Mapping[str, int]) -> None:
+    targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"cluster": name}} for name, port in ports.items()]
+    part = folder / "targets.part"
+    part.write_text(json.dumps(targets))
+    part.replace(folder / "targets.json")
+
+
 @dataclass(frozen=True)
 class Seen:
     told: Told
@@ -115,9 +143,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         config = configuration(promtool.knowledge(), Options(receiver=f"http://127.0.0.1:{hook}/api/v1/notify"))
         manager = stack.enter_context(alertmanager(folder, dump(config)))
         ports = {replay.cluster: stack.enter_context(replaying(replay, folder)) for replay in REPLAYS}
-        server = stack.enter_context(prometheus(folder, prometheus_config(ports, _rules(folder), manager)))
-        began = time.time()  # the recordings begin with the first scrape
+        server = stack.enter_context(prometheus(folder, _without_targets(folder, _rules(folder), manager)))
         stack.enter_context(notifying(folder, hook, server.port, told))
+        wait_for_port(hook)
+        scrape(folder, ports)
+        began = time.time()  # the recordings begin with the first scrape
         time.sleep(max(0.0, began + SECONDS - time.time()))
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline and "SCH01" not in told.codes("queue"):
