@@ -283,6 +283,8 @@ def main() -> int:
         return 0
     if unknown := set(options.names) - BENCHES.keys():
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+    if options.write and not options.write.is_file():
+        parser.error(f"there is no file {options.write}")
     print(machine())
     lines: dict[str, str] = {}
     all_hold = True
