@@ -134,7 +134,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
             "looked up": tables.number("compact", "prompt tokens"),
             "found": tables.share("of what was looked up"),
             "could find": tables.share("with an endless cache of its own"),
-            "of that": tables.number("percent", "found over could find, at most all: beyond that it finds what others stored"),
+            "of that": tables.number("percent", "found over could find, at most all: it may find what others stored"),
             "lost": tables.number("compact", "tokens evicted and computed again"),
             "cost others": tables.number("compact", "tokens that others lost to its blocks"),
             "holds": tables.number("compact", "tokens in the cache now"),
