@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import msgspec
-import yaml
 from msgspec import UNSET, Meta, Struct
 
+from rules.shipped import shipped
 from rules.versions import in_range, release
 
 ROOT = Path(__file__).parent / "engines"
@@ -289,8 +289,7 @@ def usable(version: str) -> bool:
 @lru_cache
 def load_map(system: str) -> EngineMap:
     """The map of one engine. Raises FileNotFoundError, or ValueError for a broken one."""
-    with (ROOT / f"{system}.yaml").open(encoding="utf-8") as file:
-        found = msgspec.convert(yaml.safe_load(file), EngineMap)
+    found = msgspec.convert(shipped(ROOT / f"{system}.yaml"), EngineMap)
     for metric in found.metrics:
         metric.expected_in(found.newest), metric.known_in(found.newest)
     return found

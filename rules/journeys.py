@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from rules.engine_map import Program
 from rules.model import Slug, Text
+from rules.shipped import shipped
 
 FILE = Path(__file__).parent / "journeys.yaml"
 
@@ -34,5 +34,4 @@ class Journey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 @lru_cache
 def journeys() -> tuple[Journey, ...]:
     """All journeys, in the order in which they are shown."""
-    with FILE.open(encoding="utf-8") as file:
-        return msgspec.convert(yaml.safe_load(file), tuple[Journey, ...])
+    return msgspec.convert(shipped(FILE), tuple[Journey, ...])

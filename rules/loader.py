@@ -20,6 +20,7 @@ import yaml
 
 from rules.condition import Condition, parse_condition
 from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
+from rules.shipped import YAML_LOADER
 from rules.versions import in_range
 from series.promql import Expr, PromQLError, expand, names, parse, selectors
 
@@ -30,7 +31,6 @@ SIGNAL_PREFIX = "kvitals:"
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
 
-_YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, where there is one
 
 T = TypeVar("T")
 
@@ -248,13 +248,13 @@ def read_yaml(path: Path) -> YamlFile | Problem:
     try:
         text = content.decode()
         depth = 0
-        for event in yaml.parse(text, _YamlLoader):
+        for event in yaml.parse(text, YAML_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
                 return Problem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
             if depth > MAX_DEPTH:
                 return Problem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
-        yaml_loader = _YamlLoader(text)
+        yaml_loader = YAML_LOADER(text)
         node = yaml_loader.get_single_node()
         data = None if node is None else yaml_loader.construct_document(node)
     except UnicodeDecodeError:

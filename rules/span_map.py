@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
+
+from rules.shipped import shipped
 
 ROOT = Path(__file__).parent / "observers" / "spans"
 
@@ -117,8 +118,7 @@ def load_span_maps() -> tuple[SpanMap, ...]:
 
 
 def _load(path: Path) -> SpanMap:
-    with path.open(encoding="utf-8") as file:
-        found = msgspec.convert(yaml.safe_load(file), SpanMap)
+    found = msgspec.convert(shipped(path), SpanMap)
     kinds = tuple(_completed(kind, found) for kind in found.spans)
     for kind in kinds:
         problem = _problem(kind)
