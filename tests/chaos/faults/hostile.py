@@ -71,6 +71,7 @@ async def queries(stage: Stage, told: Told) -> None:
     await stage.engine(ports["engine"])
     agent = await stage.agent(ports)
     await up(stage, agent, ports)
+    await asyncio.sleep(5.0)  # some looks to compare with
     refused = 0
     for name, query in BOMBS.items():
         status, took = await _asked(stage, agent, query)

@@ -1,4 +1,4 @@
-"""Every situation by its name, in the order in which they run."""
+"""Every situation by its name, the longest first, since some run beside each other."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .stage import Stage, Told
 Situation = Callable[[Stage, Told], Awaitable[None]]
 
 SITUATIONS: dict[str, Situation] = {
-    "engine_killed": engines.killed,
-    "engine_stopped": engines.stopped,
-    "engine_upgraded": engines.upgraded,
+    "agent_killed": restarts.killed,
     "clock_stepped": clock.stepped,
+    "prometheus_down": servers.prometheus,
+    "hostile_files": hostile.files,
+    "alertmanager_down": servers.alertmanager,
+    "engine_upgraded": engines.upgraded,
     "disk_full": disk.full,
     "network_broken": network.broken,
-    "packets_lost": network.packets_lost,
-    "prometheus_down": servers.prometheus,
-    "alertmanager_down": servers.alertmanager,
-    "agent_killed": restarts.killed,
     "hostile_targets": hostile.targets,
+    "engine_killed": engines.killed,
+    "packets_lost": network.packets_lost,
+    "engine_stopped": engines.stopped,
     "hostile_queries": hostile.queries,
-    "hostile_files": hostile.files,
 }
