@@ -25,6 +25,7 @@ from tests.browser.page import (
 )
 from tests.unit.web import documents
 from tests.unit.web.stub import Stub, stub_api
+from ui.web.views.triage import MAX_CARDS
 
 REFRESH_SECONDS = 15.0
 DOCUMENTS = {
@@ -137,18 +138,23 @@ def test_when_the_agent_goes_and_comes_back_the_page_follows(api: Stub, url: str
     assert "The agent is still looking" not in text_of(driver)
 
 
-def test_strangers_text_shows_as_itself_and_does_nothing(api: Stub, url: str, driver: webdriver.Chrome) -> None:
-    causes = [documents.hostile(name, i) for i, name in enumerate(documents.HOSTILE)]
-    ruled_out = [RuledOut(name, name, name, name) for name in documents.HOSTILE]
-    document = documents.document(healthy=False, verdict="Hostile.", causes=causes, ruled_out=ruled_out)
+@pytest.mark.parametrize("way", [1, -1])
+def test_strangers_text_shows_as_itself_and_does_nothing(
+    api: Stub, url: str, driver: webdriver.Chrome, way: int
+) -> None:
+    """The first causes have cards, the others lines: backwards it is the other way round."""
+    names, verdict = documents.HOSTILE[::way], f"Hostile, {way}."
+    causes = [documents.hostile(name, i) for i, name in enumerate(names)]
+    ruled_out = [RuledOut(name, name, name, name) for name in names]
+    document = documents.document(healthy=False, verdict=verdict, causes=causes, ruled_out=ruled_out)
     api.say(document)
     visit(driver, url)
-    wait_for(driver, "Hostile.")
+    wait_for(driver, verdict)
     cards = "[class*='st-key-card-'] h2"
-    wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, cards)) == len(causes), "every card is there")
+    wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, cards)) == MAX_CARDS, "every card is there")
     headings = driver.find_elements(By.CSS_SELECTOR, cards)
     titles = [str(heading.text) for heading in headings]
-    wanted = [" ".join(name.split()).replace("\u202e", "\ufffd") for name in documents.HOSTILE]
+    wanted = [" ".join(name.split()).replace("\u202e", "\ufffd") for name in names[:MAX_CARDS]]
     assert [t.replace("\u2060", "").split(". ", 1)[1] for t in titles] == wanted
     for made in ("script", "iframe", "a:not([href^='#'])", "img", ".katex", "table", "del"):
         assert driver.find_elements(By.CSS_SELECTOR, f".stMainBlockContainer {made}") == [], made
