@@ -173,9 +173,10 @@ class Judge:
         """What was found true at a moment, judged once more with the memory of the moments before it."""
 
         def with_memory(judgement: Judgement) -> Judgement:
-            rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict if judgement.is_true else None
-            if verdict is None:
+            if not judgement.is_true:
                 return judgement
+            rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict
+            assert verdict is not None
             memory = self.memory[f"{rule.code}{entity}"] = before.get(f"{rule.code}{entity}", Memory())
             return self._outcome(rule, entity, verdict, memory, span)
 
