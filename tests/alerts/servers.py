@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,30 +46,38 @@ class Receiver:
 
 
 @contextmanager
-def receiver() -> Iterator[Receiver]:
-    found = Receiver()
+def posted(take: Callable[[float, Any], None]) -> Iterator[int]:
+    """A stand-in that gives each JSON body that is posted to it to `take`, with the time; yields its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            now = time.time()
-            found.told += [Told(now, a["status"], a["labels"], a["annotations"]) for a in message["alerts"]]
-            self.send_response(200)
+            take(time.time(), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield found
+        yield server.server_address[1]
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+
+    def take(at: float, message: Any) -> None:
+        found.told += [Told(at, a["status"], a["labels"], a["annotations"]) for a in message["alerts"]]
+
+    with posted(take) as found.port:
+        yield found
 
 
 @contextmanager

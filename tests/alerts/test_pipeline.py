@@ -10,12 +10,10 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from dashboards.alertmanager import configuration
 from dashboards.alerts_options import Options
 from dashboards.alerts_yaml import dump
 from tests.alerts import promtool
-from tests.alerts.servers import ROOT, Replay, alertmanager, ended, free_port, prometheus_config, replaying
+from tests.alerts.servers import ROOT, Replay, alertmanager, ended, free_port, posted, prometheus_config, replaying
 from tests.alerts.test_live import _rules, _states
 from tests.oracle.oracle_server import prometheus
 
@@ -60,27 +58,8 @@ class Told:
 @contextmanager
 def stand_in() -> Iterator[Told]:
     told = Told()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told.came.append((time.time(), body))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with posted(lambda at, body: told.came.append((at, body))) as told.port:
         yield told
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager
