@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.changes import Stamp, stamp
-from agent.config import Config, ConfigError, Target, normal_url, read_targets
-from agent.config.types import is_pattern
+from agent.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
 from agent.discovery import Finder
 from agent.kubernetes import KubernetesError, Pods
 from agent.senses import scrape

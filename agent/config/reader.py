@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,36 +14,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.config.types import (
-    MAX_OBJECTIVES,
-    MAX_REQUEST_LOGS,
-    ROLES,
-    TARGET_LABELS,
-    Agent,
-    Config,
-    ConfigError,
-    HistoryTable,
-    Kubernetes,
-    KvEventsTable,
-    Mute,
-    NodeLabels,
-    NotifyTable,
-    Objective,
-    Otlp,
-    OtlpOutTable,
-    PrometheusTable,
-    Remote,
-    RequestLog,
-    ReviewTable,
-    Seconds,
-    Slo,
-    SomeSlo,
-    TapTable,
-    Target,
-    TenantsTable,
-    nearest,
-    normal_url,
-)
+from agent.config.checks import ConfigError, Seconds, nearest, normal_url
+from agent.config.judging import Mute, Objective, Slo, SomeSlo
+from agent.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
+from agent.config.notify import NotifyTable
+from agent.config.servers import OtlpOutTable, PrometheusTable, Remote
+from agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
+from agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
 
 MAX_FILE_BYTES = 1 << 20
 FROM_ENVIRONMENT = {
@@ -57,10 +34,33 @@ FROM_ENVIRONMENT = {
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TABLES = (
-    "agent", "remote", "labels", "slo", "objective", "target", "kubernetes", "tenants", "request_log", "otlp",
-    "otlp_out", "kv_events", "history", "tap", "prometheus", "review", "notify", "mute", "params",
-)  # fmt: skip
+TABLES: dict[str, type[Struct]] = {
+    "agent": Agent,
+    "remote": Remote,
+    "labels": NodeLabels,
+    "slo": Slo,
+    "kubernetes": Kubernetes,
+    "tenants": TenantsTable,
+    "otlp": Otlp,
+    "otlp_out": OtlpOutTable,
+    "kv_events": KvEventsTable,
+    "history": HistoryTable,
+    "tap": TapTable,
+    "prometheus": PrometheusTable,
+    "review": ReviewTable,
+    "notify": NotifyTable,
+}
+"""Tables that there may be one of, by their names in the file and in a Config."""
+
+MAX_OBJECTIVES = 200
+MAX_REQUEST_LOGS = 16
+LISTS: dict[str, tuple[str, type[Struct], int | None]] = {
+    "objective": ("objectives", Objective, MAX_OBJECTIVES),
+    "target": ("targets", Target, None),
+    "request_log": ("request_logs", RequestLog, MAX_REQUEST_LOGS),
+    "mute": ("mutes", Mute, None),
+}
+"""Tables that there may be several of: the name in the file -> the name in a Config, what each is, how many."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -133,75 +133,29 @@ class _Reader:
         self._problems: list[str] = []
 
     def config(self, data: Mapping[str, Any]) -> Config:
-        self._unknown("", data, _TABLES)
-        agent = self._table("[agent]", _listed(data.get("agent", {}), "targets_file"), Agent)
-        labels = self._table("[labels]", data.get("labels", {}), NodeLabels)
-        slo = self._table("[slo]", data.get("slo", {}), Slo)
-        objectives = self._list("objective", data.get("objective", []), Objective)
-        if len(objectives) > MAX_OBJECTIVES:
-            self._problems.append(f"[[objective]] {MAX_OBJECTIVES} entries are allowed, these are {len(objectives)}")
-        targets = self._list("target", data.get("target", []), Target)
-        kubernetes = self._table("[kubernetes]", data["kubernetes"], Kubernetes) if "kubernetes" in data else None
-        tenants = self._table("[tenants]", data.get("tenants", {}), TenantsTable)
-        logs = self._request_logs(data.get("request_log", []))
-        remote = self._table("[remote]", data["remote"], Remote) if "remote" in data else None
-        otlp = self._table("[otlp]", data["otlp"], Otlp) if "otlp" in data else None
-        otlp_out = self._table("[otlp_out]", data["otlp_out"], OtlpOutTable) if "otlp_out" in data else None
-        kv_events = self._table("[kv_events]", data.get("kv_events", {}), KvEventsTable)
-        history = self._table("[history]", data.get("history", {}), HistoryTable)
-        tap = self._table("[tap]", data.get("tap", {}), TapTable)
-        prometheus = self._table("[prometheus]", data["prometheus"], PrometheusTable) if "prometheus" in data else None
-        review = self._table("[review]", data.get("review", {}), ReviewTable)
-        notify = self._table("[notify]", data["notify"], NotifyTable) if "notify" in data else None
-        mutes = self._list("mute", data.get("mute", []), Mute)
-        params = self._params(data.get("params", {}))
-        if (
-            self._problems
-            or agent is None
-            or labels is None
-            or slo is None
-            or tenants is None
-            or kv_events is None
-            or history is None
-            or tap is None
-            or review is None
-        ):
+        self._unknown("", data, (*TABLES, *LISTS, "params"))
+        made: dict[str, Any] = {
+            name: self._table(f"[{name}]", _listed(data[name]), kind) for name, kind in TABLES.items() if name in data
+        }
+        for name, (plural, kind, most) in LISTS.items():
+            made[plural] = self._list(name, data.get(name, []), kind, most)
+        self._check_names(made["request_logs"])
+        made["params"] = self._params(data.get("params", {}))
+        if self._problems:
             raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
-        return Config(
-            agent=agent,
-            labels=labels,
-            slo=slo,
-            objectives=objectives,
-            targets=targets,
-            kubernetes=kubernetes,
-            tenants=tenants,
-            request_logs=logs,
-            remote=remote,
-            otlp=otlp,
-            otlp_out=otlp_out,
-            kv_events=kv_events,
-            history=history,
-            tap=tap,
-            prometheus=prometheus,
-            review=review,
-            notify=notify,
-            mutes=mutes,
-            params=params,
-            file=self._file,
-        )
+        return Config(**made, file=self._file)
 
-    def _request_logs(self, value: Any) -> tuple[RequestLog, ...]:
-        logs = self._list("request_log", value, RequestLog)
-        if len(logs) > MAX_REQUEST_LOGS:
-            self._problems.append(f"[[request_log]] {MAX_REQUEST_LOGS} entries are allowed, these are {len(logs)}")
+    def _check_names(self, logs: Sequence[RequestLog]) -> None:
         names = [one.name for one in logs]
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._problems.append(f"[[request_log]] several are called {name!r}: give each a name of its own")
-        return logs
 
-    def _list(self, name: str, value: Any, kind: type[T]) -> tuple[T, ...]:
+    def _list(self, name: str, value: Any, kind: type[T], most: int | None) -> tuple[T, ...]:
         if not isinstance(value, list):
             self._problems.append(f"[[{name}]] is a list: write it with two brackets")
+            return ()
+        if most is not None and len(value) > most:
+            self._problems.append(f"[[{name}]] {most} entries are allowed, these are {len(value)}")
             return ()
         made = [self._table(f"[[{name}]] {n}", item, kind) for n, item in enumerate(value, 1)]
         return tuple(item for item in made if item is not None)
@@ -323,10 +277,10 @@ def _from_groups(groups: Any) -> Iterator[Target]:
             yield Target(url=url + path, labels=kept)
 
 
-def _listed(table: Any, key: str) -> Any:
-    """A table in which one text counts as a list of one."""
-    if isinstance(table, dict) and isinstance(table.get(key), str):
-        return {**table, key: [table[key]]}
+def _listed(table: Any) -> Any:
+    """A table in which one text counts as a list of one, where a list of files may be named."""
+    if isinstance(table, dict) and isinstance(table.get("targets_file"), str):
+        return {**table, "targets_file": [table["targets_file"]]}
     return table
 
 

@@ -15,61 +15,27 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from agent.config.types import (
-    Agent,
-    AlertmanagerTarget,
-    HistoryTable,
-    Kubernetes,
-    KvEventsSource,
-    KvEventsTable,
-    Mute,
-    NodeLabels,
-    NotifyTable,
-    Objective,
-    Otlp,
-    OtlpOutTable,
-    PagerDutyTarget,
-    PrometheusTable,
-    Remote,
-    RequestLog,
-    ReviewTable,
-    Seconds,
-    SlackTarget,
-    Slo,
-    SomeSlo,
-    TapTable,
-    Target,
-    TenantsTable,
-    WebhookTarget,
-)
+from agent.config import LISTS, Seconds, SomeSlo
+from agent.config import TABLES as SINGLE
 from dashboards.reference.text import table
 
 FILE = "configuration.md"
-TABLES: dict[str, type[Struct]] = {
-    "agent": Agent,
-    "remote": Remote,
-    "labels": NodeLabels,
-    "slo": Slo,
-    "objective": Objective,
-    "target": Target,
-    "kubernetes": Kubernetes,
-    "tenants": TenantsTable,
-    "request_log": RequestLog,
-    "otlp": Otlp,
-    "otlp_out": OtlpOutTable,
-    "kv_events": KvEventsTable,
-    "kv_events.source": KvEventsSource,
-    "history": HistoryTable,
-    "tap": TapTable,
-    "prometheus": PrometheusTable,
-    "review": ReviewTable,
-    "notify": NotifyTable,
-    "notify.webhook": WebhookTarget,
-    "notify.slack": SlackTarget,
-    "notify.pagerduty": PagerDutyTarget,
-    "notify.alertmanager": AlertmanagerTarget,
-    "mute": Mute,
-}
+
+
+def _inside(name: str, kind: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
+    """A table, and those that it has several of."""
+    yield name, kind
+    for field in msgspec.structs.fields(kind):
+        for one in typing.get_args(field.type) if typing.get_origin(field.type) is tuple else ():
+            if isinstance(one, type) and issubclass(one, Struct):
+                yield f"{name}.{field.encode_name}", one
+
+
+TABLES: dict[str, type[Struct]] = dict(
+    table
+    for name, kind in (SINGLE | {name: kind for name, (_, kind, _) in LISTS.items()}).items()
+    for table in _inside(name, kind)
+)
 """Every table of `kvitals.toml` that has keys of its own, by its name in the file."""
 
 MAX_DEFAULT = 60  # characters of a default that are shown

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.config import Config
-from agent.config.types import Agent, Seconds
+from agent.config import Agent, Config, Seconds
 from agent.process_titles import ENGINE_CORE
 from agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, HostRecord, NodeSample, ProcessSample, ScrapeRecord
 from agent.service import decode, encode

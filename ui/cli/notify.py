@@ -11,8 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from agent.config import NotifyTable
-from agent.config.types import AlertmanagerTarget, WebhookTarget
+from agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from agent.exports.metrics import CONTENT_TYPE, render
 from agent.hosts import is_loopback
 from rules.model import Family

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agent.config.types import ReviewTable
+from agent.config import ReviewTable
 from diagnoser.sizing import config, memory
 from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
 from diagnoser.sizing.memory import Adapters, Layout, Shares

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agent.config import MAX_CONNECTIONS, Agent, Config, TapTable, normal_url
-from agent.config.types import ROLES
+from agent.config import MAX_CONNECTIONS, ROLES, Agent, Config, TapTable, normal_url
 from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.config import NotifyTarget
-from agent.config.types import AlertmanagerTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from ui.notify.incoming import OURS
 from ui.notify.notice import SEVERITIES, Notice
 from ui.notify.text import action, clipped, foot, headline, lines

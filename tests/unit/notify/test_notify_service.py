@@ -20,8 +20,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from agent.config import NotifyTable
-from agent.config.types import WebhookTarget
+from agent.config import NotifyTable, WebhookTarget
 from rules.finding import Triage
 from rules.loader import load
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
@@ -265,7 +264,7 @@ import asyncio, sys
 from pathlib import Path
 from aiohttp import web
 from agent.config import NotifyTable
-from agent.config.types import WebhookTarget
+from agent.config import WebhookTarget
 from ui.notify.telling import Diagnosis
 from ui.notify.intake import add_notify
 from ui.notify.families import series

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.config import NotifyTarget
-from agent.config.types import AlertmanagerTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 from ui.notify.incidents import Rules, settle
