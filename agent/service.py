@@ -22,6 +22,7 @@ from agent.discovery import DiscoveryError, Finder
 from agent.exports.otlp import OtlpOut
 from agent.families import CONFIGURATION, VERSION
 from agent.gauge_rows import GaugeRows
+from agent.hosts import is_loopback
 from agent.kv_event_senses import KvEventSenses, View
 from agent.ledger.event import KvEventsRecord
 from agent.ledger.side import LedgerSide
@@ -54,7 +55,6 @@ ENDED = ("gone", "replaced")
 NOBODY = ""
 """The source of a record of parts that only says what time it is."""
 GPU_EXPORTER = "dcgm"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -342,7 +342,7 @@ class Node:
 
     def _own_labels(self, target: Target) -> dict[str, str]:
         """The labels that everything of this node carries; an engine elsewhere is not of this node."""
-        here = urlsplit(target.url).hostname in LOOPBACK
+        here = is_loopback(urlsplit(target.url).hostname or "")
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node if here else ""}
         return {name: value for name, value in labels.items() if value}
 
@@ -441,7 +441,7 @@ class Node:
         host, reading = urlsplit(url).hostname or "", self._sense.translator(key).reading
         system = process.system if process is not None else reading.system.system if reading is not None else ""
         flags = process.flags if process is not None else None
-        is_own = host in LOOPBACK or host in self._addresses
+        is_own = is_loopback(host) or host in self._addresses
         return View(key, url, self._is_here(key) or is_own, is_own, system, flags)
 
     def _feed_ledger(self, record: KvEventsRecord) -> None:

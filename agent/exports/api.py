@@ -29,8 +29,10 @@ import structlog
 from aiohttp import web
 
 from agent.exports import metrics, wire
+from agent.exports.answers import answered, packed, refused
 from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.exports.requests import Requests, add_routes, exemplars
+from agent.hosts import is_loopback
 from agent.inbound import has_token
 from rules.model import Family
 from series.history.joined import Joined, Past
@@ -143,11 +145,7 @@ def build_app(
 def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
     """The names by which a server bound to this address may be called: `more` on loopback, any (None)
     elsewhere. localhost and addresses are always allowed, since rebinding needs another name."""
-    try:
-        loopback = bound_to == "localhost" or ipaddress.ip_address(bound_to).is_loopback
-    except ValueError:
-        loopback = False
-    return frozenset(more) if loopback else None
+    return frozenset(more) if is_loopback(bound_to) else None
 
 
 class _Parameters:
@@ -349,8 +347,6 @@ class _Api:
             except PromQLError as error:
                 late = time.monotonic() - began >= limits.seconds
                 raise ApiError("timeout" if late else "execution", str(error)) from None
-            except TimeoutError:
-                raise ApiError("timeout", "the agent was too busy to read its series") from None
 
         return await self._in_thread(timed)
 
@@ -438,7 +434,7 @@ def _build_info(version: str) -> dict[str, str]:
 def _answered(answer: Answer) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         pairs = [*await _form(request), *request.query.items()]
-        return _json({"status": "success", "data": await answer(_Parameters(pairs, request.match_info))})
+        return answered(await answer(_Parameters(pairs, request.match_info)))
 
     return handle
 
@@ -458,7 +454,7 @@ async def _form(request: web.Request) -> list[tuple[str, str]]:
 
 def _told(data: Callable[[], object]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        return _json({"status": "success", "data": data()})
+        return answered(data())
 
     return handle
 
@@ -468,9 +464,7 @@ def _findings(findings: Callable[[], bytes | None]) -> Handler:
         document = findings()
         if document is None:
             raise ApiError("unavailable", "no findings yet: the first window is not complete")
-        answer = web.Response(body=document, content_type="application/json")
-        answer.enable_compression()
-        return answer
+        return packed(document)
 
     return handle
 
@@ -484,12 +478,6 @@ def _state(is_so: Callable[[], bool], word: str) -> Handler:
     return handle
 
 
-def _json(data: object, status: int = 200) -> web.Response:
-    answer = web.Response(body=msgspec.json.encode(data), status=status, content_type="application/json")
-    answer.enable_compression()
-    return answer
-
-
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors as Prometheus writes them; what nobody expected is logged and not shown."""
@@ -499,13 +487,15 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         kind, message = error.kind, str(error)
     except PromQLError as error:  # of judging, which is done when findings are asked for
         kind, message = "timeout", f"not judged this time: {error}"
+    except TimeoutError:
+        kind, message = "timeout", "the agent was too busy to read its series; ask again"
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:
         # As text: the default rendering of exceptions shows local variables, and takes seconds on the loop.
         _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
         kind, message = "internal", "the agent failed to answer; its log says why"
-    return _json({"status": "error", "errorType": kind, "error": message}, _STATUS[kind])
+    return refused(_STATUS[kind], message, kind)
 
 
 def _guard(hosts: Collection[str] | None, token_file: Path | None) -> Any:

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 from aiohttp import web
 
 from agent.exports import wire
+from agent.exports.answers import answered, packed, refused
 from agent.exports.requests import is_local
 from agent.ledger.packed import pack
 from agent.ledger.side import LedgerSide
@@ -36,35 +36,31 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
     async def cache(request: web.Request) -> web.Response:
         side = ledger.side()
         if side is None:
-            return _refused(404, _NOTHING)
+            return refused(404, _NOTHING)
         told = side.report()
         if is_local(request):
             names = {name: found for name in told["tenants"] if (found := ledger.resolve(name)) is not None}
             told["tenant_names"] = names
-        return _answer({"status": "success", "data": told})
+        return answered(told)
 
     async def cascades(_: web.Request) -> web.Response:
         side = ledger.side()
-        return (
-            _refused(404, _NOTHING) if side is None else _answer({"status": "success", "data": side.cascades.report()})
-        )
+        return refused(404, _NOTHING) if side is None else answered(side.cascades.report())
 
     async def accesses(request: web.Request) -> web.Response:
         if unknown := request.query.keys() - {"engine", "since"}:
-            return _refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
+            return refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
         try:
             since = wire.read_time(request.query["since"]) if "since" in request.query else None
         except ValueError as error:
-            return _refused(400, f'invalid parameter "since": {error}')
+            return refused(400, f'invalid parameter "since": {error}')
         side = ledger.side()
         found = side.accesses() if side is not None else None
         if found is None:
-            return _refused(404, _NOTHING)
+            return refused(404, _NOTHING)
         engine = request.query.get("engine")
         body = await asyncio.to_thread(lambda: pack(found.select(engine=engine, since=since)))
-        answer = web.Response(body=body, content_type=PACKED_TYPE)
-        answer.enable_compression()
-        return answer
+        return packed(body, PACKED_TYPE)
 
     router.add_get("/api/v1/cache", cache)
     router.add_get("/api/v1/cascades", cascades)
@@ -72,13 +68,3 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
 
 
 _NOTHING = "no engine has told of a look-up yet: see `kvitals check` for the flag that makes it publish KV events"
-
-
-def _refused(status: int, message: str) -> web.Response:
-    return _answer({"status": "error", "errorType": "bad_data", "error": message}, status)
-
-
-def _answer(data: object, status: int = 200) -> web.Response:
-    answer = web.Response(body=msgspec.json.encode(data), status=status, content_type="application/json")
-    answer.enable_compression()
-    return answer

@@ -8,7 +8,6 @@ POST /api/v1/parts: a PartsRecord as msgpack, from this machine, or with the con
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ import msgspec
 from aiohttp import web
 
 from agent.exports import wire
+from agent.exports.answers import answered, refused
+from agent.hosts import is_loopback
 from agent.inbound import has_token
 from agent.requests.families import Exemplar
 from agent.requests.part import PartsRecord, is_bounded
@@ -69,20 +70,20 @@ def add_routes(router: web.UrlDispatcher, requests: Requests) -> None:
         try:
             found = _asked(requests.store(), request)
         except BadRequestError as error:
-            return _refused(400, str(error))
+            return refused(400, str(error))
         resolve = requests.resolve if is_local(request) else None
         told = [_told(record, resolve) for record in found]
-        return _answer({"status": "success", "data": {"requests": told, "kept": len(requests.store())}})
+        return answered({"requests": told, "kept": len(requests.store())})
 
     async def tails(request: web.Request) -> web.Response:
         try:
             found = _tails(requests.tails(), request)
         except BadRequestError as error:
-            return _refused(400, str(error))
+            return refused(400, str(error))
         resolve = requests.resolve if is_local(request) else lambda _: None
         names = {tenant: name for tenant in sorted(tenants_in(found)) if (name := resolve(tenant)) is not None}
         told = [msgspec.to_builtins(report) | {"sentence": report.sentence} for report in found]
-        return _answer({"status": "success", "data": {"reports": told, "tenant_names": names}})
+        return answered({"reports": told, "tenant_names": names})
 
     router.add_get("/api/v1/requests", listed)
     router.add_get("/api/v1/tail", tails)
@@ -113,10 +114,7 @@ def tenants_in(reports: Iterable[TailReport]) -> set[str]:
 
 def is_local(request: web.Request) -> bool:
     """Whether a request comes from this machine and no proxy stands between."""
-    try:
-        near = ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        return False
+    near = is_loopback(request.remote or "")
     return near and not any(header in request.headers for header in _PROXIED)
 
 
@@ -129,34 +127,32 @@ class _Taking:
 
     async def handle(self, request: web.Request) -> web.Response:
         if not is_local(request) and not self._is_admitted(request):
-            return _refused(
-                403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]"
-            )
+            return refused(403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]")
         if request.content_type != PARTS_TYPE:  # what a browser's page could send across sites is none
-            return _refused(415, f"send {PARTS_TYPE}")
+            return refused(415, f"send {PARTS_TYPE}")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
         except TimeoutError:
-            return _refused(408, "the message did not arrive")
+            return refused(408, "the message did not arrive")
         except web.HTTPRequestEntityTooLarge:
-            return _refused(413, "the message is too large: send fewer parts at a time")
+            return refused(413, "the message is too large: send fewer parts at a time")
         try:
             record = _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return _refused(400, f"no PartsRecord: {error}")
+            return refused(400, f"no PartsRecord: {error}")
         if len(record.parts) > MAX_PARTS:
-            return _refused(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
+            return refused(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
         if not _SOURCE.fullmatch(record.source) or record.source in _TAKEN_SOURCES:
-            return _refused(400, "source must be a name of small letters, digits, _ and -, such as tap")
+            return refused(400, "source must be a name of small letters, digits, _ and -, such as tap")
         bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
         if bad is not None:
-            return _refused(
+            return refused(
                 400, f"part {bad} has a text that is too long, too many ids or phases, or a time that is none"
             )
         if not self._take(record):
-            return _refused(
-                429, "too many parts wait to be taken over; send them again", {"Retry-After": RETRY_SECONDS}
+            return refused(
+                429, "too many parts wait to be taken over; send them again", headers={"Retry-After": RETRY_SECONDS}
             )
         return web.Response(status=202)
 
@@ -208,15 +204,3 @@ def _told(record: RequestRecord, resolve: Callable[[str], str | None] | None) ->
     if resolve is not None and record.tenant and (name := resolve(record.tenant)) is not None:
         told["tenant_name"] = name
     return told
-
-
-def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    return _answer({"status": "error", "errorType": "bad_data", "error": message}, status, headers)
-
-
-def _answer(data: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    answer = web.Response(
-        body=msgspec.json.encode(data), status=status, content_type="application/json", headers=headers
-    )
-    answer.enable_compression()
-    return answer

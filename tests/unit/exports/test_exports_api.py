@@ -235,6 +235,16 @@ class TestThreads:
                 assert (status, kind) == (500, "internal") and "sk-secret" not in text
             assert await data_of(client, "query", query="1")
 
+    async def test_a_loop_that_is_too_busy_is_said_of_every_page(self) -> None:
+        class Busy:
+            def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+                raise TimeoutError
+
+        async with serving(Busy()) as client:
+            assert (await error_of(client, "query", query="x"))[:2] == (503, "timeout")
+            async with client.get("/metrics") as page:
+                assert page.status == 503 and "too busy" in (await page.json())["error"]
+
 
 class TestTheRest:
     async def test_findings(self, client: Client) -> None:

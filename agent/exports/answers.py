@@ -1,0 +1,35 @@
+"""Answers of the API, in the form that Prometheus' have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+
+def answered(data: object) -> web.Response:
+    """What was asked for."""
+    return _json({"status": "success", "data": data})
+
+
+def refused(
+    status: int, message: str, kind: str = "bad_data", headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """Why there is nothing, with an HTTP status. `kind` is one of Prometheus' types of errors."""
+    return _json({"status": "error", "errorType": kind, "error": message}, status, headers)
+
+
+def packed(body: bytes, content_type: str = "application/json") -> web.Response:
+    """A document that is encoded already."""
+    return _compressed(web.Response(body=body, content_type=content_type))
+
+
+def _json(told: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    body = msgspec.json.encode(told)
+    return _compressed(web.Response(body=body, status=status, content_type="application/json", headers=headers))
+
+
+def _compressed(answer: web.Response) -> web.Response:
+    answer.enable_compression()
+    return answer
