@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pynvml
 import structlog
 
+from agent.gauge_rows import KeyedRows
 from agent.records import OK, GpuReading, GpuRecord
 from agent.senses import accelerators
 from agent.senses.nvml import MAX_GPUS, THROTTLE, VALUES, Nvml
@@ -88,7 +88,8 @@ class GpuSense:
     def __init__(self, window: Window, labels: Mapping[str, str], system: Path = Path("/sys")) -> None:
         """`labels` are the node's, `system` is where sysfs is."""
         self._reader = _Reader(system)
-        self._series = _Series(window, labels)
+        self._labels = dict(labels)
+        self._rows: KeyedRows[Key] = KeyedRows(window, "gpu", self._named)
         self._xids = _XidCounts()
         self._links: dict[str, tuple[float, float, float]] = {}  # GPU -> time, bytes received, bytes sent
 
@@ -101,7 +102,12 @@ class GpuSense:
 
     def feed(self, record: GpuRecord, owners: Mapping[int, str]) -> None:
         """Take a record over into the window. `owners`: process id -> the engine that it belongs to."""
-        said: dict[Key, float] = {}
+        sense = ("sense", "gpu")
+        told = ("state", record.state[:MAX_LABEL]), ("reason", record.reason[:MAX_LABEL])
+        said: dict[Key, float] = {
+            ("kvitals_sense_state", (sense, *told)): 1.0,
+            ("kvitals_sense_duration_seconds", (sense,)): record.duration,
+        }
         if record.state == OK:
             self._xids.add((one.gpu[:MAX_LABEL], one.xid) for one in record.xids)
             readings = record.gpus[:MAX_READINGS]
@@ -110,7 +116,11 @@ class GpuSense:
             said |= self._link_rates(record.t, readings)
             said |= _of_engines(readings, owners)
             said |= self._xids.series()
-        self._series.write(record, {key: number for key, number in said.items() if math.isfinite(number)})
+        self._rows.write(record.t, {key: number for key, number in said.items() if math.isfinite(number)})
+
+    def _named(self, key: Key) -> Labels:
+        family, labels = key
+        return Labels({**self._labels, **dict(labels), METRIC_NAME: family})
 
     def _link_rates(self, t: float, readings: Iterable[GpuReading]) -> dict[Key, float]:
         """What went over the NVLinks since the record before; nothing after a counter fell."""
@@ -297,35 +307,3 @@ class _XidCounts:
 
     def _room(self, gpu: str) -> bool:
         return len(self.counts) < MAX_GPUS * MAX_XIDS and sum(g == gpu for g, _ in self.counts) < MAX_XIDS
-
-
-class _Series:
-    """The sense's series in the window, all in one group, whose rows are its looks."""
-
-    def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
-        self._group = window.group("gpu")
-        self._labels = dict(labels)
-        self._live: dict[Key, int] = {}  # series of the last row -> column
-
-    def write(self, record: GpuRecord, said: Mapping[Key, float]) -> None:
-        """Add a row. What is said no more ends, and begins again when it is said again."""
-        sense = ("sense", "gpu")
-        told = ("state", record.state[:MAX_LABEL]), ("reason", record.reason[:MAX_LABEL])
-        row: dict[Key, float] = {
-            ("kvitals_sense_state", (sense, *told)): 1.0,
-            ("kvitals_sense_duration_seconds", (sense,)): record.duration,
-            **said,
-        }
-        self._group.end([column for key, column in self._live.items() if key not in row])
-        placed: dict[Key, int] = {}
-        for key in row:
-            column = self._live[key] if key in self._live else self._group.column(self._named(key))
-            if column is not None:
-                placed[key] = column
-        self._live = placed
-        values = np.fromiter((row[key] for key in placed), np.float64, len(placed))
-        self._group.append(record.t, np.fromiter(placed.values(), np.intp, len(placed)), values)
-
-    def _named(self, key: Key) -> Labels:
-        family, labels = key
-        return Labels({**self._labels, **dict(labels), METRIC_NAME: family})

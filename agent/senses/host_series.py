@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from agent.gauge_rows import KeyedRows
 from agent.records import OK, CgroupSample, HostRecord, NodeSample, ProcessSample
 from series.types import METRIC_NAME, Labels
 from series.window import Window
@@ -54,9 +55,8 @@ class HostSeries:
     """Feeds records of the host sense into a window."""
 
     def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
-        self._group = window.group("host")
         self._labels = {name: value for name, value in labels.items() if value}
-        self._columns: dict[Key, int] = {}  # of the series that have a sample now
+        self._rows: KeyedRows[Key] = KeyedRows(window, "host", self._named)
         self._counters = _Counters()
         self._before: dict[tuple[str, int, int], ProcessSample] = {}
         self._clock = math.nan
@@ -73,7 +73,7 @@ class HostSeries:
         for engine, processes in _by_engine(running, names).items():
             _processes(row, engine, processes)
             _cgroups(row, engine, processes, {level.key: level for level in record.cgroups})
-        self._write(record.t, row.gauges | self._counters.totals(row.counters))
+        self._rows.write(record.t, row.gauges | self._counters.totals(row.counters))
 
     def _since(
         self, row: _Row, clock: float, running: Sequence[ProcessSample], names: Mapping[tuple[str, str], Sequence[str]]
@@ -98,16 +98,8 @@ class HostSeries:
                     if grown is not None:
                         row.most(max(grown, 0.0) / seconds, family, "engine", engine, "part", now.part)
 
-    def _write(self, t: float, values: Mapping[Key, float]) -> None:
-        gone = [key for key in self._columns if key not in values]
-        self._group.end([self._columns.pop(key) for key in gone])
-        for key in [key for key in values if key not in self._columns]:
-            pairs = dict(zip(key[1::2], key[2::2], strict=True))
-            column = self._group.column(Labels({**self._labels, **pairs, METRIC_NAME: key[0]}))
-            if column is not None:
-                self._columns[key] = column
-        kept = [key for key in values if key in self._columns]
-        self._group.append(t, [self._columns[key] for key in kept], [values[key] for key in kept])
+    def _named(self, key: Key) -> Labels:
+        return Labels({**self._labels, **dict(zip(key[1::2], key[2::2], strict=True)), METRIC_NAME: key[0]})
 
 
 class _Row:

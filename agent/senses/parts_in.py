@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from agent.gauge_rows import KeyedRows
 from agent.requests.part import PartsRecord
 from series.types import METRIC_NAME, Labels
-from series.window import Group, Window
+from series.window import Window
 
 ROW_SECONDS = 1.0
 """Records may come many times a second, rows do not."""
@@ -43,7 +42,8 @@ class PartsIn:
         if source is None:
             if len(self._sources) >= MAX_SOURCES:
                 return
-            source = self._sources[name] = _Source(name, self._window.group(f"parts {name}"), self._labels)
+            rows: KeyedRows[Key] = KeyedRows(self._window, f"parts {name}", self._named)
+            source = self._sources[name] = _Source(name, rows)
         source.feed(record)
 
     def advance(self, t: float) -> None:
@@ -51,23 +51,25 @@ class PartsIn:
         for source in self._sources.values():
             source.advance(t)
 
+    def _named(self, key: Key) -> Labels:
+        family, labels = key
+        return Labels({**self._labels, **dict(labels), METRIC_NAME: family})
+
 
 @dataclass
 class _Source:
     name: str
-    group: Group
-    labels: Mapping[str, str]
+    rows: KeyedRows[Key]
     parts: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  # reasons that have a sample; the first one is 0, so that it can rise
     waiting: int = 0
     state: tuple[str, str] = ("", "")
-    row_at: float = -1e18
-    live: dict[Key, int] = field(default_factory=dict)  # series of the last row -> column
+    row_at: float | None = None  # when the last row was written
     untold: PartsRecord | None = None  # the last record, where no row was written since
 
     def feed(self, record: PartsRecord) -> None:
-        first = not self.live
+        first = self.row_at is None
         self.waiting = max(self.waiting, record.waiting)
         if first:
             self._row(record, record.t)  # at 0, as counters begin
@@ -77,12 +79,15 @@ class _Source:
             self.dropped[known[:MAX_LABEL]] = self.dropped.get(known[:MAX_LABEL], 0) + max(count, 0)
         self.untold = record
         state = record.state[:MAX_LABEL], record.reason[:MAX_LABEL]
-        if not first and (state != self.state or abs(record.t - self.row_at) >= ROW_SECONDS):
+        if not first and (state != self.state or self._is_due(record.t)):
             self._row(record, record.t)
 
     def advance(self, t: float) -> None:
-        if self.untold is not None and abs(t - self.row_at) >= ROW_SECONDS:
+        if self.untold is not None and self._is_due(t):
             self._row(self.untold, t)
+
+    def _is_due(self, t: float) -> bool:
+        return self.row_at is None or abs(t - self.row_at) >= ROW_SECONDS
 
     def _row(self, record: PartsRecord, t: float) -> None:
         self.state, self.row_at, self.untold = (record.state[:MAX_LABEL], record.reason[:MAX_LABEL]), t, None
@@ -97,16 +102,4 @@ class _Source:
             row[key] = float(count) if reason in self.said else 0.0
         self.said = set(self.dropped)
         self.waiting = 0
-        self.group.end([column for key, column in self.live.items() if key not in row])
-        placed: dict[Key, int] = {}
-        for key in row:
-            column = self.live[key] if key in self.live else self.group.column(self._named(key))
-            if column is not None:
-                placed[key] = column
-        self.live = placed
-        values = np.fromiter((row[key] for key in placed), np.float64, len(placed))
-        self.group.append(t, np.fromiter(placed.values(), np.intp, len(placed)), values)
-
-    def _named(self, key: Key) -> Labels:
-        family, labels = key
-        return Labels({**self.labels, **dict(labels), METRIC_NAME: family})
+        self.rows.write(t, row)

@@ -513,7 +513,7 @@ class TestFeed:
         for t in range(200):
             watched.feed(record(t + 1.0, process(target=f"http://{t}")))
         assert len(watched.sense._series._counters._totals) <= 60
-        assert len(watched.sense._series._columns) < 20
+        assert len(watched.sense._series._rows._columns) < 20
 
     def test_a_ring_of_cgroups_ends(self, watched: Watched) -> None:
         levels = [CgroupSample(key="/a", parent="/b", cores=1.0), CgroupSample(key="/b", parent="/a", cores=2.0)]
