@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Literal, Protocol
 
@@ -30,12 +30,10 @@ class Cache(Protocol):
         """Touch or insert all of them; session: -1 if unknown."""
 
 
-class _InOrder:
-    """Blocks in the order in which they leave."""
+class _Holding:
+    """Blocks that are held, each with what is remembered of it."""
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._held: OrderedDict[int, None] = OrderedDict()
+    _held: Mapping[int, object]
 
     def __contains__(self, block: int) -> bool:
         return block in self._held
@@ -46,6 +44,14 @@ class _InOrder:
             if block not in held:
                 return hits
         return len(chain)
+
+
+class _InOrder(_Holding):
+    """Blocks in the order in which they leave."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._held: OrderedDict[int, None] = OrderedDict()
 
 
 class Lru(_InOrder):
@@ -75,27 +81,17 @@ class Fifo(_InOrder):
                 held[block] = None
 
 
-class Lfu:
+class Lfu(_Holding):
     """Evicts the block with the fewest touches since it was inserted, of those the one touched longest ago."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._touches: dict[int, int] = {}
+        self._held: dict[int, int] = {}
         self._with: dict[int, OrderedDict[int, None]] = {1: OrderedDict()}  # touches -> blocks, longest ago first
         self._fewest = 1
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._touches
-
-    def leading(self, chain: Sequence[int]) -> int:
-        held = self._touches
-        for hits, block in enumerate(chain):
-            if block not in held:
-                return hits
-        return len(chain)
-
     def touch(self, chain: Sequence[int], time: float, session: int) -> None:
-        touches, having, capacity = self._touches, self._with, self._capacity
+        touches, having, capacity = self._held, self._with, self._capacity
         for block in reversed(chain):
             count = touches.get(block, 0)
             if count:
@@ -114,10 +110,10 @@ class Lfu:
         while not self._with[self._fewest]:
             self._fewest += 1
         block, _ = self._with[self._fewest].popitem(last=False)
-        del self._touches[block]
+        del self._held[block]
 
 
-class Priority:
+class Priority(_Holding):
     """LRU, but blocks of active sessions leave last.
 
     A block belongs to the session that touched it last. A session is active as long as its requests follow one another
@@ -129,22 +125,12 @@ class Priority:
     def __init__(self, capacity: int, horizon: float) -> None:
         self._capacity = capacity
         self._horizon = horizon
-        self._touched: dict[int, int] = {}  # block -> number of its last touch
+        self._held: dict[int, int] = {}  # block -> number of its last touch
         self._order = array("q")  # touch -> block
         self._active: OrderedDict[int, float] = OrderedDict()  # session -> time of its latest request, oldest first
         self._blocks: dict[int, set[int]] = {}  # session -> blocks that it touched, some of them another's by now
         self._kept: OrderedDict[int, int] = OrderedDict()  # block of an active session -> session, longest ago first
         self._idle: list[int] = []  # heap of touches, stale where they are not their block's last
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._touched
-
-    def leading(self, chain: Sequence[int]) -> int:
-        held = self._touched
-        for hits, block in enumerate(chain):
-            if block not in held:
-                return hits
-        return len(chain)
 
     def touch(self, chain: Sequence[int], time: float, session: int) -> None:
         self._retire(time - self._horizon)
@@ -152,7 +138,7 @@ class Priority:
             self._active[session] = time
             self._active.move_to_end(session)
             self._blocks.setdefault(session, set()).update(chain)
-        touched, order, kept = self._touched, self._order, self._kept
+        touched, order, kept = self._held, self._order, self._kept
         for block in reversed(chain):
             if block not in touched and len(touched) >= self._capacity:
                 self._evict()
@@ -173,17 +159,17 @@ class Priority:
             for block in self._blocks.pop(session):
                 if kept.get(block) == session:
                     del kept[block]
-                    heappush(self._idle, self._touched[block])
+                    heappush(self._idle, self._held[block])
 
     def _evict(self) -> None:
         while self._idle:
             touch = heappop(self._idle)
             block = self._order[touch]
-            if block not in self._kept and self._touched.get(block) == touch:
-                del self._touched[block]
+            if block not in self._kept and self._held.get(block) == touch:
+                del self._held[block]
                 return
         block, _ = self._kept.popitem(last=False)
-        del self._touched[block]
+        del self._held[block]
 
 
 def cache(policy: Policy, capacity: int, horizon: float) -> Cache:

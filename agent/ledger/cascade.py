@@ -39,6 +39,9 @@ SHRANK_SECONDS = 120.0
 """How long a smaller pool is taken for what set a cascade off."""
 
 STORES_SECONDS = 900
+USUAL_SECONDS = 60
+"""Before a cascade, over which it is told what a tenant usually stores."""
+
 MAX_TENANTS = 24
 """Of one second; what others stored is not told apart."""
 
@@ -269,11 +272,9 @@ class EngineCascades:
         if before and then and then < before:
             return {"kind": "capacity", "from_blocks": before, "to_blocks": then}
         began = told.cascade.began
-        first = int(began) - 1
-        until = told.cascade.stages[EVICTION].said + ROW_SECONDS
-        earlier, later = self._by_tenant(first - 60, first), self._by_tenant(first, int(until) + 1)
-        seconds = {key: float(len(range(*key))) for key in ((first - 60, first), (first, int(until) + 1))}
-        old, new = seconds.values()
+        first, until = int(began) - 1, int(told.cascade.stages[EVICTION].said + ROW_SECONDS) + 1
+        earlier, later = self._by_tenant(first - USUAL_SECONDS, first), self._by_tenant(first, until)
+        old, new = float(USUAL_SECONDS), float(until - first)
         rises = {name: tokens / new - earlier.get(name, 0) / old for name, tokens in later.items()}
         rise = sum(value for value in rises.values() if value > 0)
         if PRESSURE not in told.cascade.stages or rise <= 0:
