@@ -22,7 +22,7 @@ from series.promql import PromQLError
 from series.types import Labels
 from ui.auditing import TTFT, pool_objectives
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options
+from ui.cli.common import UsageError, add_judging_options, answer_console
 from ui.cli.common import setup as made
 from ui.cli.knee import add_source, course, moment
 
@@ -70,10 +70,10 @@ def do(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    console = Console(highlight=False)
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", markup=False, soft_wrap=True)
+    console = answer_console()
+    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
     needed = total(begun)
-    console.print(_started(begun), markup=False, soft_wrap=True)
+    console.print(_started(begun), soft_wrap=True)
     for one in found:
         console.print()
         show(one, needed, console)
@@ -89,13 +89,12 @@ def total(begun: Sequence[Ready]) -> float | None:
 def show(audit: Audit, needed: float | None, console: Console) -> None:
     """One pool's audit: a table of signals, the best first."""
     title = f"pool {audit.entity['pool']}" if "pool" in audit.entity else "all engines"
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     if audit.missing:
-        console.print(f"  not known: {audit.missing}.", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"  not known: {audit.missing}.", style="yellow", soft_wrap=True)
         return
     console.print(
         f"  p99 of first tokens came to pass {render(audit.objective, 'seconds')} {len(audit.misses)} times.",
-        markup=False,
     )
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("  moved before", no_wrap=True)

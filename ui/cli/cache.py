@@ -23,9 +23,11 @@ from ui.cli.common import (
     UsageError,
     add_judging_options,
     agent_of,
+    answer_console,
     configuration,
     knowledge,
     parse_duration,
+    print_wide,
     setup,
     status_console,
 )
@@ -35,7 +37,6 @@ from ui.cli.words import plain, seconds
 
 WIDTH = 32
 NAME_WIDTH = 14
-_WIDEST = 160  # columns; a table wider than the terminal runs over rather than lose its figures
 MOST_CASCADES = 3
 MOST_TENANTS = 12
 MATRIX = 6
@@ -71,7 +72,7 @@ def do(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"cache": known.cache, "cascades": known.cascades}))
     else:
-        console = Console(highlight=False)
+        console = answer_console()
         console.print(Text(source, style="bold"), soft_wrap=True)
         for note in known.notes:
             console.print(Text(f"  {plain(note)}", style="dim"), soft_wrap=True)
@@ -298,7 +299,7 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
             f"    {_name(victim, names)}",
             *(Text(short(f) if f else "·", style="bold red" if f > most / 4 else "" if f else "dim") for f in figures),
         )
-    _print(table, console)
+    print_wide(table, console)
 
 
 def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
@@ -341,14 +342,9 @@ def _tenants(known: Known, console: Console) -> None:
             Text(short(others), style="red" if others > 0.1 * looked else ""),
             short(sums["resident_tokens"]),
         )
-    _print(table, console)
+    print_wide(table, console)
     if len(ordered) > MOST_TENANTS:
         console.print(Text(f"{len(ordered) - MOST_TENANTS} more tenants: --json", style="dim"), soft_wrap=True)
-
-
-def _print(table: Table, console: Console) -> None:
-    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
-    Console(highlight=False, width=max(console.width, needed)).print(table)
 
 
 def _switch_on(known: Knowledge, console: Console) -> None:

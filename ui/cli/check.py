@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +28,7 @@ from ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     add_judging_options,
+    answer_console,
     parse_duration,
     setup,
     status_console,
@@ -88,7 +88,7 @@ async def _check(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(inspection)) + b"\n")
         return _EXIT[inspection.ok]
-    show(inspection, Console(highlight=False), verbose=args.verbose)
+    show(inspection, answer_console(), verbose=args.verbose)
     for complaint in complaints:
         status_console().print(complaint, style="red")
     return _EXIT[inspection.ok]
@@ -163,8 +163,8 @@ def _switches(target: Inspected, console: Console) -> None:
         word, style = {True: ("on", "green"), False: ("off", "yellow"), None: ("unknown", "dim")}[switch.on]
         console.print(Text.assemble("  ", (f"{word:8}", style), switch.flag), soft_wrap=True)
         if not switch.on:
-            console.print(Padding(switch.brings, (0, 0, 0, 10)))
-            console.print(Padding(f"cost: {switch.cost}", (0, 0, 0, 10)), style="dim")
+            console.print(Padding(Text(switch.brings), (0, 0, 0, 10)))
+            console.print(Padding(Text(f"cost: {switch.cost}", "dim"), (0, 0, 0, 10)))
 
 
 def _resolutions(target: Inspected, console: Console) -> None:
@@ -181,7 +181,7 @@ def _facts(target: Inspected, console: Console, verbose: bool) -> None:
         name for name in ("slots", "block_tokens") if name not in known and target.kind in ("engine", "scheduler")
     ]
     if wanted:
-        given = escape(f"`facts = {{{', '.join(f'{name} = N' for name in wanted)}}}` under [[target]] in kvitals.toml")
+        given = f"`facts = {{{', '.join(f'{name} = N' for name in wanted)}}}` under [[target]] in kvitals.toml"
         console.print(f"  not known: {', '.join(wanted)}; give them as {given}")
     if not verbose:
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 
 from agent.config import Config, ConfigError, check_codes
 from agent.config import load as load_config
@@ -147,6 +148,18 @@ def setup(args: argparse.Namespace) -> Setup:
     return Setup(known, config, dict.fromkeys(parse_slo(args.slo), "command line"), directories)
 
 
+def answer_console(width: int | None = None) -> Console:
+    """The answer goes to standard output, and every text as it is: names come from outside, and are neither markup
+    nor emoji. width: columns, where a terminal's are too few."""
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
 def status_console() -> Console:
     """Progress and warnings go to standard error, so that standard output holds the answer alone."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_wide(table: Table, console: Console, most: int = 200) -> None:
+    """A table that runs over the terminal's edge, up to so many columns, rather than lose its figures."""
+    needed = console.measure(table, options=console.options.update(width=most)).maximum
+    answer_console(max(console.width, needed)).print(table)

@@ -10,18 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from diagnoser.text import plain, render
 from rules.finding import Triage
-from ui.cli.common import (
-    add_judging_options,
-    parse_duration,
-    parse_moment,
-    setup,
-    status_console,
-)
+from ui.cli.common import add_judging_options, answer_console, parse_duration, parse_moment, setup, status_console
 from ui.live import Collector
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import Moments, judge_recording, span_of
@@ -49,7 +43,7 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     chosen = setup(args)
     sides = asyncio.run(_sides(args, chosen))
-    console = Console(highlight=False)
+    console = answer_console()
     for letter, side in zip("AB", sides, strict=True):
         console.print(f"{letter}  {side.name}: {side.document.verdict}", style="bold")
     console.print()
@@ -91,7 +85,7 @@ def _change(a: float | None, b: float | None) -> str:
 
 async def _sides(args: argparse.Namespace, chosen: Setup) -> list[Side]:
     live = [s for s in (args.a, args.b) if "://" in s]
-    with status_console().status(f"looking at {', '.join(live)}" if live else "reading"):
+    with status_console().status(Text(f"looking at {', '.join(live)}" if live else "reading")):
         return list(await asyncio.gather(*(_side(s, args, chosen) for s in (args.a, args.b))))
 
 

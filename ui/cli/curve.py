@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.text import Text
 
 from kvcache.whatif import Plan, Row
+from ui.cli.common import answer_console
 from ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
 
 PER_OCTAVE = 8
@@ -38,7 +38,7 @@ def do(args: argparse.Namespace) -> int:
     if args.json:
         print("[\n" + ",\n".join(json.dumps(_point(row, of)) for row in rows) + "\n]")
         return 0
-    console = Console(highlight=False)
+    console = answer_console()
     head(of, console)
     for line in plot(rows, of.today):
         console.print(line)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rich.console import Console
 from rich.table import Table
 
 from series.history import notes, retention, schema
@@ -24,13 +23,7 @@ from series.history.reader import HistoryReader
 from series.history.schema import FILE, HistoryError
 from series.promql import PromQLError, Selector, parse
 from series.types import METRIC_NAME, Matcher, MatchOp
-from ui.cli.common import (
-    UsageError,
-    add_config_option,
-    configuration,
-    parse_past,
-    status_console,
-)
+from ui.cli.common import UsageError, add_config_option, answer_console, configuration, parse_past, status_console
 from ui.keeping import directory
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
@@ -104,8 +97,8 @@ def do_list(args: argparse.Namespace) -> int:
         }  # fmt: skip
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return 0
-    console = Console(highlight=False)
-    console.print(f"{path}: {_size(size)}", markup=False)
+    console = answer_console()
+    console.print(f"{path}: {_size(size)}")
     if span is None:
         console.print("nothing yet")
         return 0
@@ -144,10 +137,10 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
         answer = [{"time": t, "kind": kind, "text": text, "entity": entity} for t, kind, text, entity in happened]
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return 0
-    console = Console(highlight=False)
+    console = answer_console()
     for t, kind, text, entity in happened:
         who = entity.get("engine") or entity.get("pool") or entity.get("node") or entity.get("cluster", "")
-        console.print(f"{_moment(t)}  {kind:8} {who:24} {text}", markup=False, soft_wrap=True)
+        console.print(f"{_moment(t)}  {kind:8} {who:24} {text}", soft_wrap=True)
     return 0
 
 
@@ -163,7 +156,7 @@ def do_export(args: argparse.Namespace) -> int:
             return 0
         with _new_file(args.out) as out:
             count = export(reader, matchers, start, end, args.format, out)
-    status_console().print(f"{count} samples in {args.out}", markup=False)
+    status_console().print(f"{count} samples in {args.out}")
     if reader.damaged:
         status_console().print(f"{reader.damaged} parts of it are damaged and were left out", style="yellow")
     return 0
@@ -191,7 +184,7 @@ def do_prune(args: argparse.Namespace) -> int:
                 connection.close()
         except sqlite3.Error as error:
             raise schema.failure(error, path) from error
-    status_console().print(f"{_size(size)} before, {_size(schema.size_of(path))} now", markup=False)
+    status_console().print(f"{_size(size)} before, {_size(schema.size_of(path))} now")
     return 0
 
 

@@ -26,7 +26,7 @@ from series.promql import PromQLError
 from series.types import Labels
 from ui import courses
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, agent_of, parse_duration, parse_past, setup
+from ui.cli.common import UsageError, add_judging_options, agent_of, answer_console, parse_duration, parse_past, setup
 from ui.courses import Course
 from ui.keeping import directory
 from ui.pipeline import Setup
@@ -94,8 +94,8 @@ def do(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([_document(point, bound.get(point.entity), of) for point in found], indent=2))
         return 0
-    console = Console(highlight=False)
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", markup=False, soft_wrap=True)
+    console = answer_console()
+    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
     for point in found:
         console.print()
         show(point, bound.get(point.entity), console)
@@ -165,15 +165,15 @@ class _Mark:
 def show(point: OperatingPoint, bound: Binding | None, console: Console) -> None:
     """An operating point as a small chart and sentences."""
     title = point.entity.get("engine") or f"pool {point.entity.get('pool', '')}, {point.engines} engines"
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     for line in chart(point):
         console.print(line, soft_wrap=True)
     if point.bins:
         console.print()
     for sentence in sentences(point, bound):
-        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+        console.print(f"  {sentence}", soft_wrap=True)
     for missing in point.missing:
-        console.print(f"  not known: {missing}.", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"  not known: {missing}.", style="yellow", soft_wrap=True)
 
 
 def chart(point: OperatingPoint) -> list[Text]:

@@ -23,7 +23,7 @@ from dashboards.lint.metrics import Metrics
 from dashboards.lint.pages import Told, read_page
 from dashboards.lint.reading import ReadingError, read_path
 from rules.engine_map import systems
-from ui.cli.common import UsageError, add_rules_option, knowledge, status_console
+from ui.cli.common import UsageError, add_rules_option, answer_console, knowledge, status_console
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
 
@@ -74,7 +74,7 @@ def do(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
     else:
-        show(report, Console(highlight=False))
+        show(report, answer_console())
     if report.defects:
         return EXIT_DEFECTS
     return EXIT_NOT_ALL if report.left_out or report.unread or not report.queries else EXIT_CLEAN
@@ -93,7 +93,7 @@ def show(report: Report, console: Console) -> None:
         where = Text(f"{one.document}: {one.place}: {_brief(one.why)}", style="dim")
         console.print(where)
     for line in report.left_out:
-        status_console().print(line, style="yellow", markup=False, soft_wrap=True)
+        status_console().print(line, style="yellow", soft_wrap=True)
     console.print(_summary(report))
 
 

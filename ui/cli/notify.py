@@ -92,7 +92,7 @@ async def _run(
             ) from error
         console = status_console()
         console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
-        console.print(told(table), style="dim", markup=False, soft_wrap=True)
+        console.print(told(table), style="dim", soft_wrap=True)
         await stop.wait()
     finally:
         await runner.cleanup()

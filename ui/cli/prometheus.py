@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from agent.config import PrometheusTable
 from diagnoser.sources.presence import Presence
 from diagnoser.sources.prometheus import Access, ServerError
 from rules.finding import Triage
-from ui.cli.common import UsageError, configuration, parse_duration, parse_moment, setup, status_console
+from ui.cli.common import UsageError, answer_console, configuration, parse_duration, parse_moment, setup, status_console
 from ui.fleet import judge_server, look_at_server
 
 CONFIGURED = "[prometheus]"
@@ -111,9 +111,9 @@ def check(args: argparse.Namespace) -> int:
     if args.source:
         raise UsageError("--prometheus reads a server: no URL of an engine beside it")
     found, there = look_at_server(access(args), setup(args), time.time())
-    console = Console(highlight=False)
+    console = answer_console()
     kind = "families of agents" if found.agents else "engines' own metrics, no agents"
-    console.print(f"{escape(args.prometheus)}: {kind}, sampled every {found.interval:.0f} s", soft_wrap=True)
+    console.print(f"{args.prometheus}: {kind}, sampled every {found.interval:.0f} s", soft_wrap=True)
     _show(there, console, verbose=args.verbose)
     whole = there.engines and all(
         there.families.get(family, {}).get(pool) for pool in there.engines for family in _LEAST
@@ -132,15 +132,13 @@ def _show(there: Presence, console: Console, *, verbose: bool) -> None:
         some = sorted(family for family, n in counts.items() if 0 < n < engines)
         none = sorted(family for family, n in counts.items() if not n)
         name = "/".join(filter(None, pool.values())) or "(no label)"
-        table.add_row(
-            escape(name), str(engines), str(len(counts) - len(some) - len(none)), str(len(some)), _few(none, verbose)
-        )
+        table.add_row(name, str(engines), str(len(counts) - len(some) - len(none)), str(len(some)), _few(none, verbose))
     console.print(table)
     codes = sorted({code for codes in there.absent.values() for code in codes})
     if codes:
         console.print(f"\n{len(there.absent)} families that nobody has; {len(codes)} rules read them:", style="bold")
         for family, of in list(there.absent.items())[: None if verbose else _MOST]:
-            console.print(f"  {family}  [dim]{_few(of, verbose)}[/]", soft_wrap=True)
+            console.print(Text(f"  {family}  ").append(_few(of, verbose), "dim"), soft_wrap=True)
         if not verbose and len(there.absent) > _MOST:
             console.print(f"  and {len(there.absent) - _MOST} more: -v tells all", style="dim")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from rich.text import Text
 
 from agent.config import Agent
 from agent.exports.api import allowed_hosts, build_app
@@ -79,7 +80,8 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
                         writer.write(record)
                         if args.listen:
                             node.feed(record)
-                    status.update(f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops")
+                    progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops"
+                    status.update(Text(progress))
                     await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
     except asyncio.CancelledError:
         if not args.out.exists():

@@ -85,12 +85,12 @@ class Reload:
         except (UsageError, ConfigError, KnowledgeError) as error:
             self._success = False
             self._console.print("configuration refused, the old one stays in force:", style="yellow")
-            self._console.print(str(error), style="yellow", markup=False, soft_wrap=True)
+            self._console.print(str(error), style="yellow", soft_wrap=True)
             return False
         self._success, self._loaded = True, time.time()
         self._changes.take(self._paths())  # it may name other rules than before
         for line in (f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
-            self._console.print(line, style="dim", markup=False, soft_wrap=True)
+            self._console.print(line, style="dim", soft_wrap=True)
         return True
 
     def _refuse_broken_rules(self, setup: Setup) -> None:

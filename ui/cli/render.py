@@ -82,10 +82,10 @@ def _verdict_style(document: Triage) -> str:
 def _head(document: Triage, console: Console) -> None:
     cold = ", no history before it" if document.window.cold else ""
     window = f"window {document.window.seconds:.0f} s{cold}"
-    console.print(f"[dim]{document.source.name} · {moment(document.window.end)} · {window}[/dim]", highlight=False)
+    console.print(Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim"))
     slo = " · ".join(f"{s.name} {s.seconds:g} s ({s.source})" for s in document.slo)
     if slo:
-        console.print(f"[dim]objectives: {slo}[/dim]", highlight=False)
+        console.print(Text(f"objectives: {slo}", style="dim"))
     console.print()
 
 

@@ -7,9 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from ui.cli.common import add_judging_options, exit_code, setup
+from ui.cli.common import add_judging_options, answer_console, exit_code, setup
 from ui.cli.render import moment
 from ui.recorded import span_of, verdicts
 from ui.serve_recorded import serve
@@ -28,9 +26,9 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     if args.serve:
-        asyncio.run(serve(args.file, args.port, Console(highlight=False)))
+        asyncio.run(serve(args.file, args.port, answer_console()))
         return 0
-    console = Console(highlight=False)
+    console = answer_console()
     first, _ = span_of(args.file)
     before = ""
     document = None

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agent import objectives as promised
 from diagnoser import steps
 from diagnoser.review import incidents
@@ -25,7 +23,15 @@ from series.history.schema import FILE, HistoryError
 from series.promql import PromQLError
 from ui import courses
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, parse_duration, parse_past, setup, status_console
+from ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    answer_console,
+    parse_duration,
+    parse_past,
+    setup,
+    status_console,
+)
 from ui.courses import Course
 from ui.keeping import directory
 from ui.pipeline import Setup
@@ -76,12 +82,10 @@ def do(args: argparse.Namespace) -> int:
     except (HistoryError, PromQLError, NothingSeenError, DamagedError) as error:
         raise UsageError(str(error)) from error
     files = write(found, args.out)
-    console = Console(highlight=False)
+    console = answer_console()
     for sentence in found.story:
-        console.print(f"{sentence}\n", markup=False)
-    status_console().print(
-        f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}", markup=False
-    )
+        console.print(f"{sentence}\n")
+    status_console().print(f"{time.monotonic() - began:.0f} s; written: {', '.join(str(path) for path in files)}")
     return 0
 
 

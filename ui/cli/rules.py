@@ -13,7 +13,7 @@ from rich.table import Table
 from dashboards import runbooks, runbooks_site
 from rules.loader import Knowledge, load
 from ui.cli import rules_authoring
-from ui.cli.common import UsageError, add_rules_option
+from ui.cli.common import UsageError, add_rules_option, answer_console
 
 
 def add(commands: Any) -> None:
@@ -41,7 +41,7 @@ def list_(args: argparse.Namespace) -> int:
     for code in sorted(knowledge.rules):
         rule = knowledge.rules[code]
         table.add_row(code, rule.kind, rule.severity, rule.title)
-    console = Console()
+    console = answer_console()
     console.print(table)
     return _problems(knowledge, console)
 
@@ -62,10 +62,10 @@ def site(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
     print(f"{pages} pages; open {args.out / runbooks_site.HOME}")
-    return _problems(knowledge, Console())
+    return _problems(knowledge, answer_console())
 
 
 def _problems(knowledge: Knowledge, console: Console) -> int:
     for problem in knowledge.problems:
-        console.print(f"{problem}", style="red", highlight=False)
+        console.print(f"{problem}", style="red")
     return 1 if knowledge.problems else 0

@@ -196,7 +196,7 @@ def _nobodys(file: CaseFile) -> Problem:
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True, markup=False)
+    return Console(highlight=False, soft_wrap=True)
 
 
 def _end(problems: Sequence[Problem], what: str, console: Console) -> int:

@@ -29,7 +29,7 @@ from agent.places import state_directory
 from rules.finding import Source, encode
 from series.promql import PromQLError
 from ui.alerting import groups
-from ui.cli.common import UsageError, add_judging_options, parse_slo, setup, status_console
+from ui.cli.common import UsageError, add_judging_options, answer_console, parse_slo, setup, status_console
 from ui.cli.notify import set_up
 from ui.cli.notify import told as told_of
 from ui.cli.reload import LOOK_SECONDS, Reload
@@ -69,7 +69,7 @@ def do(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> None:
-    console = Console(highlight=False)
+    console = answer_console()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -85,7 +85,7 @@ async def _run(args: argparse.Namespace) -> None:
     pipeline = Pipeline(setup(args), Source("agent", name))
     reload = Reload(pipeline, partial(_setup_of, args), status_console())
     for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
-        console.print(line, style="dim", markup=False)
+        console.print(line, style="dim")
     pipeline.node.send_traces(version("kvitals"))
     keeping = Keeping(pipeline, status_console().print) if pipeline.setup.config.history.enabled else None
     if keeping is not None:
@@ -306,7 +306,7 @@ async def _watch_page(page: asyncio.subprocess.Process, console: Console) -> Non
         last.append(line.decode(errors="replace").rstrip())
     console.print(f"the web page's server ended ({await page.wait()}); the API goes on", style="yellow")
     for text in last:
-        console.print(f"  {text}", style="dim", markup=False)
+        console.print(f"  {text}", style="dim")
 
 
 def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> None:
@@ -317,7 +317,7 @@ def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> No
     console.print(f"API       http://{host or '127.0.0.1'}:{port}  (Grafana data source; /metrics, /api/v1/findings)")
     if (table := pipeline.setup.config.notify) is not None:
         console.print(f"alerts    {PATH} there  (webhook_configs of an Alertmanager)")
-        console.print(f"          {told_of(table)}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"          {told_of(table)}", style="dim", soft_wrap=True)
     if not args.demo and pipeline.setup.config.remote is not None:
         console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
     elif not is_loopback(host):

@@ -32,7 +32,7 @@ from rules.catalogue import CatalogueError, Gpu, Model
 from series.history.schema import HistoryError
 from series.promql import PromQLError
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, parse_duration, setup
+from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, setup
 from ui.cli.knee import add_source, course
 from ui.sizing import Seen, of_trace, seen
 
@@ -130,7 +130,7 @@ def do(args: argparse.Namespace) -> int:
     model = _model(args, found)
     base = _inputs(args, found, model)
     priced = _Prices(base.price, setup(args).config.review)
-    console = Console(highlight=False)
+    console = answer_console()
     try:
         if args.gpu is not None:
             made = plan(priced.on(base, catalogue.gpu(args.gpu)))
@@ -151,13 +151,12 @@ def show(made: Plan, found: Seen, console: Console) -> None:
     console.print(
         f"{into.model.name} on {into.gpu.name}, {into.weights.name} weights, {into.kv.name} KV",
         style="bold",
-        markup=False,
     )
-    console.print(f"model: {into.model.source}", style="dim", markup=False, soft_wrap=True)
+    console.print(f"model: {into.model.source}", style="dim", soft_wrap=True)
     if into.model.note:
-        console.print(f"note: {into.model.note}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"note: {into.model.note}", style="dim", soft_wrap=True)
     for doubt in found.doubts:
-        console.print(f"{doubt}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"{doubt}", style="yellow", soft_wrap=True)
     for step in steps(made):
         console.print()
         _show_step(step, console)

@@ -93,7 +93,7 @@ async def _run(settings: Settings, config: Config) -> None:
     console = status_console()
     tenants, said = open_tenants(config.tenants)
     for line in said:
-        console.print(line, style="yellow", markup=False)
+        console.print(line, style="yellow")
     tap = Tap(settings, tenants)
     gc.collect()
     gc.freeze()  # what was loaded stays: looking through it again would hold streams up by tens of milliseconds

@@ -14,7 +14,15 @@ from rich.text import Text
 
 from agent.requests.record import Phase, RequestRecord
 from ui.cli import tails
-from ui.cli.common import EXIT_HEALTHY, EXIT_UNKNOWN, UsageError, add_config_option, agent_of, configuration
+from ui.cli.common import (
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
+    UsageError,
+    add_config_option,
+    agent_of,
+    answer_console,
+    configuration,
+)
 from ui.cli.render import moment
 from ui.cli.words import PHASE_STYLES, plain, seconds
 from ui.requests import Asked, RequestsError, Told, of_agent, of_recording
@@ -67,7 +75,7 @@ def do(args: argparse.Namespace) -> int:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
         return EXIT_HEALTHY if found.requests else EXIT_UNKNOWN
-    console = Console(highlight=False)
+    console = answer_console()
     if not found.requests:
         _say_none(asked, source, console)
         return EXIT_UNKNOWN

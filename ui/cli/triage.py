@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text
 
 from rules.finding import Triage, encode
 from series.history.schema import FILE, HistoryError
@@ -18,6 +18,7 @@ from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
     add_judging_options,
+    answer_console,
     exit_code,
     parse_duration,
     parse_moment,
@@ -99,7 +100,7 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
         return _since_change(of_recording(path, setup(args)), args)
     judged = judge_recording(path, setup(args), Moments(end, start))
     if judged.damage:
-        status_console().print(f"[yellow]{path.name}: {judged.damage}[/yellow]")
+        status_console().print(f"{path.name}: {judged.damage}", style="yellow")
     return judged.document
 
 
@@ -118,7 +119,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     except (HistoryError, PromQLError) as error:
         raise UsageError(str(error)) from error
     if judged.damage:
-        status_console().print(judged.damage, style="yellow", markup=False)
+        status_console().print(judged.damage, style="yellow")
     return judged.document
 
 
@@ -130,7 +131,7 @@ def _since_change(source: Source, args: argparse.Namespace) -> Triage:
     except (NoChangeError, HistoryError, PromQLError) as error:
         raise UsageError(str(error)) from error
     if judged.damage:
-        status_console().print(judged.damage, style="yellow", markup=False)
+        status_console().print(judged.damage, style="yellow")
     return judged.document
 
 
@@ -146,9 +147,9 @@ async def _live(args: argparse.Namespace) -> int:
         for line in collector.said:
             console.print(line, style="dim")
         progress = f"looking at {', '.join(collector.targets)}"
-        with console.status(progress) as status:
+        with console.status(Text(progress)) as status:
             async for done in collector.collect(seconds, probe=args.probe):
-                status.update(f"{progress}: {done:.0f} of {seconds:.0f} s")
+                status.update(Text(f"{progress}: {done:.0f} of {seconds:.0f} s"))
         document = collector.document()
         for line in collector.complaints():
             console.print(line, style="yellow")
@@ -183,5 +184,5 @@ def _answer(document: Triage, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(encode(document).decode() + "\n")
     else:
-        show(document, Console(highlight=False), verbose=args.verbose)
+        show(document, answer_console(), verbose=args.verbose)
     return exit_code(document)

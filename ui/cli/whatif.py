@@ -22,13 +22,12 @@ from kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvcache.routing import ROUTINGS
 from kvcache.sampling import SampleError
 from kvcache.whatif import Plan, Row, what_if
-from ui.cli.common import UsageError, parse_duration, status_console
+from ui.cli.common import UsageError, answer_console, parse_duration, print_wide, status_console
 from ui.ledger import LedgerError, of_agent, of_recording
 
 BY_SESSION = ("sticky", "prefix")
 MAX_ROWS = 1000
 MAX_BLOCKS = 10**12
-_WIDEST = 200  # columns; a table wider than the terminal runs over rather than lose its figures
 
 DESCRIPTION = """\
 Replays recorded block accesses with other memory, routing or eviction, and says what would have hit.
@@ -128,11 +127,9 @@ def do(args: argparse.Namespace) -> int:
     if args.json:
         print(_json(rows, worths, of))
         return 0
-    console = Console(highlight=False)
+    console = answer_console()
     head(of, console)
-    table = _table(rows, worths, base)
-    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
-    Console(highlight=False, width=max(console.width, needed)).print(table)
+    print_wide(_table(rows, worths, base), console)
     _foot(of, rows, base, args, console)
     return 0
 
@@ -232,7 +229,7 @@ def head(of: Subject, console: Console) -> None:
     """What was replayed, and how much of all there was that is."""
     accesses = of.accesses
     lasted = float(accesses.time[-1] - accesses.time[0])
-    console.print(of.title, style="bold", markup=False, soft_wrap=True)
+    console.print(of.title, style="bold", soft_wrap=True)
     console.print(
         f"{len(accesses):,} requests in {lasted:,.0f} s, {int(accesses.tokens.sum()):,} prompt tokens, "
         f"{accesses.references:,} blocks of {accesses.block_size} tokens looked up",
