@@ -16,6 +16,9 @@ from agent.tap.server import Settings, Tap
 PATIENCE = 5.0
 """Seconds after which a test gives up on something that should have come at once."""
 
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+"""The shortest answer of an upstream."""
+
 
 class Names:
     """Pseudonyms that one can read."""
