@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from bisect import bisect_right
 from pathlib import Path
@@ -13,29 +14,34 @@ from rich.console import Console
 from agent.records import ScrapeRecord
 from agent.service import decode
 from series.capture import CaptureReader
+from ui.recorded import RecordingError
 
 HOST = "127.0.0.1"
 
 
 async def serve(path: Path, first_port: int, console: Console) -> None:
-    """Serve each recorded target on a port of its own, from the recording's start, once; Ctrl-C ends it."""
+    """Serve each recorded target on a port of its own, from the recording's start, once; Ctrl-C ends it.
+
+    Raises CaptureError, and RecordingError where there is nothing to serve or no port to serve it on.
+    """
     pages = read_pages(path)
+    if not pages:
+        raise RecordingError(f"{path.name} has no metrics page that could be served")
     begun = time.time()
     start = min(times[0] for times, _ in pages.values())
     length = max(times[-1] for times, _ in pages.values()) - start
-    runners = []
-    for port, (target, (times, records)) in enumerate(sorted(pages.items()), first_port):
-        runner = web.AppRunner(_app(times, records, start - begun))
-        await runner.setup()
-        await web.TCPSite(runner, HOST, port).start()
-        runners.append(runner)
-        console.print(f"{target} as it was: http://{HOST}:{port}/metrics")
-    console.print(f"{length:.0f} s of recording at real speed, then its last page. Ctrl-C stops.")
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        for port, (target, (times, records)) in enumerate(sorted(pages.items()), first_port):
+            runner = web.AppRunner(_app(times, records, start - begun))
+            stack.push_async_callback(runner.cleanup)
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, HOST, port).start()
+            except (OSError, OverflowError) as error:
+                raise RecordingError(f"port {port} can not be had ({error}); begin at another with --port") from error
+            console.print(f"{target} as it was: http://{HOST}:{port}/metrics")
+        console.print(f"{length:.0f} s of recording at real speed, then its last page. Ctrl-C stops.")
         await asyncio.Event().wait()
-    finally:
-        for runner in runners:
-            await runner.cleanup()
 
 
 def read_pages(path: Path) -> dict[str, tuple[list[float], list[ScrapeRecord]]]:

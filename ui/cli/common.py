@@ -14,6 +14,7 @@ from rich.table import Table
 
 from agent.config import Config, ConfigError, check_codes
 from agent.config import load as load_config
+from agent.config.checks import host_and_port
 from rules.finding import Triage
 from rules.loader import Knowledge
 from rules.loader import load as load_knowledge
@@ -21,6 +22,8 @@ from ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
+_LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_EXAMPLE = "2026-01-31T04:05:06Z"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -72,6 +75,21 @@ def parse_slo(options: list[str]) -> dict[str, float]:
     return slo
 
 
+def parse_address(text: str, where: str) -> tuple[str, int]:
+    """`127.0.0.1:9477` as host and port to listen on; the empty host is all interfaces."""
+    try:
+        return host_and_port(text, where)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def port_number(text: str) -> int:
+    """A port, for argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text}: write a port from 1 to 65535")
+    return int(text)
+
+
 def parse_duration(text: str, where: str) -> float:
     """`90`, `90s`, `80ms`, `5m`, `7d` as seconds."""
     unit = next((u for u in ("ms", "s", "m", "h", "d") if text.endswith(u)), "")
@@ -88,26 +106,38 @@ def parse_moment(text: str, start: float, where: str) -> float:
     """A moment in a recording: `+75` seconds after its start, RFC 3339, or seconds since the epoch."""
     if text.startswith("+"):
         return start + parse_duration(text[1:], where)
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{where}: `{text}` is not a moment; write +75s, 2026-01-31T04:05:06Z or a unix time"
-        ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if (moment := _moment(text)) is None:
+        raise UsageError(f"{where}: `{text}` is not a moment; write +75s, {_EXAMPLE} or a unix time")
+    return moment
 
 
 def parse_past(text: str, where: str) -> float:
     """A moment that is past: RFC 3339, seconds since the epoch, or `-2h`: so long ago."""
     if text.startswith("-"):
         return time.time() - parse_duration(text[1:], where)
-    if text.startswith("+"):
-        raise UsageError(f"{where} {text}: write a time, such as 2026-01-31T04:05:06Z, or {where}=-2h")
-    return parse_moment(text, 0.0, where)
+    if (moment := _moment(text)) is None:
+        raise UsageError(f"{where}: `{text}` is not a time; write {_EXAMPLE}, a unix time, or {where}=-2h")
+    return moment
+
+
+def _moment(text: str) -> float | None:
+    """RFC 3339 or seconds since the epoch, as seconds since the epoch; None for what is neither."""
+    try:
+        return seconds if 0 <= (seconds := float(text)) < _LAST_MOMENT else None
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def judged_until(args: argparse.Namespace) -> tuple[str, str]:
+    """The text of the moment at whose end is judged, and the option it was said with; empty texts where none was."""
+    if args.to and args.at:
+        raise UsageError("--at or --to, not both")
+    return (args.to, "--to") if args.to else (args.at or "", "--at" if args.at else "")
 
 
 def configuration(args: argparse.Namespace) -> Config:
@@ -123,7 +153,12 @@ def configuration(args: argparse.Namespace) -> Config:
 
 def agent_of(config: Config) -> str:
     """The URL of the agent on this node, as its configuration has it."""
-    host, port = config.agent.address
+    return url_of(config.agent.address)
+
+
+def url_of(address: tuple[str, int]) -> str:
+    """Where a server of this machine that listens there is reached from this machine."""
+    host, port = address
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -17,7 +17,7 @@ from agent.hosts import is_loopback
 from rules.model import Family
 from series.window import Window
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, configuration, setup, status_console
+from ui.cli.common import UsageError, add_judging_options, configuration, parse_address, setup, status_console
 from ui.notify.diagnosis import OfFleet
 from ui.notify.families import add_families
 from ui.notify.intake import PATH, add_notify
@@ -52,7 +52,7 @@ def do(args: argparse.Namespace) -> int:
     if config.notify is None:
         raise UsageError("[notify] in kvitals.toml names whom to tell, and there is none: see docs/notify.md")
     table = config.notify
-    address = _address(args.listen) if args.listen else table.address
+    address = parse_address(args.listen, "--listen") if args.listen else table.address
     if not is_loopback(address[0]) and table.token_file is None:
         raise UsageError(
             f"{address[0] or 'all interfaces'} can be reached from other machines: name a token_file in [notify], or"
@@ -114,13 +114,6 @@ def told(table: NotifyTable) -> str:
         where = f" ({target.url})" if isinstance(target, WebhookTarget | AlertmanagerTarget) else ""
         shown.append(f"{name}{where}: {', '.join(target.severities)}")
     return f"tells {'; '.join(shown)}. What can not be handed on is in {directory(table) / DEAD}"
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"--listen {text}: write HOST:PORT, as in 127.0.0.1:9479")
-    return host or "127.0.0.1", int(port)
 
 
 async def _healthy(_: web.Request) -> web.Response:

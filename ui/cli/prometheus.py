@@ -15,7 +15,16 @@ from agent.config import PrometheusTable
 from diagnoser.sources.presence import Presence
 from diagnoser.sources.prometheus import Access, ServerError
 from rules.finding import Triage
-from ui.cli.common import UsageError, answer_console, configuration, parse_duration, parse_moment, setup, status_console
+from ui.cli.common import (
+    UsageError,
+    answer_console,
+    configuration,
+    judged_until,
+    parse_duration,
+    parse_moment,
+    setup,
+    status_console,
+)
 from ui.fleet import judge_server, look_at_server
 
 CONFIGURED = "[prometheus]"
@@ -152,12 +161,11 @@ def _few(names: list[str], verbose: bool) -> str:
 
 
 def _moments(args: argparse.Namespace, now: float) -> tuple[float | None, float]:
-    if args.to and args.at:
-        raise UsageError("--at or --to, not both")
+    until, said = judged_until(args)
     for option, text in (("--at", args.at), ("--from", args.from_), ("--to", args.to)):
         if text and text.startswith("+"):
             raise UsageError(f"{option} {text}: with a server, write 2026-01-31T04:05:06Z or a unix time")
-    end = parse_moment(args.to or args.at, now, "--at or --to") if args.to or args.at else now
+    end = parse_moment(until, now, said) if until else now
     start = parse_moment(args.from_, now, "--from") if args.from_ else None
     if start is not None and start >= end:
         raise UsageError("--from must lie before --to")

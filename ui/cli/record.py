@@ -13,17 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from rich.text import Text
 
-from agent.config import Agent
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.requests import Requests
 from agent.service import Node
 from rules.loader import load as load_knowledge
 from series.capture import CaptureWriter
-from ui.cli.common import UsageError, add_config_option, configuration, parse_duration, status_console
+from ui.cli.common import UsageError, add_config_option, configuration, parse_address, parse_duration, status_console
 
 MAX_SECONDS = 24 * 3600.0
 EXIT_STOPPED = 130
@@ -69,11 +67,11 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
         for line in await node.open(args.source, requests=places):
             console.print(line, style="dim")
         meta = {**node.meta, "every_seconds": every}
-        with (
-            CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer,
-            console.status("") as status,
-        ):
-            async with _served(node, args.listen):
+        async with _served(node, args.listen):  # first, so that nothing is left where that fails
+            with (
+                CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer,
+                console.status("") as status,
+            ):
                 begun = time.monotonic()
                 while (done := time.monotonic() - begun) < seconds:
                     for record in await node.read():
@@ -98,10 +96,7 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
     if not listen:
         yield
         return
-    try:
-        host, port = Agent(listen=listen).address
-    except (ValueError, msgspec.ValidationError) as error:
-        raise UsageError(f"--listen: {error}") from None
+    host, port = parse_address(listen, "--listen")
     requests = Requests(
         store=lambda: node.requests.store,
         exemplars=lambda: node.requests.exemplars(),

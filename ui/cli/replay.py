@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from ui.cli.common import add_judging_options, answer_console, exit_code, setup
+from ui.cli.common import EXIT_UNKNOWN, add_judging_options, answer_console, exit_code, port_number, setup
 from ui.cli.render import moment
 from ui.recorded import span_of, verdicts
 from ui.serve_recorded import serve
@@ -19,7 +19,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool"
     )
-    parser.add_argument("--port", type=int, default=9478, help="with --serve: first port (9478), one per target")
+    parser.add_argument(
+        "--port", type=port_number, default=9478, help="with --serve: first port (9478), one per target"
+    )
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
@@ -40,5 +42,5 @@ def do(args: argparse.Namespace) -> int:
             before = line
     if document is None:
         console.print("the recording is shorter than one cycle; kvitals triage judges it as a whole")
-        return 3
+        return EXIT_UNKNOWN
     return exit_code(document)

@@ -29,7 +29,17 @@ from agent.places import state_directory
 from rules.finding import Source, encode
 from series.promql import PromQLError
 from ui.alerting import groups
-from ui.cli.common import UsageError, add_judging_options, answer_console, parse_slo, setup, status_console
+from ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    answer_console,
+    parse_address,
+    parse_slo,
+    port_number,
+    setup,
+    status_console,
+    url_of,
+)
 from ui.cli.notify import set_up
 from ui.cli.notify import told as told_of
 from ui.cli.reload import LOOK_SECONDS, Reload
@@ -55,7 +65,9 @@ def add(commands: Any) -> None:
     parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: configured ones, else discovered")
     parser.add_argument("--demo", nargs="?", const=str(DEMO), metavar="FILE", help="a recorded incident instead")
     parser.add_argument("--listen", metavar="HOST:PORT", help="the API's address (127.0.0.1:9477)")
-    parser.add_argument("--web-port", type=int, default=WEB_PORT, metavar="PORT", help=f"the web page ({WEB_PORT})")
+    parser.add_argument(
+        "--web-port", type=port_number, default=WEB_PORT, metavar="PORT", help=f"the web page ({WEB_PORT})"
+    )
     parser.add_argument("--no-web", action="store_true", help="without the web page")
     add_judging_options(parser)
     parser.set_defaults(do=do)
@@ -64,6 +76,8 @@ def add(commands: Any) -> None:
 def do(args: argparse.Namespace) -> int:
     if args.demo and args.source:
         raise UsageError("--demo shows a recording; leave the URLs away, or leave --demo away")
+    if args.listen:
+        parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
     asyncio.run(_run(args))
     return 0
 
@@ -219,7 +233,7 @@ async def _served(
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
     if not args.demo and remote is not None:
         await _open_door(runner, remote)
-    page = None if args.no_web else await _start_page(args, f"http://{host}:{port}", pipeline, keeping)
+    page = None if args.no_web else await _start_page(args, url_of((host, port)), pipeline, keeping)
     watching = asyncio.create_task(_watch_page(page, console)) if page is not None else None
     try:
         yield
@@ -260,10 +274,8 @@ def _requests(args: argparse.Namespace, pipeline: Pipeline) -> Requests:
 def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:
     if not args.listen:
         return pipeline.setup.config.agent.address
-    host, _, port = args.listen.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"--listen {args.listen}: write HOST:PORT, as in 127.0.0.1:9477")
-    return host or "127.0.0.1", int(port)
+    host, port = parse_address(args.listen, "--listen")
+    return host or "127.0.0.1", port
 
 
 async def _start_page(
@@ -310,17 +322,17 @@ async def _watch_page(page: asyncio.subprocess.Process, console: Console) -> Non
 
 
 def _where(args: argparse.Namespace, pipeline: Pipeline, console: Console) -> None:
-    host, port = _address(args, pipeline)
+    address = _address(args, pipeline)
     console.print()
     if not args.no_web:
         console.print(f"web page  http://127.0.0.1:{args.web_port}", style="bold")
-    console.print(f"API       http://{host or '127.0.0.1'}:{port}  (Grafana data source; /metrics, /api/v1/findings)")
+    console.print(f"API       {url_of(address)}  (Grafana data source; /metrics, /api/v1/findings)")
     if (table := pipeline.setup.config.notify) is not None:
         console.print(f"alerts    {PATH} there  (webhook_configs of an Alertmanager)")
         console.print(f"          {told_of(table)}", style="dim", soft_wrap=True)
     if not args.demo and pipeline.setup.config.remote is not None:
         console.print(f"          https://{pipeline.setup.config.remote.listen}  for other machines")
-    elif not is_loopback(host):
+    elif not is_loopback(address[0]):
         console.print(
             "          anybody who reaches this address can read it; [remote] asks for a token", style="yellow"
         )

@@ -12,18 +12,19 @@ from typing import Any
 
 import msgspec
 
-from agent.config import MAX_CONNECTIONS, ROLES, Agent, Config, TapTable, normal_url
+from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable, normal_url
 from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
-from agent.tap.server import Address, Settings, Tap, upstream_of
+from agent.tap.server import Settings, Tap, upstream_of
 from ui.cli.common import (
     UsageError,
     add_config_option,
     agent_of,
     configuration,
+    parse_address,
     parse_duration,
     status_console,
 )
@@ -138,8 +139,8 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
     headers = tuple(name.lower() for name in args.session_headers)
     return Settings(
         upstream=upstream,
-        listen=_address("--listen", args.listen),
-        admin=_address("--admin", args.admin),
+        listen=parse_address(args.listen, "--listen"),
+        admin=parse_address(args.admin, "--admin"),
         agent="" if args.no_agent else _url("--agent", args.agent or agent_of(config)),
         token_file=args.token_file,
         tls=_tls(args.cert_file, args.key_file),
@@ -166,10 +167,3 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         return server_tls(cert, key)
     except OSError as error:  # ssl.SSLError too
         raise UsageError(f"{cert}, {key}: no certificate and key to serve with ({error.strerror or error})") from None
-
-
-def _address(option: str, text: str) -> Address:
-    try:
-        return Agent(listen=text).address
-    except (ValueError, msgspec.ValidationError) as error:
-        raise UsageError(f"{option}: {str(error).replace('listen', 'it')}") from None

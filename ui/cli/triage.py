@@ -20,6 +20,7 @@ from ui.cli.common import (
     add_judging_options,
     answer_console,
     exit_code,
+    judged_until,
     parse_duration,
     parse_moment,
     parse_past,
@@ -93,7 +94,8 @@ def do(args: argparse.Namespace) -> int:
 def _recording(path: Path, args: argparse.Namespace) -> Triage:
     first, _ = span_of(path)
     start = parse_moment(args.from_, first, "--from") if args.from_ else None
-    end = parse_moment(args.to or args.at, first, "--at or --to") if args.to or args.at else None
+    until, option = judged_until(args)
+    end = parse_moment(until, first, option) if until else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
     if args.since_change:
@@ -107,7 +109,8 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
 def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     chosen = setup(args)
     start = parse_past(args.from_, "--from") if args.from_ else None
-    end = parse_past(args.to or args.at, "--at or --to") if args.to or args.at else None
+    until, option = judged_until(args)
+    end = parse_past(until, option) if until else None
     if start is not None and start >= (end or time.time()):
         raise UsageError("--from must lie before --to")
     place = path or directory(chosen.config)

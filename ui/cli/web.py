@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ui.cli.common import UsageError, add_judging_options, agent_of, configuration, parse_slo
+from ui.cli.common import UsageError, add_judging_options, agent_of, configuration, parse_slo, port_number
 from ui.web import serve
 from ui.web.settings import Settings
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--prometheus", default="", metavar="URL", help="a Prometheus instead")
     parser.add_argument("--history", type=Path, metavar="DIR", help="the agent's history, for windows that are past")
-    parser.add_argument("--port", type=int, default=PORT, metavar="PORT", help=f"({PORT})")
+    parser.add_argument("--port", type=port_number, default=PORT, metavar="PORT", help=f"({PORT})")
     parser.add_argument("--address", default=serve.ADDRESS, metavar="IP", help=f"({serve.ADDRESS})")
     parser.add_argument("--password-file", type=Path, metavar="FILE", help="viewers must know what is in it")
     parser.add_argument(

@@ -138,3 +138,33 @@ def test_a_moment_outside_of_the_recording(capsys: pytest.CaptureFixture[str]) -
     code, _, err = run(capsys, "triage", str(DEMO), "--at", "2001-01-01T00:00:00Z")
     assert code == 2
     assert "begins at" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("triage", str(DEMO), "--at", "nan"), "is not a moment; write +75s"),
+        (("triage", str(DEMO), "--at=1e30"), "is not a moment"),
+        (("triage", str(DEMO), "--at=+5s", "--to=+9s"), "--at or --to, not both"),
+        (("triage", "--to", "yesterday"), "--to=-2h"),
+        (("replay", str(DEMO), "--serve", "--port", "99999"), "write a port from 1 to 65535"),
+        (("run", "--listen", "somewhere"), "--listen must be HOST:PORT"),
+        (("run", "--web-port", "0"), "write a port from 1 to 65535"),
+        (("tap", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:99999"), "--listen must be HOST:PORT"),
+    ],
+)
+def test_moments_and_ports_that_can_not_be(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert says in err
+
+
+def test_nothing_is_left_of_a_recording_that_could_not_listen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "new.kvcap"
+    code, _, err = run(capsys, "record", "http://127.0.0.1:1", "--out", str(out), "--listen", "nobody")
+    assert (code, out.exists()) == (2, False)
+    assert "--listen must be HOST:PORT" in err
