@@ -8,32 +8,25 @@ before.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agent.config import Config, Slo
-from agent.records import FactsRecord
-from agent.service import decode
-from rules.finding import Source, Triage
-from rules.loader import load
-from series.capture import CaptureReader
+from rules.finding import Triage
+from tests.captures.looks import COLD_S, cold_look, setup_of, truth
 from ui.demo import incidents as demos
-from ui.pipeline import Pipeline, Setup
+from ui.pipeline import Pipeline
 from ui.recorded import span_of, verdicts
 
 FOLDER = Path(__file__).parent / "incidents"
 SETTLE_S = 10.0
 """After the load is on; a phase of a recording that ships ramps up as long."""
-COLD_S, EVERY_S = 12.0, 3.0
+EVERY_S = 3.0
 NOTHING = "-"
-_knowledge = cache(load)
 
 
 @dataclass(frozen=True)
@@ -52,11 +45,6 @@ def steadiness(capture: Path) -> Steadiness:
     return Steadiness(capture.stem, warm, tuple(first(cold(capture, at).triage()) for at in moments(capture)))
 
 
-def truth(capture: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capture.with_suffix(".truth.json").read_text())
-    return found
-
-
 def settled(said: dict[str, Any]) -> float:
     """When the incident has begun: its load is on, and what is to stay dead is dead."""
     acts = [act[2] for act in said.get("acts", ())]
@@ -72,19 +60,8 @@ def moments(capture: Path) -> list[float]:
 
 
 def cold(capture: Path, at: float) -> Pipeline:
-    """A live triage of twelve seconds. What an engine says of its settings it is asked at once."""
-    pipeline = Pipeline(setup_of(capture), Source("capture", capture.name))
-    with CaptureReader.open(capture) as reader:
-        pipeline.node.expect(reader.header.meta)
-        records = [record for record in reader if record.t <= at]
-        pipeline.feed(r for r in records if r.t >= at - COLD_S or isinstance(decode(r), FactsRecord))
-    pipeline.observe(at, fast=COLD_S, cold=True)
-    return pipeline
-
-
-def setup_of(capture: Path) -> Setup:
-    slo = truth(capture)["slo"]
-    return Setup(_knowledge(), Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"])))
+    """A live triage of twelve seconds, under the recording's own objectives."""
+    return cold_look(capture, setup_of(capture), at)
 
 
 def first(document: Triage) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.captures.looks import truth
 from tests.lab.incidents.incident import BASELINE_S, INCIDENT_S, held_out, load, misses, names
-from tests.lab.incidents.judging import Score, cold, incident_of, runs, truth, warm
+from tests.lab.incidents.judging import Score, cold, incident_of, runs, warm
 from tests.lab.incidents.recording import CAPTURES, MOST_BYTES
 
 RUNS = runs(CAPTURES)

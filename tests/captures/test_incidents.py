@@ -1,44 +1,30 @@
 """Recorded incidents of real engines: each must get its right first cause, and keep it."""
 
-import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from agent.config import Config, Slo
 from rules.finding import Triage
-from rules.loader import load
+from tests.captures.looks import cold_look, setup_of, truth
 from ui.demo import incidents
-from ui.pipeline import Setup
-from ui.recorded import Judged, Moments, judge_recording, span_of, verdicts
+from ui.recorded import Judged, judge_recording, span_of, verdicts
 
 FILES = incidents()
 IDS = [path.stem for path in FILES]
-KNOWLEDGE = load()
 SETTLED_SECONDS = 20.0  # at the end of a recording, in which its verdict must stand still
-
-
-def truth(path: Path) -> dict[str, Any]:
-    return json.loads(path.with_suffix(".truth.json").read_text())
-
-
-def setup(path: Path) -> Setup:
-    slo = truth(path)["slo"]
-    return Setup(KNOWLEDGE, Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"])))
 
 
 @cache
 def at_the_end(path: Path) -> Judged:
-    return judge_recording(path, setup(path))
+    return judge_recording(path, setup_of(path))
 
 
 @cache
 def course(path: Path) -> list[tuple[float, Triage]]:
-    return list(verdicts(path, setup(path)))
+    return list(verdicts(path, setup_of(path)))
 
 
 def codes(document: Triage) -> list[str]:
@@ -67,7 +53,7 @@ def test_the_first_cause_is_the_right_one(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
     _, last = span_of(path)
-    document = judge_recording(path, setup(path), Moments(at=last, start=last - 12)).document
+    document = cold_look(path, setup_of(path), last).triage()
     assert right(document, truth(path)["expect"]), (codes(document), document.verdict)
 
 

@@ -1,21 +1,16 @@
 """Recorded incidents of systems other than one vLLM (SGLang, a pair over NIXL, Dynamo), and one more of it."""
 
-import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent.config import Config, Slo
 from rules.finding import Triage
-from rules.loader import load
-from ui.pipeline import Setup
+from tests.captures.looks import cold_look, setup_of, truth
 from ui.recorded import Judged, Moments, judge_recording, span_of
 
 FILES = sorted((Path(__file__).parent / "others").glob("*.kvcap"))
 INCIDENTS = [path for path in FILES if not path.stem.endswith("_healthy")]
-KNOWLEDGE = load()
 
 
 def name(path: Path) -> str:
@@ -23,20 +18,8 @@ def name(path: Path) -> str:
 
 
 @cache
-def truth(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(path.with_suffix(".truth.json").read_text())
-    return told
-
-
-def judged(path: Path, moments: Moments | None = None) -> Judged:
-    slo = truth(path)["slo"]
-    config = Config(slo=Slo(ttft_p99_seconds=slo["ttft_p99"], itl_p99_seconds=slo["itl_p99"]))
-    return judge_recording(path, Setup(KNOWLEDGE, config), *([moments] if moments else []))
-
-
-@cache
 def at_the_end(path: Path) -> Judged:
-    return judged(path)
+    return judge_recording(path, setup_of(path))
 
 
 def first_cause(document: Triage) -> str:
@@ -65,14 +48,14 @@ def test_the_first_cause_is_the_right_one(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
     _, last = span_of(path)
-    document = judged(path, Moments(at=last, start=last - 12)).document
+    document = cold_look(path, setup_of(path), last).triage()
     assert first_cause(document) in expected(path), document.verdict
 
 
 @pytest.mark.parametrize("path", INCIDENTS, ids=name)
 def test_before_the_incident_there_is_nothing_to_find(path: Path) -> None:
     begun = truth(path)["phases"][1]["start"]
-    document = judged(path, Moments(at=begun - 1, start=begun - 16)).document
+    document = judge_recording(path, setup_of(path), Moments(at=begun - 1, start=begun - 16)).document
     assert first_cause(document) == "nothing", document.verdict
 
 

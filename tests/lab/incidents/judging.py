@@ -6,33 +6,24 @@ what was before it. A live triage does not: it is given the records of its secon
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from agent.config import Config, Slo
-from agent.records import FactsRecord
-from agent.service import decode
-from rules.finding import Finding, Source, Triage
-from rules.loader import load as load_knowledge
-from series.capture import CaptureReader
-from ui.pipeline import Pipeline, Setup
+from rules.finding import Finding, Triage
+from tests.captures.looks import COLD_S, cold_look, setup, truth
+from ui.pipeline import Setup
 from ui.recorded import Moments, judge_recording, span_of
 
 from .incident import Incident, Label, load
 
 SETTLE_S = 3.0
 """The load of the incident has then replaced the one before."""
-COLD_S = 12.0
 ADJACENT_S = (0.0, 3.0, 6.0, 9.0)
 """Cold looks end so long before the recording does: a steady incident has one first cause in all of them."""
 LENGTHS_S = (4, 6, 8, 10, 12, 15, 18, 22)
 """How long a cold look from the beginning of the incident on may have to be."""
 FIRST = 3
-_knowledge = cache(load_knowledge)
 
 
 @dataclass(frozen=True)
@@ -70,11 +61,6 @@ class Outcome:
     firsts: tuple[str, ...]
     seconds: float | None
     """The shortest look from the beginning on of which the first cause is right, as it is of all longer ones."""
-
-
-def truth(capture: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capture.with_suffix(".truth.json").read_text())
-    return found
 
 
 def incident_of(capture: Path) -> Incident:
@@ -126,9 +112,10 @@ def contradictions(document: Triage) -> tuple[str, ...]:
     return tuple(f"{flag}: {', '.join(sorted(values))}" for (_, flag), values in wanted.items() if len(values) > 1)
 
 
-def setup(incident: Incident) -> Setup:
+def under(incident: Incident) -> Setup:
+    """The rules that ship, under the incident's objectives."""
     slo = incident.scenario.slo
-    return Setup(_knowledge(), Config(slo=Slo(ttft_p99_seconds=slo.ttft_p99, itl_p99_seconds=slo.itl_p99)))
+    return setup(slo.ttft_p99, slo.itl_p99)
 
 
 def beginning(capture: Path) -> float:
@@ -159,7 +146,7 @@ def warm(capture: Path) -> Score:
     """At the end of the recording, of the incident, with what was before it as history."""
     one = incident_of(capture)
     _, last = span_of(capture)
-    document = judge_recording(capture, setup(one), Moments(at=last, start=beginning(capture))).document
+    document = judge_recording(capture, under(one), Moments(at=last, start=beginning(capture))).document
     return score(document, one.label)
 
 
@@ -177,14 +164,8 @@ def _windows(capture: Path) -> Sequence[float]:
 
 
 def _cold(capture: Path, one: Incident, start: float, at: float) -> Score:
-    """A live triage that began to look at `start`. What an engine says of its settings it is asked at once."""
-    pipeline = Pipeline(setup(one), Source("capture", capture.name))
-    with CaptureReader.open(capture) as reader:
-        pipeline.node.expect(reader.header.meta)
-        records = [record for record in reader if record.t <= at]
-        pipeline.feed(r for r in records if r.t >= start or isinstance(decode(r), FactsRecord))
-    pipeline.observe(at, fast=at - start, cold=True)
-    return score(pipeline.triage(), one.label)
+    """A live triage that began to look at `start`."""
+    return score(cold_look(capture, under(one), at, at - start).triage(), one.label)
 
 
 def _seconds(capture: Path, one: Incident) -> float | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.captures.looks import truth
 from ui.recorded import span_of
 from ui.serve_recorded import read_pages
 
@@ -28,7 +29,7 @@ from ..product import kvitals_command
 from ..scenario import Slo
 from ..tables import grid
 from .incident import Incident, Label
-from .judging import incident_of, truth
+from .judging import incident_of
 
 OTHERS = HOME / "others"
 SAID = Path(__file__).with_name("others_said.json")

@@ -1,0 +1,47 @@
+"""Recordings of incidents as they are judged: with their truth, under their objectives, by a cold look."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agent.config import Config, Slo
+from agent.records import FactsRecord
+from agent.service import decode
+from rules.finding import Source
+from rules.loader import load
+from series.capture import CaptureReader
+from ui.pipeline import Pipeline, Setup
+
+COLD_S = 12.0
+knowledge = cache(load)
+
+
+def truth(capture: Path) -> dict[str, Any]:
+    """What was done to the engine, and what its clients measured."""
+    found: dict[str, Any] = json.loads(capture.with_suffix(".truth.json").read_text())
+    return found
+
+
+def setup_of(capture: Path) -> Setup:
+    """The rules that ship, under the objectives of the recording's truth."""
+    return setup(**truth(capture)["slo"])
+
+
+def setup(ttft_p99: float, itl_p99: float) -> Setup:
+    """The rules that ship, under these objectives, in seconds."""
+    return Setup(knowledge(), Config(slo=Slo(ttft_p99_seconds=ttft_p99, itl_p99_seconds=itl_p99)))
+
+
+def cold_look(capture: Path, under: Setup, at: float, seconds: float = COLD_S) -> Pipeline:
+    """A live triage that ends at `at` and knows nothing of before. What an engine says of its settings it is asked at
+    once."""
+    pipeline = Pipeline(under, Source("capture", capture.name))
+    with CaptureReader.open(capture) as reader:
+        pipeline.node.expect(reader.header.meta)
+        records = [record for record in reader if record.t <= at]
+        pipeline.feed(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
+    pipeline.observe(at, fast=seconds, cold=True)
+    return pipeline
