@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from agent.requests.part import MAX_ID, RequestPart
 from rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
 
@@ -37,8 +39,14 @@ CLOCK_SLACK = 1.0
 CLIENT_LEFT = 499
 MAX_SCOPES = 64
 
+_AT = {field: i for i, field in enumerate(RequestPart.__struct_fields__)}
+_SEEN, _TENANT, _SESSION, _PHASES = (_AT[field] for field in ("seen", "tenant", "session", "phases"))
+_TTFT, _STATUS, _ERROR, _ABORTED = (_AT[field] for field in ("ttft", "status", "error", "aborted"))
+"""Places of a part's fields: by more than 15 names Python makes one slowly."""
+
 _NO_TRACE = bytes(16)
 _NO_ID = frozenset(("null", "none", "undefined", "unknown"))
+_MAX_NO_ID = max(map(len, _NO_ID))
 _INDEX = re.compile(r"-\d{1,6}\Z")
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _TRUE, _FALSE = frozenset(("true", "1")), frozenset(("false", "0"))
@@ -164,15 +172,8 @@ class SpanReader:
         ids = kind.ids(span.trace_id, got)
         if not ids:
             return NO_IDS
-        told = self._tell(kind, attributes, end - start)
-        if said.first_token and "ttft" not in told:
-            told["ttft"] = _first_token(span, said.first_token)
-        self._judge(span, kind, got, told)
-        if not kind.whose.isdisjoint(got):
-            self._name(kind, got, told)
-        return RequestPart(  # by place, since more than 15 names make Python slow
-            said.observer,
-            kind.system,
+        row: list[Any] = kind.untold.copy()
+        row[_SEEN:_TENANT] = (
             seen,
             ids,
             span.span_id.hex(),
@@ -182,33 +183,37 @@ class SpanReader:
             end,
             kind.engine(got) or (engine if kind.is_engine else ""),
             kind.role(span.name, got),
-            **told,
         )
+        self._tell(kind, attributes, end - start, row)
+        if said.first_token and row[_TTFT] is None:
+            row[_TTFT] = _first_token(span, said.first_token)
+        self._judge(span, kind, got, row)
+        if not kind.whose.isdisjoint(got):
+            self._name(kind, got, row)
+        return RequestPart(*row)
 
-    def _tell(self, kind: _Kind, attributes: Attributes, whole: float) -> dict[str, Any]:
+    def _tell(self, kind: _Kind, attributes: Attributes, whole: float, row: list[Any]) -> None:
         """Fields of a span that took `whole` seconds."""
         longest = whole + CLOCK_SLACK
-        told: dict[str, Any] = self._numbers(kind.numbers, attributes, longest)
-        phases = self._numbers(kind.phases, attributes, longest)
+        self._numbers(kind.numbers, attributes, longest, row)
+        phases: dict[str, float] = {}
+        self._numbers(kind.phases, attributes, longest, phases)
         if kind.said.phase:
             phases[kind.said.phase] = whole
-        if phases:
-            told["phases"] = phases
-        for target, keys, convert in kind.words:
+        row[_PHASES] = phases
+        for place, keys, convert in kind.words:
             for key in keys:
                 if key in attributes and (value := _value(attributes[key])) is not None:
                     made = convert(value)
                     if made is not None:
-                        told[target] = made
+                        row[place] = made
                     else:
                         self.implausible += 1
                     break
-        return told
 
-    def _numbers(self, uses: Iterable[_Number], attributes: Attributes, longest: float) -> dict[str, float]:
-        """Numbers that a span tells, of which durations are `longest` at most."""
-        found: dict[str, float] = {}
-        for target, keys, most in uses:
+    def _numbers(self, uses: Iterable[_Number], attributes: Attributes, longest: float, into: Any) -> None:
+        """Put the numbers that a span tells in their places, of which durations are `longest` at most."""
+        for place, keys, most in uses:
             limit = most or longest
             for key, usual, convert in keys:
                 if key not in attributes:
@@ -216,38 +221,37 @@ class SpanReader:
                 holder = attributes[key]
                 made: float | None = usual(holder)
                 if made and 0 < made <= limit:
-                    found[target] = made
+                    into[place] = made
                     break
                 value = _scalar(holder)  # 0, of another type, or none that can be
                 if value is None:
                     continue
                 made = convert(value)
                 if made is not None and made <= limit:
-                    found[target] = made
+                    into[place] = made
                 else:
                     self.implausible += 1
                 break
-        return found
 
-    def _judge(self, span: Span, kind: _Kind, got: Mapping[str, Value], told: dict[str, Any]) -> None:
+    def _judge(self, span: Span, kind: _Kind, got: Mapping[str, Value], row: list[Any]) -> None:
         """How it ended: an error by its class, and whether the client left."""
-        if "error" in told and told["error"] in kind.said.no_error:
-            del told["error"]
-        if span.status.code == ERROR:
-            told.setdefault("error", "error")
-        if told.get("status") == CLIENT_LEFT or (kind.said.aborted and kind.left(got)):
-            told["aborted"] = True
+        if row[_ERROR] in kind.said.no_error:
+            row[_ERROR] = ""
+        if not row[_ERROR] and span.status.code == ERROR:
+            row[_ERROR] = "error"
+        if row[_STATUS] == CLIENT_LEFT or (kind.said.aborted and kind.left(got)):
+            row[_ABORTED] = True
 
-    def _name(self, kind: _Kind, got: Mapping[str, Value], told: dict[str, Any]) -> None:
+    def _name(self, kind: _Kind, got: Mapping[str, Value], row: list[Any]) -> None:
         """Whose it is, as pseudonyms."""
-        for field, keys, make in (
-            ("tenant", kind.tenant, self._whose.pseudonym),
-            ("session", kind.session, self._whose.session),
+        for place, keys, make in (
+            (_TENANT, kind.tenant, self._whose.pseudonym),
+            (_SESSION, kind.session, self._whose.session),
         ):
             for key in keys:
                 raw = got.get(key)
                 if raw is not None and not isinstance(raw, bool) and (name := make(str(raw))):
-                    told[field] = name
+                    row[place] = name
                     break
 
 
@@ -268,22 +272,23 @@ class _Kind:
     def __init__(self, said: SpanKind, of: SpanMap, tenant_attributes: Sequence[str]) -> None:
         of_somebody = said.keep and said.observer != "stage"
         self.said = said
-        self.system = of.system
+        self.untold = list(msgspec.structs.astuple(RequestPart(said.observer, of.system, 0.0)))
         self.tenant = (*tenant_attributes, *of.tenant) if of_somebody else ()
         self.session = of.session if of_somebody else ()
         self.is_engine = of.is_engine
         self.phases = [_duration(phase, keys, said) for phase, keys in said.phases.items()]
         self.numbers = [
-            _duration(field, keys, said) if field in _DURATIONS else _Number(field, _counts(keys), MAX_TOKENS)
+            _duration(_AT[field], keys, said) if field in _DURATIONS else _Number(_AT[field], _counts(keys), MAX_TOKENS)
             for field, keys in said.fields.items()
             if field in _DURATIONS or field in _COUNTS
         ]
-        self.words = [(field, keys, _WORDS[field]) for field, keys in said.fields.items() if field in _WORDS]
+        self.words = [(_AT[field], keys, _WORDS[field]) for field, keys in said.fields.items() if field in _WORDS]
         self.whose = frozenset((*self.tenant, *self.session))
         keys = (*(key for some in said.ids.values() for key in some), *said.having, *said.engine, *self.whose)
         self._wanted = sorted({*keys, *said.where, *said.matching, *said.roles, *said.aborted})
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
+        self._tells_role = bool(said.roles)
         self._role_in_name = self._pattern if self._pattern and "role" in self._pattern.groupindex else None
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
         self._where = tuple(said.where.items())
@@ -339,10 +344,11 @@ class _Kind:
         if self._role_in_name is not None:
             match = self._role_in_name.fullmatch(name[:MAX_NAME])
             return (match["role"] if match else "") or "unified"
-        for attribute, means in self.said.roles.items():
-            role = means.get(str(got.get(attribute, "")))
-            if role:
-                return role
+        if self._tells_role:
+            for attribute, means in self.said.roles.items():
+                role = means.get(str(got.get(attribute, "")))
+                if role:
+                    return role
         return self.said.role
 
     def _holds(self, got: Mapping[str, Value]) -> bool:
@@ -360,18 +366,18 @@ class _Kind:
 class _Number(NamedTuple):
     """A number that attributes tell."""
 
-    target: str  # a field of the part, or a phase
+    place: int | str  # of the part's fields, or a phase
     keys: tuple[tuple[str, Callable[[Any], float], Callable[[Value], float | None]], ...]
     """Attributes, of which the first counts, each with its usual type, read as 0 where it is another, and any type."""
     most: int  # that it can be; 0: as long as the span
 
 
-def _duration(target: str, keys: Sequence[str], said: SpanKind) -> _Number:
+def _duration(place: int | str, keys: Sequence[str], said: SpanKind) -> _Number:
     ways = [
         (key, _double_of_milliseconds, _milliseconds) if key in said.milliseconds else (key, _double, _seconds)
         for key in keys
     ]
-    return _Number(target, tuple(ways), 0)
+    return _Number(place, tuple(ways), 0)
 
 
 def _counts(keys: Sequence[str]) -> tuple[tuple[str, Callable[[Any], int], Callable[[Value], int | None]], ...]:
@@ -462,8 +468,9 @@ def _status(value: Value) -> int | None:
 
 def _id(value: Value) -> str:
     text = str(value).strip()
-    good = MIN_ID <= len(text) <= MAX_ID and text.isprintable() and " " not in text and text.lower() not in _NO_ID
-    return text if good else ""
+    size = len(text)
+    good = MIN_ID <= size <= MAX_ID and text.isprintable() and " " not in text
+    return text if good and (size > _MAX_NO_ID or text.lower() not in _NO_ID) else ""
 
 
 def _room(value: Value) -> str:
