@@ -1,23 +1,21 @@
 """The recorded incidents under tighter objectives: what narrows a symptom down says what the recording's engine did."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Slo
 from rules.finding import Finding, Triage
-from rules.loader import load
+from tests.captures.looks import setup
 from ui.demo import incidents
-from ui.pipeline import Setup
 from ui.recorded import judge_recording
 
-KNOWLEDGE = load()
 FILES = {path.stem: path for path in (*incidents(), *Path(__file__).with_name("others").glob("*.kvcap"))}
 
 
+@cache
 def judged(name: str, ttft: float, itl: float) -> Triage:
-    slo = Slo(ttft_p99_seconds=ttft, itl_p99_seconds=itl)
-    return judge_recording(FILES[name], Setup(KNOWLEDGE, Config(slo=slo))).document
+    return judge_recording(FILES[name], setup(ttft, itl)).document
 
 
 def open_in(document: Triage) -> dict[str, Finding]:

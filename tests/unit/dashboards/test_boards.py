@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dashboards import boards, generate
+from dashboards import boards, generate, reference
 from dashboards.boards.board import ALERTS
 from dashboards.grafana import DATASOURCE
 from dashboards.panels import NO_DATA, SEVERITY_COLOR
@@ -69,11 +69,16 @@ def test_a_file_that_differs_or_that_nobody_makes_is_told(tmp_path: Path) -> Non
 def test_check_says_how_to_put_it_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(generate, "GENERATED", tmp_path)
+    monkeypatch.setattr(generate, "GENERATED", tmp_path / "generated")
+    monkeypatch.setattr(generate, "generate", lambda *_: {"a/b.json": "{}"})
+    monkeypatch.setattr(reference, "DOCS", tmp_path)
+    monkeypatch.setattr(reference, "files", lambda *_: {"reference.md": "text"})
     assert generate.main(["--check"]) == 1
     assert "run: python -m dashboards.generate" in capsys.readouterr().err
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
+    (tmp_path / "reference.md").write_text("another")
+    assert generate.main(["--check"]) == 1
 
 
 def test_names_and_links_are_stable() -> None:
