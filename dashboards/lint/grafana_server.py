@@ -16,10 +16,10 @@ import aiohttp
 from dashboards.lint.boards import is_board, read_board
 from dashboards.lint.defect import Document
 from dashboards.lint.reading import MAX_BYTES, ReadingError
+from series.secret_file import SecretError, secret
 
 MAX_BOARDS = 1000
 PAGE = 500
-MAX_SECRET_BYTES = 4096
 TIMEOUT_SECONDS = 20.0
 WHOLE_SECONDS = 300.0
 AT_ONCE = 4
@@ -113,7 +113,10 @@ async def _get(session: aiohttp.ClientSession, url: str) -> Any:
 
 def _root(url: str) -> tuple[str, str]:
     """The server's address, and the uid where the URL is of one board. Raises ReadingError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ReadingError(f"{url} is no URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ReadingError(f"{url} is no URL of a Grafana, such as http://127.0.0.1:3000")
     if parts.username or parts.password:
@@ -129,16 +132,9 @@ def _login(access: Access) -> dict[str, str]:
     if access.token_file is None:
         return {}
     try:
-        with access.token_file.open("rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
-        token = content.decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadingError(
-            f"{access.token_file} can not be read: {getattr(error, 'strerror', 'no plain text')}"
-        ) from None
-    if not token or len(content) > MAX_SECRET_BYTES or not token.isprintable():
-        raise ReadingError(f"{access.token_file} must hold one token in one line")
-    return {"Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {secret(access.token_file)}"}
+    except SecretError as error:
+        raise ReadingError(str(error)) from None
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:

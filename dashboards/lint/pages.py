@@ -37,7 +37,14 @@ def read_page(path: Path) -> Told:
             types[base] = "histogram"
             le = dict(labels).get("le", "+Inf")
             if part == "_bucket" and le != "+Inf":
-                bounds.setdefault(base, set()).add(float(le))
+                bounds.setdefault(base, set()).add(_bound(le, path))
         elif kind in ("counter", "gauge"):
             types[name] = "counter" if kind == "counter" else "gauge"
     return Told(types, {name: tuple(sorted(found)) for name, found in bounds.items()})
+
+
+def _bound(le: str, path: Path) -> float:
+    try:
+        return float(le)
+    except ValueError:
+        raise ReadingError(f"{path}: le={le[:40]!r} is no bound of a bucket; save the page anew") from None

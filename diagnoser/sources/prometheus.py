@@ -8,6 +8,7 @@ pass for a whole one.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,10 +21,14 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
+from series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
+from series.secret_file import SecretError, secret, secret_text
+
 MAX_BYTES = 256 * 2**20
 """Of one answer, unpacked. A thousand engines with fifty buckets each take 10 MB."""
 
-MAX_SECRET_BYTES = 64 * 1024
+MAX_HEADERS_BYTES = 64 * 1024
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110's tokens
 MAX_WARNINGS = 20
 
 T = TypeVar("T")
@@ -55,7 +60,10 @@ class Access:
 
     def endpoint(self, path: str) -> str:
         """The URL of a path of the API. Raises ServerError for what is not a URL."""
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError as error:
+            raise ServerError(f"{self.url} is not a URL: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServerError(f"{self.url} is not the URL of a server; write http://HOST:9090, with its path if any")
         if parts.username or parts.password:
@@ -66,25 +74,23 @@ class Access:
     def credentials(self) -> dict[str, str]:
         """Headers to send along. Raises ServerError for a file that can not be used."""
         headers: dict[str, str] = {}
-        if self.headers_file is not None:
-            for line in _secret(self.headers_file).splitlines():
-                name, colon, value = line.partition(":")
-                if not colon or not name.strip():
-                    raise ServerError(f"{self.headers_file}: each line must be `Name: value`")
-                headers[name.strip()] = value.strip()
-        if self.bearer_file is not None:
-            headers["Authorization"] = f"Bearer {_secret(self.bearer_file)}"
-        if self.basic_file is not None:
-            both = _secret(self.basic_file)
-            if ":" not in both:
-                raise ServerError(f"{self.basic_file} must hold user:password in one line")
-            headers["Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
+        try:
+            if self.headers_file is not None:
+                headers |= _headers(self.headers_file)
+            if self.bearer_file is not None:
+                headers["Authorization"] = f"Bearer {secret(self.bearer_file)}"
+            if self.basic_file is not None:
+                headers["Authorization"] = f"Basic {_login(self.basic_file)}"
+        except SecretError as error:
+            raise ServerError(str(error)) from None
         if self.tenant:
             headers["X-Scope-OrgID"] = self.tenant
         return headers
 
     def tls(self) -> ssl.SSLContext | bool:
         """How the server's certificate is checked and ours is shown. Raises ServerError."""
+        if self.key_file is not None and self.cert_file is None:
+            raise ServerError(f"{self.key_file} is the key of a certificate: name that too, with --prometheus-cert")
         if self.ca_file is None and self.cert_file is None:
             return True
         try:
@@ -294,15 +300,23 @@ def _raised_unless_the_questions(answer: list[Found] | ServerError) -> list[Foun
     return answer
 
 
-def _secret(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_SECRET_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ServerError(f"{path} can not be read: {error}") from error
-    if len(text) > MAX_SECRET_BYTES or not text.strip():
-        raise ServerError(f"{path} is empty, or too long to be a secret")
-    return text.strip()
+def _headers(path: Path) -> dict[str, str]:
+    """Lines of `Name: value`. Raises SecretError."""
+    found = {}
+    for line in secret_text(path, MAX_HEADERS_BYTES).splitlines():
+        name, colon, value = line.partition(":")
+        if not colon or not _HEADER.fullmatch(name.strip()) or not value.strip().isprintable():
+            raise SecretError(f"{path}: each line must be `Name: value`")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _login(path: Path) -> str:
+    """`user:password` as it is sent. Raises SecretError."""
+    both = secret_text(path, MAX_SECRET_BYTES)
+    if ":" not in both or not both.isprintable():
+        raise SecretError(f"{path} must hold user:password in one line")
+    return b64encode(both.encode()).decode()
 
 
 def _no_api(url: str, status: int, body: bytes) -> str:

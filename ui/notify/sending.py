@@ -19,8 +19,9 @@ import aiohttp
 import structlog
 
 from agent.config import NotifyTarget
+from series.secret_file import SecretError
 from ui.notify.spool import Delivery, Spool, SpoolError
-from ui.notify.targets import Request, SecretError, request
+from ui.notify.targets import Request, request
 
 TIMEOUT_SECONDS = 10.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0

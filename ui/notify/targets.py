@@ -12,17 +12,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from series.secret_file import SecretError, secret
 from ui.notify.incoming import OURS
 from ui.notify.notice import SEVERITIES, Notice
 from ui.notify.text import action, clipped, foot, headline, lines
 
-MAX_SECRET_BYTES = 4096
 HOLD_SECONDS = 24 * 3600.0
 """For so long an Alertmanager that is told of an incident once takes it to go on."""
-
-
-class SecretError(Exception):
-    """The file of a secret can not be used; the message says why and names no content."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ def _webhook(target: WebhookTarget, notice: Notice) -> Request:
 
 
 def _slack(target: SlackTarget, notice: Notice) -> Request:
-    url = _secret(target.url_file)
+    url = secret(target.url_file)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise SecretError(f"{target.url_file} holds no URL of a webhook")
     return Request(url, msgspec.json.encode({"text": clipped(headline(notice), 300), "blocks": _blocks(notice)}))
@@ -102,7 +98,7 @@ _PAGERDUTY = {"page": "critical", "ticket": "warning", "info": "info"}
 
 def _pagerduty(target: PagerDutyTarget, notice: Notice) -> Request:
     event: dict[str, Any] = {
-        "routing_key": _secret(target.key_file),
+        "routing_key": secret(target.key_file),
         "event_action": "resolve" if notice.status == "resolved" else "trigger",
         "dedup_key": f"kvitals-{notice.incident}",
     }
@@ -180,19 +176,7 @@ _MAKERS: dict[type, Callable[[Any, Notice], Request]] = {
 
 
 def _bearer(file: Path | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {_secret(file)}"} if file is not None else {}
-
-
-def _secret(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
-        text = content.decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SecretError(f"{path} can not be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
-    if not text or len(content) > MAX_SECRET_BYTES or not text.isprintable():
-        raise SecretError(f"{path} must hold one secret in one line")
-    return text
+    return {"Authorization": f"Bearer {secret(file)}"} if file is not None else {}
 
 
 def _rfc3339(t: float) -> str:

@@ -111,6 +111,15 @@ def test_a_file_that_can_not_be_used_is_named(server: Server, tmp_path: Path) ->
     empty = tmp_path / "empty"
     empty.write_text("\n")
     assert "empty" in refusal(Access(server.url, basic_file=empty))
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    assert "in one line" in refusal(Access(server.url, bearer_file=lines))
+    assert "`Name: value`" in refusal(Access(server.url, headers_file=lines))
+    assert "--prometheus-cert" in refusal(Access(server.url, key_file=lines))
+
+
+def test_what_is_no_url_is_said(server: Server) -> None:
+    assert "is not a URL" in refusal(Access("http://[::1"))
 
 
 def test_a_redirect_is_not_followed(server: Server) -> None:

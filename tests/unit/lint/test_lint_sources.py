@@ -14,6 +14,7 @@ import pytest
 
 from dashboards.lint import grafana_server, reading
 from dashboards.lint.grafana_server import Access, read_grafana
+from dashboards.lint.pages import read_page
 from dashboards.lint.reading import ReadingError, read_path
 from ui.cli.main import main
 
@@ -138,6 +139,18 @@ def test_one_board_by_its_address() -> None:
 def test_a_grafana_that_is_none(answer: tuple[int, Any], said: str) -> None:
     with grafana({"/api/search": answer}) as url, pytest.raises(ReadingError, match=said):
         read_grafana(Access(url))
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ReadingError, match="is no URL"):
+        read_grafana(Access("http://[::1"))
+
+
+def test_a_page_whose_bounds_are_no_numbers(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.write_text('# TYPE x histogram\nx_bucket{le="abc"} 1\nx_bucket{le="+Inf"} 1\nx_sum 1\nx_count 1\n')
+    with pytest.raises(ReadingError, match="'abc' is no bound"):
+        read_page(page)
 
 
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

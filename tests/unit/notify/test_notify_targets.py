@@ -14,7 +14,8 @@ from rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 from ui.notify.incidents import Rules, settle
 from ui.notify.notice import Notice
-from ui.notify.targets import SecretError, request, wants
+from series.secret_file import SecretError
+from ui.notify.targets import request, wants
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+"""Secrets in files, one each, so that they show in no list of processes and in no configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MAX_BYTES = 4096
+
+
+class SecretError(Exception):
+    """The file of a secret can not be used; the message says why and names no content."""
+
+
+def secret(path: Path) -> str:
+    """The secret in a file, without white space around it: one line that a header can carry. Raises SecretError."""
+    text = secret_text(path, MAX_BYTES)
+    if not text.isascii() or not text.isprintable():
+        raise SecretError(f"{path} must hold one secret in one line")
+    return text
+
+
+def secret_text(path: Path, most: int) -> str:
+    """The text of a file of at most so many bytes, without white space around it. Raises SecretError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+        text = content.decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"{path} can not be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
+    if not text or len(content) > most:
+        raise SecretError(f"{path} is empty, or too long to be a secret")
+    return text
