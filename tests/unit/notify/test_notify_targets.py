@@ -11,10 +11,10 @@ import pytest
 
 from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from rules.finding import Triage
+from series.secret_file import SecretError
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 from ui.notify.incidents import Rules, settle
 from ui.notify.notice import Notice
-from series.secret_file import SecretError
 from ui.notify.targets import request, wants
 
 
