@@ -178,8 +178,6 @@ def _tails(reports: Iterable[TailReport], request: web.Request) -> list[TailRepo
 
 def _asked(store: Store, request: web.Request) -> list[RequestRecord]:
     query = request.query
-    if name := query.get("id"):
-        return store.find(name)[:MAX_ASKED]
     if unknown := query.keys() - {"slowest", "newest", "tenant", "since", "id"}:
         raise BadRequestError(f"unknown parameter {sorted(unknown)[0]!r}: there are slowest, newest, id, tenant, since")
     tenant = query.get("tenant")
@@ -187,9 +185,13 @@ def _asked(store: Store, request: web.Request) -> list[RequestRecord]:
         since = wire.read_time(query["since"]) if "since" in query else 0.0
     except ValueError as error:
         raise BadRequestError(f'invalid parameter "since": {error}') from None
-    if "slowest" in query:
-        return store.slowest(_count(query["slowest"]), tenant, since)
-    return [one for one in store.newest(_count(query.get("newest", str(FEW))), tenant) if one.end >= since]
+    if name := query.get("id"):
+        found = [one for one in store.find(name)[:MAX_ASKED] if tenant in (None, one.tenant)]
+    elif "slowest" in query:
+        found = store.slowest(_count(query["slowest"]), tenant, since)
+    else:
+        found = store.newest(_count(query.get("newest", str(FEW))), tenant)
+    return [one for one in found if one.end >= since]
 
 
 def _count(text: str) -> int:

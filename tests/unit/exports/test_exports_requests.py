@@ -66,9 +66,14 @@ async def test_newest_slowest_and_by_name() -> None:
         assert found["outcome"] == "success"
         assert [r["id"] for r in await asked(client, id=found["trace"])] == ["req-3"]
         assert await asked(client, id="nobody") == []
+        assert await asked(client, id="req-3", tenant="t-0") == []
+        assert await asked(client, id="req-3", since=str(T + 4)) == []
+        assert [r["id"] for r in await asked(client, id="req-3", tenant="t-1", since=str(T + 3))] == ["req-3"]
 
 
-@pytest.mark.parametrize("query", ["newest=0", "newest=x", "slowest=100000", "worst=3", "since=yesterday"])
+@pytest.mark.parametrize(
+    "query", ["newest=0", "newest=x", "slowest=100000", "worst=3", "since=yesterday", "id=req-3&tenat=t-1"]
+)
 async def test_what_can_not_be_asked_is_refused(query: str) -> None:
     async with serving(some()) as client, client.get(f"/api/v1/requests?{query}") as answer:
         assert answer.status == 400
