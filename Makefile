@@ -15,7 +15,7 @@ SOAK_SECONDS ?= 3600
 .PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 	@echo '  Live engines instead of the recorded one: make run TARGETS="http://host:8000"'
 
 run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TARGETS="http://host:8000 ..."
