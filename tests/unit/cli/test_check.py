@@ -51,7 +51,7 @@ def test_what_it_is_what_it_is_enough_for_and_what_brings_more(url: str, capsys:
 
 
 def test_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "check", url, "--for", "3s", "--json")
+    code, out = run(capsys, "check", url, "--for", "1s", "--json")
     document = json.loads(out)
     assert (code, document["ok"], document["targets"][0]["system"]) == (0, True, "vllm")
     assert set(document) == set(Inspection.__struct_fields__)
@@ -65,7 +65,7 @@ def test_the_schema_is_that_of_the_json(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_target_that_is_down_is_a_defect_and_says_what_to_do(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(SystemExit) as stop:
-        main(("check", url, dead, "--for", "3s"))
+        main(("check", url, dead, "--for", "1s"))
     said = capsys.readouterr()
     assert stop.value.code == 1
     assert "not readable: refused" in said.out
@@ -73,7 +73,7 @@ def test_a_target_that_is_down_is_a_defect_and_says_what_to_do(url: str, capsys:
 
 
 def test_everything_at_length(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, short = run(capsys, "check", url, "--for", "3s")
-    _, long = run(capsys, "check", url, "--for", "3s", "-v")
+    _, short = run(capsys, "check", url, "--for", "1s")
+    _, long = run(capsys, "check", url, "--for", "1s", "-v")
     assert "kvitals_ttft_seconds " in long and "kvitals_ttft_seconds " not in short
     assert "block_tokens" in long
