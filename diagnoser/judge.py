@@ -79,6 +79,28 @@ class Judgement(msgspec.Struct, frozen=True):
         return isinstance(self.how, Verdict) and bool(self.how.truth)
 
 
+class _Pair(msgspec.Struct, frozen=True, gc=False):
+    """A rule and an entity that it is for. `key`: of what is remembered of them. `clear` and `unknown` are what is said
+    of most at most moments; why is told when asked, of the latest moment."""
+
+    entity: Labels
+    key: str
+    clear: Judgement
+    unknown: Judgement
+    in_front: bool
+
+
+@dataclass
+class _Pairs:
+    """A rule and all entities of its scope. `told`: a judgement of each; those at `places` are made anew each time."""
+
+    told: list[Judgement] = field(default_factory=list)
+    not_for: list[str] = field(default_factory=list)  # keys of the others
+    places: list[int] = field(default_factory=list)
+    here: list[_Pair] = field(default_factory=list)
+    entities: list[Labels] = field(default_factory=list)  # of `here`
+
+
 @dataclass
 class _Entities:
     """Who is there at one moment."""
@@ -93,6 +115,7 @@ class _Entities:
     _told: dict[Labels, Labels] = field(default_factory=dict)  # entity -> what is known of it
     _texts: dict[Labels, str] = field(default_factory=dict)
     _first: dict[tuple[str, ...], dict[Labels, Labels]] = field(default_factory=dict)  # scope -> entity -> a target
+    pairs: dict[str, _Pairs] = field(default_factory=dict)  # by the rule's code
 
     def of(self, scope: str) -> list[Labels]:
         if scope not in self._of:
@@ -146,6 +169,8 @@ class Judge:
     _needs: dict[str, list[str]] = field(default_factory=dict)
     _batch: Batch | None = None  # what the sides of all conditions read
     _entities: _Entities | None = None
+    _span: Span | None = None  # the moment that is judged
+    _values: dict[Scope, dict[Expr, Values]] = field(default_factory=dict)  # of sides, at that moment
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
 
@@ -157,12 +182,12 @@ class Judge:
         """Evaluate the signals and then every rule for every entity of its scope."""
         self.signals.observe(span)
         self.signals.now.prepare(self._reads())
-        cache: dict[Expr, Values] = {}
+        self._span, self._values = span, {}
         found: list[Judgement] = []
         self.crashed = {}
         for rule in self.knowledge.rules.values():
             try:
-                found += self._judge_rule(rule, span, cache)
+                found += self._judge_rule(rule, span)
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
         self._since = span.at if self._since is None else self._since
@@ -234,52 +259,77 @@ class Judge:
             self._batch = Batch(sides, self.signals.source.window)
         return self._batch
 
-    def _judge_rule(self, rule: Rule, span: Span, cache: dict[Expr, Values]) -> Iterable[Judgement]:
+    def _judge_rule(self, rule: Rule, span: Span) -> list[Judgement]:
+        pairs = self._pairs(rule, span.at)
+        for key in pairs.not_for:
+            self._let_go(key, span)
+        if not pairs.here:
+            return pairs.told
         when, clear = self._condition(rule)
-
-        sides: dict[int, tuple[Values, Values]] = {}  # by comparison
-
-        def side(comparison: Comparison) -> tuple[Values, Values]:
-            known = sides.get(id(comparison))
-            if known is None:
-                both = (self._side(expr, rule, cache) for expr in (comparison.left, comparison.right))
-                known = sides[id(comparison)] = (next(both), next(both))
-            return known
-
-        entities = self.entities(rule.scope, span.at) if self.only is None else self.only[rule.code]
-        text = self._at(span.at).text
-        for entity, truth in zip(entities, truths(when, entities, side), strict=True):
-            key = rule.code + text(entity)
-            memory = self.memory.get(key)
-            reason = self.not_applicable(rule, entity, span)
-            if reason:
-                if memory is None or not self._may_go_on(memory, span):
-                    self.memory.pop(key, None)
-                yield Judgement(rule, entity, "n/a", reason, None)
-                continue
-            if truth is not True and (memory is None or memory.blank):
-                self.memory.pop(key, None)
-                yield self._not_so(rule, entity, truth, partial(decide, when, entity, side), span)
-                continue
-            self._judged.add(key)
-            memory = self.memory.setdefault(key, Memory())
-            verdict = decide(clear if memory.fired else when, entity, side)
-            unknown = verdict.truth is None and not memory.fired
-            untold = self._untold(partial(decide, when, entity, side), entity, span) if unknown else ""
-            if untold:
-                yield Judgement(rule, entity, "n/a", untold, verdict)
+        side, told = partial(self._sides, rule), pairs.told.copy()
+        for place, pair, truth in zip(pairs.places, pairs.here, truths(when, pairs.entities, side), strict=True):
+            entity, memory = pair.entity, self.memory.get(pair.key)
+            if reason := self._nothing_to_judge(rule, entity, span):
+                self._let_go(pair.key, span)
+                told[place] = Judgement(rule, entity, "n/a", reason, None)
+            elif truth is True or not (memory is None or memory.blank):
+                self._judged.add(pair.key)
+                memory = self.memory.setdefault(pair.key, Memory())
+                verdict = decide(clear if memory.fired else when, entity, side)
+                unknown = verdict.truth is None and not memory.fired
+                told[place] = (self._untold(pair, rule, verdict, span) if unknown else None) or self._outcome(
+                    rule, entity, verdict, memory, span
+                )
             else:
-                yield self._outcome(rule, entity, verdict, memory, span)
+                if memory is not None:
+                    del self.memory[pair.key]
+                if truth is False:
+                    told[place] = pair.clear
+                else:
+                    told[place] = self._untold(pair, rule, None, span) or pair.unknown
+        return told
 
-    def _not_so(
-        self, rule: Rule, entity: Labels, truth: bool | None, verdict: Callable[[], Verdict], span: Span
-    ) -> Judgement:
-        """The judgement of what is false or unknown and was not true before, which is most; told when asked."""
-        if truth is False:
-            return Judgement(rule, entity, "clear", lambda: self.why_false(verdict(), entity), None)
-        if untold := self._untold(verdict, entity, span):
-            return Judgement(rule, entity, "n/a", untold, verdict)
-        return Judgement(rule, entity, "unknown", lambda: self.why_unknown(verdict(), entity, span), verdict)
+    def _pairs(self, rule: Rule, at: float) -> _Pairs:
+        """What a rule is asked about, as long as entities and what is known of them stay the same."""
+        there = self._at(at)
+        found = there.pairs.get(rule.code)
+        if found is None:
+            found = there.pairs[rule.code] = _Pairs()
+            for entity in there.of(rule.scope) if self.only is None else self.only[rule.code]:
+                self._add(found, rule, entity, there)
+        return found
+
+    def _add(self, pairs: _Pairs, rule: Rule, entity: Labels, there: _Entities) -> None:
+        info = there.info(entity) if rule.scope == "engine" else _NOTHING
+        key = rule.code + there.text(entity)
+        if other := _not_for(rule.applies, info):
+            pairs.not_for.append(key)
+            pairs.told.append(Judgement(rule, entity, "n/a", other, None))
+            return
+        verdict = partial(self._verdict, rule, entity)
+        clear = Judgement(rule, entity, "clear", partial(self._why_clear, rule, entity), None)
+        unknown = Judgement(rule, entity, "unknown", partial(self._why_not_told, rule, entity), verdict)
+        pairs.places.append(len(pairs.told))
+        pairs.told.append(unknown)
+        pairs.here.append(_Pair(entity, key, clear, unknown, there.info(entity).get("kind") in IN_FRONT))
+        pairs.entities.append(entity)
+
+    def _let_go(self, key: str, span: Span) -> None:
+        """Forget what was true of a pair of which there is nothing to judge now."""
+        memory = self.memory.get(key)
+        if memory is not None and not self._may_go_on(memory, span):
+            del self.memory[key]
+
+    def _verdict(self, rule: Rule, entity: Labels) -> Verdict:
+        """What is found of a pair that was not true before, at the latest moment."""
+        return decide(self._condition(rule)[0], entity, partial(self._sides, rule))
+
+    def _why_clear(self, rule: Rule, entity: Labels) -> str:
+        return self.why_false(self._verdict(rule, entity), entity)
+
+    def _why_not_told(self, rule: Rule, entity: Labels) -> str:
+        assert self._span is not None
+        return self.why_unknown(self._verdict(rule, entity), entity, self._span)
 
     def _condition(self, rule: Rule) -> tuple[Condition, Condition]:
         if rule.code not in self._conditions:
@@ -289,12 +339,15 @@ class Judge:
             self._conditions[rule.code] = (when, clear)
         return self._conditions[rule.code]
 
-    def _side(self, expr: Expr, rule: Rule, cache: dict[Expr, Values]) -> Values:
-        if expr not in cache:
-            cache[expr] = self._values(expr, rule)
-        return cache[expr]
+    def _sides(self, rule: Rule, comparison: Comparison) -> tuple[Values, Values]:
+        """The values of both sides of one of a rule's comparisons, at the latest moment."""
+        known = self._values.setdefault(rule.scope, {})
+        for expr in (comparison.left, comparison.right):
+            if expr not in known:
+                known[expr] = self._values_of(expr, rule)
+        return known[comparison.left], known[comparison.right]
 
-    def _values(self, expr: Expr, rule: Rule) -> Values:
+    def _values_of(self, expr: Expr, rule: Rule) -> Values:
         if isinstance(expr, Number):
             return expr.value
         if isinstance(expr, Selector) and expr == Selector(expr.name):
@@ -307,9 +360,12 @@ class Judge:
 
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
-        applies, info = rule.applies, self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
-        if other := _not_for(applies, info):
-            return other
+        info = self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
+        return _not_for(rule.applies, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
+
+    def _nothing_to_judge(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
+        """The same, of an entity that the rule is for."""
+        applies = rule.applies
         if applies.having and not self.signals.exists(applies.having, entity, span):
             return f"the engine has no {applies.having}"
         if applies.traffic and not idle and self.signals.known[TRAFFIC].values.get(entity) == 0:
@@ -325,12 +381,14 @@ class Judge:
                 return f"a {known.title} need not tell {family}; the engines behind it do"
         return ""
 
-    def _untold(self, verdict: Callable[[], Verdict], entity: Labels, span: Span) -> str:
-        """Why what is missing for a verdict is no fault of the page; empty where it is one."""
-        if self.info(entity, span.at).get("kind") not in IN_FRONT:
-            return ""
-        missing = [m for name in missing_signals(verdict()) for m in self.signals.untold(name, entity, span)]
-        return self.need_not_tell(missing, entity, span.at)
+    def _untold(self, pair: _Pair, rule: Rule, verdict: Verdict | None, span: Span) -> Judgement | None:
+        """The judgement where what is missing for a verdict is no fault of the page; None where it is one."""
+        if not pair.in_front:
+            return None
+        verdict = self._verdict(rule, pair.entity) if verdict is None else verdict
+        missing = [m for name in missing_signals(verdict) for m in self.signals.untold(name, pair.entity, span)]
+        untold = self.need_not_tell(missing, pair.entity, span.at)
+        return Judgement(rule, pair.entity, "n/a", untold, verdict) if untold else None
 
     def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:
         at = span.at
@@ -389,7 +447,7 @@ class Judge:
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
         signals = self.knowledge.signals
-        measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in signal_names(d.comparison.left))]
+        measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in _named(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
 
@@ -420,11 +478,11 @@ def describe(decided: Decided, entity: Labels, known: Mapping[str, Known], knowl
         return f"{plain(name)} is {render(known[name].values.get(entity), knowledge.signals[name].unit)}"
 
     left, right = decided.comparison.left, decided.comparison.right
-    names = signal_names(left)
+    names = _named(left)
     unit = knowledge.signals[names[0]].unit if names else "count"
     if not isinstance(left, Selector) or unit == "bool":
-        return ", ".join(is_(n) for n in dict.fromkeys([*names, *signal_names(right)]))
+        return ", ".join(is_(n) for n in dict.fromkeys([*names, *_named(right)]))
     limit = render(decided.right, unit)
-    if signal_names(right):
+    if _named(right):
         limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
     return f"{is_(names[0])}, {_NOT[decided.comparison.op]} {limit}"
