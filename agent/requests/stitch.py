@@ -11,9 +11,10 @@ one gateway's part and one engine's. Time is what the records say, so a replay g
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from msgspec import Struct
 
@@ -42,6 +43,8 @@ MAX_GONE = 50_000
 MAX_KNOWN = 1_000
 CLOCK_BACK_SECONDS = 60.0
 
+NOWHERE = -1
+
 Give = Callable[[Sequence[RequestPart], bool], None]
 """Takes the parts of one request, and whether it was done by itself and not pushed out."""
 
@@ -65,10 +68,13 @@ class _Open(Struct, eq=False, gc=False):
 
     parts: tuple[RequestPart, ...]
     keys: tuple[str, ...]  # ids and spans by which it is found
-    parents: tuple[str, ...]  # spans around its parts
+    own: str  # its span and the one around it, which nobody looks for before another part of its trace comes
+    parent: str
     traces: tuple[str, ...]
     first: float
     last: float
+    parents: tuple[str, ...] = ()  # spans around its parts
+    place: int = NOWHERE  # in the queue of those that settle
     alone: bool = False  # its trace has several requests, so the trace says nothing
     into: _Open | None = None  # the one that it became part of
 
@@ -89,11 +95,14 @@ class Stitcher:
         self._role_of = role_of
         self._limits = limits
         self._now = float("-inf")
-        self._active: OrderedDict[_Open, None] = OrderedDict()  # the one that was touched last is last
+        self._queue: deque[_Open] = deque()  # to settle, the one that was touched last is last
+        self._begin = self._end = 0  # places in the queue: who is no more where it stands has another, or none
+        self._active = 0  # of those that stand in the queue
         self._held: OrderedDict[_Open, float] = OrderedDict()  # of which more must come, until when
         self._by: dict[str, _Open] = {}  # id or span -> request
         self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
         self._traces: _Listed = {}
+        self._crowded: set[str] = set()  # traces of which some open requests are not listed
         self._gone: dict[str, _Gone] = {}
         self._gone_before: dict[str, _Gone] = {}
         self._gone_since = float("-inf")
@@ -103,11 +112,12 @@ class Stitcher:
     @property
     def open(self) -> int:
         """Requests that parts may still come for."""
-        return len(self._active) + len(self._held)
+        return self._active + len(self._held)
 
     def oldest(self) -> float | None:
         """When the first part came of the one that is open longest."""
-        return min((one.first for requests in (self._active, self._held) for one in requests), default=None)
+        active = (one.first for one in self._queue if one.place != NOWHERE)
+        return min(chain(active, (one.first for one in self._held)), default=None)
 
     def add(self, t: float, parts: Iterable[RequestPart]) -> None:
         """Take parts that came at `t`, seconds since the epoch."""
@@ -115,9 +125,9 @@ class Stitcher:
         for part in parts:
             self._take(part)
         while self.open > self._limits.open:
-            pushed = next(iter(self._held if len(self._held) > len(self._active) else self._active))
             self.dropped["open_limit"] += 1
-            self._close(pushed, whole=False)
+            held = next(iter(self._held)) if len(self._held) > self._active else None
+            self._close(held or self._first(), whole=False)
 
     def advance(self, t: float) -> None:
         """Give out what is done by `t`."""
@@ -127,10 +137,7 @@ class Stitcher:
         self._now = max(self._now, t)
         self._forget()
         settled = self._now - self._limits.settle
-        while self._active:
-            one = next(iter(self._active))
-            if one.last > settled:
-                break
+        while self._active and (one := self._first()).last <= settled:
             self._settle(one)
         while self._held:
             one, until = next(iter(self._held.items()))
@@ -140,33 +147,78 @@ class Stitcher:
 
     def flush(self) -> None:
         """Give out everything."""
-        while requests := self._active or self._held:
-            one = self._joined(next(iter(requests)))
+        while self._active or self._held:
+            one = self._joined(self._first() if self._active else next(iter(self._held)))
             self._close(one, whole=not self._waits(one))
+
+    def _first(self) -> _Open:
+        """The first one that stands in the queue, where there is one."""
+        queue = self._queue
+        while (one := queue[0]).place != self._begin:
+            queue.popleft()
+            self._begin += 1
+        return one
+
+    def _line_up(self, one: _Open) -> None:
+        """Put it at the end of the queue."""
+        if one.place == NOWHERE:
+            self._active += 1
+        one.place = self._end
+        self._end += 1
+        self._queue.append(one)
+
+    def _leave_queue(self, one: _Open) -> None:
+        """Let it not stand in the queue any more; where it stood is passed over."""
+        if one.place != NOWHERE:
+            one.place = NOWHERE
+            self._active -= 1
 
     def _take(self, part: RequestPart) -> None:
         trace, keys = _keys(part)
-        own = parent = ""
-        if part.span:
-            own = trace + part.span
+        own = trace + part.span if part.span else ""
+        parent = trace + part.parent if part.parent else ""
+        by = self._by
+        if trace and trace not in self._traces and trace not in self._crowded:
+            # The first of its trace, as most are: so nobody has its span, or one around it or below.
+            if by.keys().isdisjoint(keys):
+                ids = tuple(keys)
+                keys.append(own)
+                if not self._is_gone(part, trace, keys, own, parent):
+                    self._traces[trace] = self._begun(part, ids, own, parent, (trace,))
+                return
+        elif isinstance(mate := self._traces.get(trace), _Open):  # else there were others, for whom all of them were
+            self._introduce(_root(mate))
+        if own:
             keys.append(own)
-        if part.parent:
-            parent = trace + part.parent
-        by, waiting = self._by, self._waiting
-        if not by.keys().isdisjoint(keys) or (parent and parent in by) or (own and own in waiting):
+        if not by.keys().isdisjoint(keys) or (parent and parent in by) or (own and own in self._waiting):
             self._join(part, trace, keys, own, parent)
-            return
-        if self._is_gone(part, trace, keys, own, parent):
-            return
-        parents, traces = (parent,) if parent else (), (trace,) if trace else ()
-        one = _Open((part,), tuple(keys), parents, traces, self._now, self._now)
-        self._active[one] = None
+        elif not self._is_gone(part, trace, keys, own, parent):
+            one = self._begun(part, tuple(keys), "", "", (trace,) if trace else ())
+            if parent:
+                one.parents = (parent,)
+                self._list(self._waiting, parent, one)
+            if trace:
+                self._list_in_trace(trace, one)
+
+    def _begun(self, part: RequestPart, keys: tuple[str, ...], own: str, parent: str, traces: tuple[str, ...]) -> _Open:
+        """A request of one part."""
+        one = _Open((part,), keys, own, parent, traces, self._now, self._now)
+        self._line_up(one)
+        by = self._by
         for key in keys:
             by[key] = one
+        return one
+
+    def _introduce(self, one: _Open) -> None:
+        """Let it be found by its span, and by the one around it."""
+        own, parent = one.own, one.parent
+        one.own = one.parent = ""
+        if own:
+            one.keys += (own,)
+            self._by[own] = one
         if parent:
-            self._list(waiting, parent, one)
-        if trace and not self._list(self._traces, trace, one):
-            one.alone = True
+            one.parents += (parent,)
+            self._list(self._waiting, parent, one)
 
     def _join(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> None:
         """Add a part to the request, or the requests, that it shares something with."""
@@ -193,8 +245,7 @@ class Stitcher:
         if trace:
             if trace not in one.traces:
                 one.traces = (*one.traces, trace)
-            if not self._list(self._traces, trace, one):
-                one.alone = True
+            self._list_in_trace(trace, one)
         if len(one.parts) >= MAX_PARTS or self._now - one.first > self._limits.age:
             self._close(one, whole=False)
 
@@ -204,6 +255,7 @@ class Stitcher:
             return found[0]
         one = max(found, key=lambda other: len(other.parts))
         for other in dict.fromkeys(found):
+            self._introduce(other)
             if other is not one:
                 one.parts += other.parts
                 one.keys += other.keys
@@ -212,15 +264,14 @@ class Stitcher:
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
                 other.parts, other.into = (), one
-                self._active.pop(other, None)
+                self._leave_queue(other)
                 self._held.pop(other, None)
         return one
 
     def _touch(self, one: _Open) -> None:
         one.last = self._now
         self._held.pop(one, None)
-        self._active[one] = None
-        self._active.move_to_end(one)
+        self._line_up(one)
 
     def _settle(self, one: _Open) -> None:
         """Nothing came for a while: it is done, or what is missing is waited for."""
@@ -229,7 +280,7 @@ class Stitcher:
             return
         until = self._waits(one)
         if until > self._now:
-            self._active.pop(one, None)
+            self._leave_queue(one)
             self._held[one] = until
         else:
             self._close(one, whole=not until)
@@ -266,8 +317,7 @@ class Stitcher:
             if not any(group.alone for group in solid) and _are_different(solid):
                 one = self._union(groups)
                 self._held.pop(one, None)
-                self._active[one] = None
-                self._active.move_to_end(one)
+                self._line_up(one)
                 continue
             for group in solid:
                 group.alone = True
@@ -277,7 +327,7 @@ class Stitcher:
         return one
 
     def _close(self, one: _Open, *, whole: bool) -> None:
-        self._active.pop(one, None)
+        self._leave_queue(one)
         self._held.pop(one, None)
         self._unlist(one)
         parts = one.parts
@@ -301,10 +351,19 @@ class Stitcher:
         for key in one.keys:
             by.pop(key, None)
             late[key] = gone
+        if one.own:
+            late[one.own] = gone
         for parent in one.parents:
             self._leave(self._waiting, parent, one)
         for trace in one.traces:
             self._leave(self._traces, trace, one)
+
+    def _list_in_trace(self, trace: str, one: _Open) -> None:
+        if not self._list(self._traces, trace, one):
+            one.alone = True
+            if len(self._crowded) >= MAX_KNOWN:
+                self._crowded.clear()
+            self._crowded.add(trace)
 
     @staticmethod
     def _list(listed: _Listed, key: str, one: _Open) -> bool:
