@@ -117,7 +117,7 @@ def test_no_name_no_prompt_and_no_token_is_in_the_file(name: str) -> None:
 
 def has_some_of(prompt: list[int], written: bytes) -> bool:
     """Whether some tokens of a prompt stand there, as JSON or msgpack has them."""
-    runs = (prompt[start : start + A_RUN] for start in range(0, len(prompt) - A_RUN))
+    runs = (prompt[start : start + A_RUN] for start in range(0, len(prompt) - A_RUN, A_RUN))  # found in twice as many
     forms = (lambda run: json.dumps(run)[1:-1].encode(), lambda run: msgspec.json.encode(run)[1:-1],
              lambda run: msgspec.msgpack.encode(run)[1:])  # fmt: skip
     return any(form(run) in written for run in runs for form in forms)

@@ -313,7 +313,7 @@ def made(drawn: Sequence[tuple[dict[str, float], set[str], str, bool]]) -> list[
 
 
 @given(st.lists(REQUEST, min_size=30, max_size=60), st.floats(0.0, 200.0), st.sampled_from(["ttft", "e2e"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_shares_add_up(drawn: list[tuple[dict[str, float], set[str], str, bool]], goal: float, of: str) -> None:
     report = Recent(made(drawn), 0.0, 1e9).explain(of, lambda _: goal)  # type: ignore[arg-type]
     if report.why_unknown:
@@ -333,7 +333,7 @@ def test_shares_add_up(drawn: list[tuple[dict[str, float], set[str], str, bool]]
 
 
 @given(st.lists(REQUEST, min_size=30, max_size=60), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_order_does_not_matter(
     drawn: list[tuple[dict[str, float], set[str], str, bool]], shuffler: random.Random
 ) -> None:
