@@ -173,14 +173,14 @@ def test_entities_that_went_away_are_forgotten() -> None:
     window = Window(300, 1000)
     judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window, retention=300))
     group = window.group("engines")
-    for cycle in range(200):
+    for cycle in range(130):
         at = 1000.0 + STEP * cycle
         column = group.column(Labels({"__name__": "kvitals_target_up", "engine": f"e/{cycle}"}))
         assert column is not None
         group.append(at, [column], [0.0])
         judge.judge(Span(at))
         group.end([column])
-        if cycle == 100:
+        if cycle == 70:
             before = len(judge.memory)
     assert len(judge.memory) <= before
     assert judge.signals.store.series <= 2 * 300 / STEP
