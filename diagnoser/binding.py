@@ -65,7 +65,7 @@ def bindings(ask: Ask, start: float, end: float, gap: float) -> list[Binding]:
             places = np.rint((one.times - first) / gap).astype(int)
             inside = (places >= 0) & (places < count)
             rows[places[inside]] = one.values[inside]
-    return [binding(entity, rows, gap) for entity, rows in sorted(looked.items(), key=str) if "running" in rows]
+    return [binding(entity, looked[entity], gap) for entity in sorted(looked, key=str) if "running" in looked[entity]]
 
 
 def binding(entity: Labels, looks: Mapping[str, Floats], gap: float) -> Binding:

@@ -20,10 +20,9 @@ from series.history.reader import HistoryReader
 from series.promql import Expr, Series, selectors
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from ui.fleet import dialect
-from ui.historic import with_window
 from ui.operating import asking
 from ui.pipeline import Pipeline, Setup
-from ui.recorded import RecordingError, span_of
+from ui.recorded import RecordingError, span_of, with_window
 
 DAY_SECONDS = 86400.0
 LOOK_SECONDS = 300.0

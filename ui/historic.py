@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from agent.config import Seconds
 from diagnoser.judge import ENTITIES, Memory, seconds
 from rules.finding import Source
 from series.history import notes
@@ -20,7 +17,7 @@ from series.history.reader import HistoryReader
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 from series.window import Window
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
-from ui.recorded import Judged, Moments, RecordingError
+from ui.recorded import Judged, Moments, RecordingError, with_window
 
 MAX_CELLS = 20_000_000
 """That are read into memory, 8 bytes each."""
@@ -53,9 +50,9 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
     if cells == 0:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
     pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
-    for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist():
-        if moment > span[0]:
-            pipeline.observe(moment, fast=fast)
+    before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
+    for _ in pipeline.observe_all(before, fast=fast):
+        pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
     said = []
     if fast > asked:
@@ -75,13 +72,6 @@ def _step(reader: HistoryReader, at: float, first: float) -> float:
             f"history knows nothing of {_written(at)}: it begins at {_written(first)}, and has gaps where no agent ran"
         )
     return float(np.median(gaps)) if len(gaps) else LOOKBACK_SECONDS / ROWS_IN_WINDOW
-
-
-def with_window(setup: Setup, least: float) -> Setup:
-    """The same setup, with a window that holds so many seconds."""
-    window = Seconds(max(setup.config.agent.window, least))
-    agent = msgspec.structs.replace(setup.config.agent, window=window)
-    return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
 
 
 def _fill(pipeline: Pipeline, reader: HistoryReader, start: float, end: float, until: float) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from agent import objectives
 from agent.config import Config
 from agent.service import Node
+from diagnoser.ahead import Ahead
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.replays import Recorded, Replays
@@ -64,7 +65,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         knowledge = self.setup.knowledge
         self.node = Node(self.setup.config, self.setup.slo_sources)
-        self.judge = Judge(knowledge, Signals(knowledge, self.node.window), self.setup.config.params)
+        self.judge = Judge(knowledge, Ahead(knowledge, self.node.window), self.setup.config.params)
         self.operating = Operating(self.node.window)
         self.replays = Replays(self._recorded)
 
@@ -78,7 +79,7 @@ class Pipeline:
         if self.span is not None:
             self.triage()  # the last moment was judged by the old rules, and is told by them until the next one
         if setup.knowledge.signals != self.judge.knowledge.signals:
-            signals = Signals(setup.knowledge, self.node.window)
+            signals: Signals = Ahead(setup.knowledge, self.node.window)
         else:
             signals = self.judge.signals
         self.judge = self.judge.renewed(setup.knowledge, signals, setup.config.params)
@@ -118,11 +119,26 @@ class Pipeline:
 
     def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
         """Judge one moment over the `fast` seconds before it."""
-        self.span = Span(at, fast, SLOW_SECONDS, cold)
-        self._document = None
+        span = Span(at, fast, SLOW_SECONDS, cold)
         if self.operating is not None:
-            self.operating.cycle(self.span.at)
-        self.judgements = self.judge.judge(self.span)
+            self.operating.cycle(span.at)
+        self._judge(span)
+
+    def observe_all(self, moments: Sequence[float], *, fast: float = FAST_SECONDS) -> Iterator[float]:
+        """Judge moments one after another, of which all records are in, as `observe` does each; yields each then."""
+        spans = [Span(at, fast, SLOW_SECONDS) for at in moments]
+        if self.operating is not None:
+            for span in spans:
+                self.operating.cycle(span.at)
+        assert isinstance(self.judge.signals, Ahead)
+        self.judge.signals.foresee(spans)
+        for span in spans:
+            self._judge(span)
+            yield span.at
+
+    def _judge(self, span: Span) -> None:
+        self.span, self._document = span, None
+        self.judgements = self.judge.judge(span)
 
     def triage(self) -> Triage:
         """The document of the last moment that was observed."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
+import msgspec
+
+from agent.config import Seconds
 from rules.finding import Source, Triage
-from series.capture import CaptureReader
+from series.capture import CaptureReader, Record
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, STEP_SECONDS, Pipeline, Setup
 
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
+AT_ONCE = 60
+"""Moments whose signals are evaluated together."""
 
 
 class RecordingError(Exception):
@@ -55,16 +61,34 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
         raise RecordingError(f"{path.name} begins at {first:.0f}, after the moment asked for ({at:.0f})")
-    pipeline = Pipeline(setup, Source("capture", path.name))
+    pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
-        for due in pipeline.replay((r for r in reader if r.t <= at), step):
-            if due < at - MIN_GAP_SECONDS:
-                pipeline.observe(due)
+        for _ in judged_before(at, pipeline, reader, step):
+            pass
         damage = reader.problem or ""
     window = at - moments.start if moments.start is not None else min(FAST_SECONDS, at - first)
     pipeline.observe(at, fast=window, cold=at - first < COLD_SECONDS)
     return Judged(pipeline, pipeline.triage(), damage)
+
+
+def judged_before(
+    at: float, pipeline: Pipeline, records: Iterable[Record], step: float = STEP_SECONDS
+) -> Iterator[float]:
+    """Take in the records until `at` and judge the moments before it, yielding each once it is judged.
+
+    Records are up to `AT_ONCE` steps further than the moment: the window is to hold as much more.
+    """
+    due = pipeline.replay((record for record in records if record.t <= at), step)
+    while some := list(islice(due, AT_ONCE)):
+        yield from pipeline.observe_all([moment for moment in some if moment < at - MIN_GAP_SECONDS])
+
+
+def with_window(setup: Setup, least: float) -> Setup:
+    """The same setup, with a window that holds so many seconds."""
+    window = Seconds(max(setup.config.agent.window, least))
+    agent = msgspec.structs.replace(setup.config.agent, window=window)
+    return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
 
 
 def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
