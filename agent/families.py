@@ -43,7 +43,7 @@ MAX_RANKS = 256
 """Engines on one page, those that went away within the window included. Each is judged by every rule."""
 
 MAX_ADAPTERS = 64
-"""LoRA adapters with a series of their own; more are "other"."""
+"""LoRA adapters in use within the window that have series of their own; more are "other"."""
 
 REFUSED_SECONDS = 60.0
 """After so long, columns that the window's cap refused are asked for again."""
@@ -180,7 +180,7 @@ class Translator:
         self._restarts: dict[str, int] = {}  # rank -> restarts seen
         self._changes: dict[Labels, float] = {}  # counters of changes
         self._started: float | None = None  # the process's start time on the last good page
-        self._lora_names: set[str] = set()  # LoRA adapters seen so far
+        self._adapters = _Admission(MAX_ADAPTERS, window.retention)
         self._lora_columns: set[int] = set()
         self.wants_facts = False
         """What only other endpoints tell is not known, or was learned before a restart."""
@@ -319,7 +319,7 @@ class Translator:
         columns = plan.index_columns
         folded = plan.zeros | _fold(plan) if plan.folds or plan.zeros else {}
         if plan.reading.adapters:
-            folded |= self._adapters_in_use(plan)
+            folded |= self._adapters_in_use(t, plan)
         folded |= self._changed(plan, before)
         if folded:
             columns = np.concatenate((columns, np.fromiter(folded, np.intp)))
@@ -386,17 +386,16 @@ class Translator:
         self._outdated = True
         self.wants_facts = True
 
-    def _adapters_in_use(self, plan: _Plan) -> dict[int, float]:
+    def _adapters_in_use(self, t: float, plan: _Plan) -> dict[int, float]:
         """Columns and values of the LoRA families: the newest of the engine's reports holds."""
         newest = max(plan.reading.adapters, key=lambda report: plan.raw[report[0]])
         using = newest[1]
-        known = sorted(self._lora_names | using)[:MAX_ADAPTERS]
-        self._lora_names.update(known)
+        named = self._adapters.admit(t, sorted(using))
         values = {("kvitals_lora_adapters_active", ""): float(len(using))}
         values["kvitals_lora_report_timestamp_seconds", ""] = float(plan.raw[newest[0]])
-        for name in self._lora_names:
+        for name in self._adapters.known:
             values["kvitals_lora_adapter_active", name] = float(name in using)
-        if using - self._lora_names:
+        if len(named) < len(using):
             values["kvitals_lora_adapter_active", "other"] = 1.0
         ranks = plan.reading.ranks
         engine = plan.reading.engine(ranks[0] if len(ranks) == 1 else None, self.identity)
@@ -405,7 +404,8 @@ class Translator:
             column = self._group.column(self.identity.series(family, engine, adapter=name))
             if column is not None:
                 columns[column] = value
-        self._lora_columns.update(columns)
+        self._group.end(sorted(self._lora_columns - columns.keys()))
+        self._lora_columns = set(columns)
         return columns
 
     def _count_drops(self, plan: _Plan, page: Page) -> None:

@@ -233,6 +233,7 @@ class Node:
             if target.url not in wanted:
                 self._forget(key)
                 said.append(f"{target.url}: no longer named, forgotten")
+        self._refused = {url: why for url, why in self._refused.items() if url in wanted}
         keys = {target.url: key for key, target in self._targets.items()}
         for target in look.targets:
             try:

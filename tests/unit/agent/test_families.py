@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.families import CONFIGURATION, VERSION, Translator
+from agent.families import CONFIGURATION, MAX_ADAPTERS, VERSION, Translator
 from agent.senses.exposition import PageParser
 from agent.senses.status import Identity
 from rules.engine_map import load_map
@@ -571,10 +571,24 @@ def test_the_newest_lora_report_holds():
 
 def test_lora_adapters_are_bounded():
     watched = Watched()
-    watched.feed(lora(*((f"adapter-{i}", float(i)) for i in range(300))))
-    watched.feed(lora(*((f"adapter-{i}", float(i)) for i in range(400))))
+    for i in range(150):
+        watched.feed(lora((f"adapter-{999 - i}", float(i))))
     names = watched.now("kvitals_lora_adapter_active")
-    assert len(names) <= 65
+    assert len(names) == MAX_ADAPTERS + 1
+    assert {labels["adapter"]: value for labels, value in names.items() if value} == {"other": 1.0}
+    watched.feed(lora(("adapter-999", 1000.0)))
+    assert sum(watched.now("kvitals_lora_adapter_active").values()) == 1.0
+    assert watched.value('kvitals_lora_adapter_active{adapter="adapter-999"}') == 1.0
+
+
+def test_lora_adapters_that_went_away_give_their_places_back():
+    watched = Watched()
+    for i in range(MAX_ADAPTERS):
+        watched.feed(lora((f"old-{i}", float(i))))
+    watched.t += watched.window.retention
+    watched.feed(lora(("new", 1000.0)))
+    watched.feed(lora(("new", 1001.0)))
+    assert {labels["adapter"] for labels in watched.now("kvitals_lora_adapter_active")} == {"new"}
 
 
 # Any page that can be parsed can be taken over
