@@ -13,7 +13,8 @@ from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement, missing_signals
 from diagnoser.levers import Levers
 from diagnoser.predictions import Predictions
-from diagnoser.signals import Span, expansion
+from diagnoser.questions import Questions
+from diagnoser.signals import Span
 from diagnoser.text import fill, plain, render
 from diagnoser.weighing import Weighing
 from rules.finding import (
@@ -30,7 +31,7 @@ from rules.finding import (
 )
 from rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
 from rules.model import SCOPES, EvidenceQuery, Quantity, Rule
-from series.promql import Series, expand
+from series.promql import Series
 from series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
@@ -65,8 +66,9 @@ class Findings:
         self._judgements = judgements
         self._span = span
         self._weighing = Weighing(judge, span)
-        self._levers = Levers(judge, span)
-        self._predictions = Predictions(judge, span)
+        self._ask = Questions(judge, span)
+        self._levers = Levers(self._ask)
+        self._predictions = Predictions(self._ask)
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
@@ -177,6 +179,7 @@ class Findings:
         return found
 
     def entity(self, rule: Rule, labels: Labels) -> Entity:
+        """Whose a finding is, named by the narrowest of its labels."""
         title = next((labels[n] for n in reversed(SCOPES[rule.scope]) if labels.get(n)), rule.scope)
         return Entity(kind=rule.scope, labels=dict(labels), title=title)
 
@@ -225,9 +228,7 @@ class Findings:
     def _who(self, label: str, judgement: Judgement) -> str:
         """The label of the largest series, of those of the entity, that the rule's query for it finds."""
         rule, entity = judgement.rule, judgement.entity
-        values = parameters(rule, self._judge.params.get(rule.code))
-        text = expand(rule.who[label], {**values, **expansion(self._span, "fast", SCOPES[rule.scope])})
-        found = self._judge.signals.now.evaluate(expression(text))
+        found = self._ask.answer(self._ask.written(rule, rule.who[label]))
         assert not isinstance(found, float)
         mine = [(v, ls) for ls, v in zip(found.labels, found.values, strict=True) if ls.keep(list(entity)) == entity]
         return max(mine, key=lambda one: one[0])[1].get(label, "unknown") if mine else "unknown"
@@ -253,14 +254,10 @@ class Findings:
         return [*judgement.rule.evidence, *self._weighing.evidence(judgement)] if judgement.outcome == "fired" else []
 
     def _evidence(self, query: EvidenceQuery, judgement: Judgement) -> Evidence:
-        rule, span = judgement.rule, self._span
-        values = parameters(rule, self._judge.params.get(rule.code))
-        text = expand(query.query, {**values, **expansion(span, "fast", SCOPES[rule.scope])})
-        entity = judgement.entity
-        now = self._judge.signals.now.evaluate(expression(text))
-        number = None
+        entity, text = judgement.entity, self._ask.written(judgement.rule, query.query)
+        now = self._ask.answer(text)
         if isinstance(now, float):
-            number = now
+            number: float | None = now
         else:
             mine = [v for labels, v in zip(now.labels, now.values, strict=True) if labels.keep(list(entity)) == entity]
             number = float(mine[0]) if mine else None

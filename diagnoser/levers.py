@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cached_property
 
-from diagnoser.expressions import expression
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Span, by_entity, expansion
+from diagnoser.judge import Judgement
+from diagnoser.questions import Questions
 from diagnoser.text import fill
 from rules.finding import LeverAdvice, LeverSetting
-from rules.loader import parameters
-from rules.model import SCOPES, Lever, LeverUse, Quantity, Rule, Setting
+from rules.model import Lever, LeverUse, Quantity, Setting
 from rules.versions import in_range
-from series.promql import expand
 from series.types import Labels
 
 Place = tuple[str, Labels]
@@ -28,9 +25,10 @@ class Levers:
     nothing of the symptoms that the finding explains. Who is advised first has the choice.
     """
 
-    def __init__(self, judge: Judge, span: Span) -> None:
-        self._judge = judge
-        self._span = span
+    def __init__(self, ask: Questions) -> None:
+        self._ask = ask
+        self._judge = ask.judge
+        self._span = ask.span
         self._own: dict[Place, set[str]] = {}  # offered for an entity
         self._within: dict[Place, set[str]] = {}  # offered for an entity or a part of it
 
@@ -52,17 +50,18 @@ class Levers:
         return advice
 
     def _fits(self, judgement: Judgement, use: LeverUse, lever: Lever, amiss: Collection[Quantity]) -> bool:
-        rule, entity = judgement.rule, judgement.entity
         if amiss and not set(amiss) & set(lever.moves):
             return False
         if (against := self._against.get(lever.name)) and self._offered(judgement) & against:
             return False
         if not self._can(judgement, lever):
             return False
-        if lever.in_force and self._number(lever.in_force, rule, entity) is not None:
+        if lever.in_force and self._holds(lever.in_force, judgement):
             return False
-        conditions = [c for c in (lever.possible, use.when) if c]
-        return all(self._number(c, rule, entity) is not None for c in conditions)
+        return all(self._holds(condition, judgement) for condition in (lever.possible, use.when) if condition)
+
+    def _holds(self, condition: str, judgement: Judgement) -> bool:
+        return self._ask.number(judgement.rule, judgement.entity, condition) is not None
 
     @cached_property
     def _against(self) -> dict[str, set[str]]:
@@ -95,13 +94,6 @@ class Levers:
             offered |= self._own.get(place, set())
         return offered
 
-    def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
-        """The value of an expression for this entity; a comparison that does not hold has none."""
-        values = parameters(rule, self._judge.params.get(rule.code))
-        expr = expression(expand(text, {**values, **expansion(self._span, "fast", SCOPES[rule.scope])}))
-        result = self._judge.signals.now.evaluate(expr)
-        return result if isinstance(result, float) else by_entity(result, SCOPES[rule.scope]).get(entity)
-
     def _setting(self, judgement: Judgement, lever: Lever) -> tuple[LeverSetting | None, str]:
         if not lever.settings:
             return None, "no engine flag: it is done outside of the engine"
@@ -117,13 +109,11 @@ class Levers:
         return None, f"no setting is known for {system} {version}".strip() + elsewhere
 
     def _is_the_one(self, setting: Setting, version: str, judgement: Judgement) -> bool:
-        if not _in_range(setting, version):
-            return False
-        return not setting.when or self._number(setting.when, judgement.rule, judgement.entity) is not None
+        return _in_range(setting, version) and (not setting.when or self._holds(setting.when, judgement))
 
     def _render(self, judgement: Judgement, setting: Setting, note: str) -> LeverSetting:
         def number(text: str) -> str:
-            found = self._number(text, judgement.rule, judgement.entity) if text else None
+            found = self._ask.number(judgement.rule, judgement.entity, text) if text else None
             return "" if found is None else f"{found:.12g}"
 
         return LeverSetting(

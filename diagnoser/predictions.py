@@ -12,14 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from diagnoser.expressions import expression
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Span, by_entity, expansion
+from diagnoser.judge import Judgement
+from diagnoser.questions import Questions
 from diagnoser.text import render
 from rules.finding import LeverAdvice, LeverSetting, Predicted
-from rules.loader import SIGNAL_PREFIX, parameters
-from rules.model import SCOPES, Prediction
-from series.promql import expand
+from rules.loader import SIGNAL_PREFIX
+from rules.model import Prediction
 
 _SETTING = re.compile(r"\$(now|to)\b")
 
@@ -27,9 +25,8 @@ _SETTING = re.compile(r"\$(now|to)\b")
 class Predictions:
     """The effects of levers that are advised at one moment."""
 
-    def __init__(self, judge: Judge, span: Span) -> None:
-        self._judge = judge
-        self._span = span
+    def __init__(self, ask: Questions) -> None:
+        self._ask = ask
 
     def with_effects(self, advice: LeverAdvice, judgement: Judgement) -> LeverAdvice:
         """The same advice, with what it will do as far as that can be told."""
@@ -37,9 +34,9 @@ class Predictions:
         return msgspec.structs.replace(advice, predicted=found) if found else advice
 
     def _of(self, advice: LeverAdvice, judgement: Judgement) -> Iterator[Predicted]:
-        told = set()
-        for one in self._judge.knowledge.levers[advice.lever].predicts:
-            signal = self._judge.knowledge.signals[one.signal]
+        told, knowledge = set(), self._ask.judge.knowledge
+        for one in knowledge.levers[advice.lever].predicts:
+            signal = knowledge.signals[one.signal]
             if one.signal in told or signal.scope != judgement.rule.scope:
                 continue
             found = self._one(one, advice.setting, judgement)
@@ -58,7 +55,7 @@ class Predictions:
         if to is None or before is None:
             return None
         error = self._number(one.error, judgement, values) if one.error else None
-        unit = self._judge.knowledge.signals[one.signal].unit
+        unit = self._ask.judge.knowledge.signals[one.signal].unit
         text = f"{render(before, unit)} → {_bounded(one.bound, before, render(to, unit), to)}"
         return Predicted(
             metric=one.signal,
@@ -74,12 +71,7 @@ class Predictions:
 
     def _number(self, text: str, judgement: Judgement, values: dict[str, str]) -> float | None:
         """The value of a query for the judgement's entity; None where it has none, or no finite one."""
-        rule = judgement.rule
-        scope = SCOPES[rule.scope]
-        known = parameters(rule, self._judge.params.get(rule.code))
-        expr = expression(expand(text, {**known, **values, **expansion(self._span, "fast", scope)}))
-        result = self._judge.signals.now.evaluate(expr)
-        value = result if isinstance(result, float) else by_entity(result, scope).get(judgement.entity)
+        value = self._ask.number(judgement.rule, judgement.entity, text, values)
         return value if value is not None and math.isfinite(value) else None
 
 

@@ -13,6 +13,7 @@ from diagnoser import outcome
 from diagnoser.expressions import expression
 from diagnoser.outcome import Change, Period, Sides
 from diagnoser.predictions import Predictions
+from diagnoser.questions import Questions
 from diagnoser.signals import Signals, Span, by_entity, expansion
 from diagnoser.steps import Steps, gather, step_of
 from rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
@@ -172,7 +173,7 @@ def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change:
     """A finding's advice of these levers, predicted anew for what was set where that is another value than advised."""
     pipeline = then.pipeline
     assert pipeline.span is not None
-    predictions = Predictions(pipeline.judge, pipeline.span)
+    predictions = Predictions(Questions(pipeline.judge, pipeline.span))
     made = []
     for advice in (one for one in finding.levers if one.lever in levers):
         real = outcome.as_set(advice, levers[advice.lever], change)

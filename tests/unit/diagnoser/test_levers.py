@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from msgspec.structs import replace
 
 from diagnoser.judge import Judge, Judgement
 from diagnoser.levers import Levers
+from diagnoser.questions import Questions
 from diagnoser.signals import Signals, Span
 from diagnoser.triage import triage
 from rules.finding import Source
@@ -43,15 +44,15 @@ def judge(system: str = "vllm", version: str = "0.32.0") -> Judge:
 JUDGES = {system: judge(system) for system in ("vllm", "llamacpp")}
 
 
-class Told(Levers):
-    """Levers with the value of every expression told: those in `false` have none."""
+class Told(Questions):
+    """Questions with the value of every expression told: those in `false` have none."""
 
     def __init__(self, judge: Judge, false: set[str]) -> None:
         super().__init__(judge, SPAN)
-        self.false = false
+        self._false = frozenset(false)
 
-    def _number(self, text: str, rule: Rule, entity: Labels) -> float | None:
-        return None if text in self.false else 1.0
+    def number(self, rule: Rule, entity: Labels, query: str, more: Mapping[str, str] | None = None) -> float | None:
+        return None if query in self._false else 1.0
 
 
 IN_FORCE = {lever.in_force for lever in KNOWLEDGE.levers.values() if lever.in_force}
@@ -63,7 +64,7 @@ def fired(rule: Rule) -> Judgement:
 
 
 def offered(rule: Rule, false: set[str], system: str = "vllm", **more: object) -> list[str]:
-    levers = Told(JUDGES[system], false)
+    levers = Levers(Told(JUDGES[system], false))
     return [a.lever for a in levers.advise(fired(rule), str, **more)]  # type: ignore[arg-type]
 
 
@@ -112,7 +113,7 @@ def pairs() -> Iterator[tuple[Rule, Rule, str, str]]:
 def test_findings_of_one_engine_and_of_what_it_is_part_of_do_not_contradict() -> None:
     checked = 0
     for a, b, lever, against in pairs():
-        levers = Told(JUDGES["vllm"], IN_FORCE)
+        levers = Levers(Told(JUDGES["vllm"], IN_FORCE))
         first = {advice.lever for advice in levers.advise(fired(a), str)}
         second = {advice.lever for advice in levers.advise(fired(b), str)}
         if lever in first:
@@ -127,7 +128,7 @@ def test_engines_beside_one_another_may_get_opposite_advice() -> None:
     group = window.group("engines")
     columns = [group.column(Labels({"__name__": "kvitals_target_up", "engine": name})) for name in "ab"]
     group.append(SPAN.at, [c for c in columns if c is not None], [1.0, 1.0])
-    levers = Told(Judge(KNOWLEDGE, Signals(KNOWLEDGE, window)), IN_FORCE)
+    levers = Levers(Told(Judge(KNOWLEDGE, Signals(KNOWLEDGE, window)), IN_FORCE))
     more, less = KNOWLEDGE.rules["SCH01"], KNOWLEDGE.rules["KVC09"]
 
     def names(rule: Rule, engine: str) -> list[str]:
@@ -143,7 +144,7 @@ def test_engines_beside_one_another_may_get_opposite_advice() -> None:
     [("0.28.0", []), ("0.29.0", ["--max-num-queued-reqs"]), ("", ["--max-num-queued-reqs"])],
 )
 def test_a_setting_is_for_the_version(version: str, expected: list[str]) -> None:
-    levers = Told(judge("vllm", version), IN_FORCE)
+    levers = Levers(Told(judge("vllm", version), IN_FORCE))
     advice = next(a for a in levers.advise(fired(KNOWLEDGE.rules["GRD01"]), str) if a.lever == "admission-control")
     assert [advice.setting.flag] * bool(advice.setting) == expected if advice.setting else not expected
     if advice.setting is None:
@@ -156,7 +157,7 @@ def test_a_setting_is_for_the_version(version: str, expected: list[str]) -> None
 def advised(knowledge: Knowledge, *rules: Rule, false: set[str] = IN_FORCE) -> list[list[str]]:
     """The levers of each rule's finding, in this order, on one engine."""
     window = judge().signals.source.families
-    levers = Told(Judge(knowledge, Signals(knowledge, window)), false)
+    levers = Levers(Told(Judge(knowledge, Signals(knowledge, window)), false))
     return [[a.lever for a in levers.advise(fired(rule), str)] for rule in rules]
 
 
