@@ -88,6 +88,10 @@ class Reuse:
         found = self._curves.get(name)
         return found.curve() if found is not None else None
 
+    def gone(self, name: Name) -> None:
+        """An engine is watched no more, or a tenant has no series of its own any more."""
+        self._curves.pop(name, None)
+
     @property
     def names(self) -> list[Name]:
         """The curves that there are."""
@@ -110,7 +114,7 @@ class Reuse:
         if kept:
             self._until = kept[-1].at
         for name, rows in self._sorted(kept, tenants, len(pools) > 1).items():
-            curve = self._of(name, pools)
+            curve = self._of(name, pools, tenants)
             if curve is not None:
                 curve.feed(self._accesses(rows))
 
@@ -125,9 +129,13 @@ class Reuse:
                 found.setdefault(("tenant", turn.tenant), []).append(turn)
         return found
 
-    def _of(self, name: Name, pools: dict[str, int]) -> ReuseCurve | None:
-        """A curve; None where there are too many, or where the engine's pool is not known."""
+    def _of(self, name: Name, pools: dict[str, int], tenants: frozenset[str]) -> ReuseCurve | None:
+        """A curve; None where there are too many, or where the engine's pool is not known. Where there are too many
+        those of tenants who are no longer among those that have one make room."""
         found = self._curves.get(name)
+        if found is None and len(self._curves) >= MAX_CURVES:
+            for kind, which in [one for one in self._curves if one[0] == "tenant" and one[1] not in tenants]:
+                self.gone((kind, which))
         if found is None and len(self._curves) < MAX_CURVES:
             pool = pools.get(name[1], 0) if name[0] == "engine" else max(pools.values())
             pool = sum(pools.values()) if name == POOLED else pool

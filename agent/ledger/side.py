@@ -16,7 +16,7 @@ from agent.ledger.families import LedgerFamilies, Said
 from agent.ledger.owners import Owners
 from agent.ledger.report import report
 from agent.ledger.residency import duplicates
-from agent.ledger.reuse import CAPACITIES, POOLED, Reuse
+from agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
 from agent.ledger.tenants import NOT_ONE, Tenants
 from agent.ledger.watched import Watched
 from agent.requests.record import RequestRecord
@@ -65,7 +65,7 @@ class LedgerSide:
         self._surveyed: float | None = None
         self._drawn = float("-inf")
         self._duplicates = 0
-        self._curves: dict[tuple[str, str], Curve] = {}
+        self._curves: dict[Name, Curve] = {}
         self._node: Said = {}
         self._refused = 0
 
@@ -105,6 +105,7 @@ class LedgerSide:
                 table.clear()
             self._families.end("engine", name)
             self.cascades.gone(name)
+            self._forget_curve(("engine", name))
 
     def advance(self, t: float) -> None:
         """It is `t` now, seconds since the epoch: settle what can be settled, and write a row where it is time."""
@@ -159,6 +160,7 @@ class LedgerSide:
             watched.blame.review(t)
         for tenant in self.tenants.review(t):
             self._families.end("tenant", tenant)
+            self._forget_curve(("tenant", tenant))
         self.cascades.advance(t, self.engines)
 
     def _survey(self, t: float) -> None:
@@ -179,6 +181,10 @@ class LedgerSide:
             for (_, tokens), group in alike.items()
             if len(group) > 1
         )
+
+    def _forget_curve(self, name: Name) -> None:
+        self._reuse.gone(name)
+        self._curves.pop(name, None)
 
     def _draw(self, t: float) -> None:
         """Make the curves anew."""

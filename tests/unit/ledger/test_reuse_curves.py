@@ -8,7 +8,7 @@ import pytest
 
 from agent.ledger.engine import Look
 from agent.ledger.parties import Party
-from agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
+from agent.ledger.reuse import MAX_CURVES, MAX_FEED, POOLED, Reuse, signed
 from kvcache.accesses import Builder
 from kvcache.reuse import ReuseCurve
 
@@ -77,6 +77,17 @@ def test_what_comes_too_fast_or_too_late_is_left_out_and_counted() -> None:
     reuse.add(look(T, [1, 2, 3]), "e", "a")
     reuse.advance(T + 2000, 10.0, {"e": POOL}, ())
     assert reuse.left_out == 5003
+
+
+def test_curves_of_whoever_is_gone_make_room() -> None:
+    reuse = Reuse()
+    for i in range(2 * MAX_CURVES):
+        reuse.add(look(T + i, [i, i + 1]), "e", f"t-{i}")
+        reuse.flush({"e": POOL}, [f"t-{i}"])
+    assert len(reuse.names) <= MAX_CURVES
+    assert ("tenant", f"t-{2 * MAX_CURVES - 1}") in reuse.names and ("engine", "e") in reuse.names
+    reuse.gone(("engine", "e"))
+    assert ("engine", "e") not in reuse.names
 
 
 def test_hashes_of_more_than_64_bits_are_none() -> None:
