@@ -14,6 +14,7 @@ from agent.config import Config
 from agent.ledger.side import LedgerSide
 from agent.service import Node
 from series.capture import CaptureReader
+from ui.answers import TooLargeError, body_of
 from ui.live import Collector
 from ui.pipeline import Setup
 
@@ -83,6 +84,8 @@ async def of_agent(url: str) -> Known | None:
             if status == 404:
                 return Known()
             _, cascades = await _get(session, url, "cascades")
+    except TooLargeError as error:
+        raise CacheError(f"{url} {error}") from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
     return Known(_data(cache, url), _data(cascades, url))
@@ -90,12 +93,7 @@ async def of_agent(url: str) -> Known | None:
 
 async def _get(session: aiohttp.ClientSession, url: str, what: str) -> tuple[int, bytes]:
     async with session.get(f"{url.rstrip('/')}/api/v1/{what}", allow_redirects=False) as response:
-        body = bytearray()
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > MAX_DOCUMENT_BYTES:
-                raise CacheError(f"{url} answers more than {MAX_DOCUMENT_BYTES >> 20} MB")
-        return response.status, bytes(body)
+        return response.status, await body_of(response, MAX_DOCUMENT_BYTES)
 
 
 def _data(body: bytes, url: str) -> dict[str, Any]:

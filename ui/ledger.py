@@ -9,6 +9,7 @@ import aiohttp
 
 from agent.ledger.packed import MAX_BYTES, PackedError, unpack
 from kvcache.accesses import Accesses
+from ui.answers import TooLargeError, body_of
 from ui.cache import CacheError, replayed
 from ui.cache import of_agent as cache_of_agent
 
@@ -48,7 +49,7 @@ async def of_agent(url: str) -> Known:
         if known is None:
             raise LedgerError(f"no agent answers at {url}: start one with `kvitals run`")
         accesses = unpack(await _packed(url))
-    except (CacheError, PackedError) as error:
+    except (CacheError, PackedError, TooLargeError) as error:
         raise LedgerError(f"{url}: {error}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise LedgerError(f"the agent at {url} stopped answering ({type(error).__name__}): ask again") from error
@@ -69,9 +70,4 @@ async def _packed(url: str) -> bytes:
             )
         if response.status != 200:
             raise LedgerError(f"{address} answers {response.status}: is it a kvitals agent, and a new one?")
-        body = bytearray()
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > MAX_BYTES:
-                raise LedgerError(f"{address} answers more than {MAX_BYTES // 1_000_000} MB")
-        return bytes(body)
+        return await body_of(response, MAX_BYTES)

@@ -15,6 +15,7 @@ import msgspec
 from rules.finding import Source, Triage
 from series.capture import Record
 from series.promql import PromQLError
+from ui.answers import TooLargeError, body_of
 from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
@@ -104,15 +105,11 @@ async def agent_document(url: str) -> Triage | None:
         ):
             if response.status not in (200, 503) or "json" not in response.content_type:
                 return None
-            body = bytearray()
-            async for part in response.content.iter_any():
-                body += part
-                if len(body) > MAX_DOCUMENT_BYTES:
-                    return None
+            body = await body_of(response, MAX_DOCUMENT_BYTES)
             if response.status == 503:
                 raise AgentError(f"the agent at {url} says: {msgspec.json.decode(body, type=_Refusal).error}")
             return msgspec.json.decode(body, type=Triage)
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ValueError, RecursionError):
+    except (aiohttp.ClientError, TimeoutError, TooLargeError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 
 

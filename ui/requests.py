@@ -16,6 +16,7 @@ from agent.requests.store import MAX_RECORDS
 from agent.requests.tail import OFS, Recent, TailReport
 from agent.service import Node
 from series.capture import CaptureReader
+from ui.answers import TooLargeError, body_of
 
 AGENT_TIMEOUT_SECONDS = 5.0
 MAX_DOCUMENT_BYTES = 8 << 20
@@ -65,6 +66,8 @@ async def of_agent(url: str, asked: Asked) -> Found:
             tails = await _get(session, url, "tail", {"scope": "node"}) if _wants_tails(asked) else b""
         requests = msgspec.json.decode(listed, type=_Answer).data.requests
         explained = msgspec.json.decode(tails, type=_TailAnswer).data if tails else _Tails()
+    except TooLargeError as error:
+        raise RequestsError(f"{url} {error}: ask for fewer requests") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise RequestsError(
             f"no agent answers at {url} ({type(error).__name__}): start one with `kvitals run`"
@@ -79,14 +82,10 @@ async def _get(session: aiohttp.ClientSession, url: str, what: str, parameters: 
     """An agent's answer. Raises RequestsError, and what sessions raise."""
     address = f"{url.rstrip('/')}/api/v1/{what}"
     async with session.get(address, params=parameters, allow_redirects=False) as response:
-        body = bytearray()
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > MAX_DOCUMENT_BYTES:
-                raise RequestsError(f"{url} answers more than {MAX_DOCUMENT_BYTES >> 20} MB: ask for fewer requests")
+        body = await body_of(response, MAX_DOCUMENT_BYTES)
         if response.status != 200:
             raise RequestsError(f"{url} answers {response.status}: is it a kvitals agent, and a new one?")
-        return bytes(body)
+        return body
 
 
 def of_recording(path: Path, asked: Asked) -> Found:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
@@ -17,14 +15,11 @@ from diagnoser import steps
 from diagnoser.leading import Audit, Lead, Ready, audits, starts
 from diagnoser.steps import step_of
 from diagnoser.text import render
-from series.history.schema import HistoryError
-from series.promql import PromQLError
-from series.types import Labels
 from ui.auditing import TTFT, pool_objectives
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, answer_console
-from ui.cli.common import setup as made
-from ui.cli.knee import add_source, course, moment
+from ui.cli.common import UsageError, add_judging_options, answer_console, print_json, setup
+from ui.cli.knee import add_source, course, with_entity
+from ui.cli.words import moment
 
 _TITLES = {
     "queue": "requests waiting",
@@ -52,23 +47,16 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    chosen = made(args)
+    chosen = setup(args)
     general = next(one.seconds for one in promised.general(chosen.config, chosen.slo_sources) if one.name == TTFT)
-    try:
-        with course(args, chosen) as of:
-            told = {} if args.slo else pool_objectives(steps.objectives(of.ask, of.end), steps.pools(of.ask, of.end))
-            found = audits(of.ask, of.start, of.end, step_of(of.gap), told, general)
-            begun = starts(of.ask, of.start, of.end)
-    except (HistoryError, PromQLError) as error:
-        raise UsageError(str(error)) from error
+    with course(args, chosen) as of:
+        told = {} if args.slo else pool_objectives(steps.objectives(of.ask, of.end), steps.pools(of.ask, of.end))
+        found = audits(of.ask, of.start, of.end, step_of(of.gap), told, general)
+        begun = starts(of.ask, of.start, of.end)
     if not found:
         raise UsageError(f"{of.name} has no time to first token of any engine")
     if args.json:
-        print(
-            json.dumps(
-                {"audits": [_document(one) for one in found], "starts": [_start(one) for one in begun]}, indent=2
-            )
-        )
+        print_json({"audits": list(map(with_entity, found)), "starts": list(map(with_entity, begun))})
         return 0
     console = answer_console()
     console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
@@ -130,11 +118,3 @@ def _started(begun: Sequence[Ready]) -> str:
         f" until it answers; the median of {len(begun)} starts, to the quarter of a minute. A machine and an image take"
         " theirs before."
     )
-
-
-def _document(audit: Audit) -> dict[str, Any]:
-    return {**asdict(replace(audit, entity=Labels())), "entity": dict(audit.entity)}
-
-
-def _start(ready: Ready) -> dict[str, Any]:
-    return {**asdict(replace(ready, entity=Labels())), "entity": dict(ready.entity)}

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rules.loader import Knowledge
-from ui.cache import CacheError, Known, of_agent, of_engines, of_recording
+from ui.cache import Known, of_agent, of_engines, of_recording
 from ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -65,10 +65,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     source = args.source or agent_of(configuration(args))
-    try:
-        known = _known(source, args)
-    except CacheError as error:
-        raise UsageError(str(error)) from error
+    known = _known(source, args)
     if args.json:
         print(json.dumps({"cache": known.cache, "cascades": known.cascades}))
     else:

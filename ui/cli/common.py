@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -192,6 +196,23 @@ def answer_console(width: int | None = None) -> Console:
 def status_console() -> Console:
     """Progress and warnings go to standard error, so that standard output holds the answer alone."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    """A document as JSON knows it: six digits, and what is no number is null."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return float(f"{value:.6g}") if abs(value) < 1e8 else value  # a time keeps its digits
+    return value
 
 
 def print_wide(table: Table, console: Console, most: int = 200) -> None:

@@ -14,11 +14,11 @@ from rich.text import Text
 from kvcache.whatif import Plan, Row
 from ui.cli.common import answer_console
 from ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
+from ui.cli.words import bar
 
 PER_OCTAVE = 8
 MOST_LINES = 12
 WIDTH = 32
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def add(commands: Any) -> None:
@@ -60,7 +60,7 @@ def plot(rows: Sequence[Row], today: int | None) -> list[Text]:
             blocks, tokens = f"{row.capacity_blocks:,}", short(row.capacity_blocks * row.block_size)
         here = row.capacity_blocks is not None and row.capacity_blocks == today
         line = Text(f"{blocks:>14} {tokens:>9}   ")
-        line.append(f"{_bar(row.token_hit_rate / top)} ", style="bold" if here else "cyan")
+        line.append(f"{bar(row.token_hit_rate / top, WIDTH)} ", style="bold" if here else "cyan")
         line.append(f"{row.token_hit_rate:.2%}" + (f" ± {row.error:.2%}" if row.sample_rate < 1 else ""))
         lines.append(line.append("  today", style="bold") if here else line)
     return lines
@@ -94,11 +94,6 @@ def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
         if row.capacity_blocks == of.today
     ]
     return told
-
-
-def _bar(share: float) -> str:
-    eighths = round(share * WIDTH * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _point(row: Row, of: Subject) -> dict[str, Any]:

@@ -7,23 +7,23 @@ import contextlib
 import json
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rich.console import Console
 from rich.table import Table
 
 from series.history import notes, retention, schema
-from series.history.codec import DamagedError
 from series.history.export import FORMATS, export
 from series.history.reader import HistoryReader
-from series.history.schema import FILE, HistoryError
+from series.history.schema import FILE
 from series.promql import PromQLError, Selector, parse
 from series.types import METRIC_NAME, Matcher, MatchOp
 from ui.cli.common import UsageError, add_config_option, answer_console, configuration, parse_past, status_console
+from ui.cli.words import moment
 from ui.keeping import directory
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
@@ -68,54 +68,80 @@ class _Family:
     bytes: int
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What there is. span: from when to when, seconds since the epoch; None: nothing. waiting: bytes that are not
+    sealed yet. thinned: until then there is a row a minute; 0: every row."""
+
+    bytes: int
+    span: tuple[float, float] | None
+    waiting: int
+    thinned: float
+    events: int
+    findings: int
+    requests: int
+    families: list[_Family]
+
+
 def do_list(args: argparse.Namespace) -> int:
-    with _told():
-        path = _path(args)
-        reader = HistoryReader(path)
-        start, end = _range(args)
-        if args.events:
-            return _list_events(reader, start, end, as_json=args.json)
-        span = reader.span()
-        with reader.reading() as connection:
-            families = list(_families(connection))
-            waiting, thinned = (
-                connection.execute(query).fetchone()[0]
-                for query in (
-                    "SELECT coalesce(sum(length(data)), 0) FROM ticks",
-                    "SELECT coalesce(max(end_ms), 0) FROM segments WHERE step_ms > 0",
-                )
-            )
-            counts = {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("events", "episodes")}  # noqa: S608
-            requests = connection.execute("SELECT coalesce(sum(count), 0) FROM batches").fetchone()[0]
-    size = schema.size_of(path)
+    path = _path(args)
+    reader = HistoryReader(path)
+    if args.events:
+        return _list_events(reader, *_range(args), as_json=args.json)
+    kept = _kept(reader, path)
     if args.json:
-        answer = {
-            "path": str(path), "bytes": size, "log_bytes": waiting, "from": span[0] if span else None,
-            "to": span[1] if span else None, "thinned_until": thinned / 1000 or None, "events": counts["events"],
-            "findings": counts["episodes"], "requests": requests,
-            "families": [{"name": f.name, "series": f.series, "bytes": f.bytes} for f in families],
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
-        return 0
-    console = answer_console()
-    console.print(f"{path}: {_size(size)}")
-    if span is None:
+        sys.stdout.write(json.dumps(_document(kept, path), indent=2) + "\n")
+    else:
+        _show(kept, path, answer_console())
+    return 0
+
+
+def _kept(reader: HistoryReader, path: Path) -> _Kept:
+    span = reader.span()
+    with reader.reading() as connection:
+
+        def number(query: str) -> int:
+            return int(connection.execute(query).fetchone()[0])
+
+        return _Kept(
+            bytes=schema.size_of(path),
+            span=span,
+            waiting=number("SELECT coalesce(sum(length(data)), 0) FROM ticks"),
+            thinned=number("SELECT coalesce(max(end_ms), 0) FROM segments WHERE step_ms > 0") / 1000,
+            events=number("SELECT count(*) FROM events"),
+            findings=number("SELECT count(*) FROM episodes"),
+            requests=number("SELECT coalesce(sum(count), 0) FROM batches"),
+            families=list(_families(connection)),
+        )
+
+
+def _document(kept: _Kept, path: Path) -> dict[str, Any]:
+    start, end = kept.span or (None, None)
+    return {
+        "path": str(path), "bytes": kept.bytes, "log_bytes": kept.waiting, "from": start, "to": end,
+        "thinned_until": kept.thinned or None, "events": kept.events, "findings": kept.findings,
+        "requests": kept.requests, "families": [asdict(family) for family in kept.families],
+    }  # fmt: skip
+
+
+def _show(kept: _Kept, path: Path, console: Console) -> None:
+    console.print(f"{path}: {_size(kept.bytes)}")
+    if kept.span is None:
         console.print("nothing yet")
-        return 0
-    console.print(f"from {_moment(span[0])} to {_moment(span[1])}")
-    if thinned:
-        console.print(f"a row a minute until {_moment(thinned / 1000)}, every row since")
-    console.print(f"{counts['events']} events, {counts['episodes']} findings, {requests} requests")
+        return
+    console.print(f"from {moment(kept.span[0])} to {moment(kept.span[1])}")
+    if kept.thinned:
+        console.print(f"a row a minute until {moment(kept.thinned)}, every row since")
+    console.print(f"{kept.events} events, {kept.findings} findings, {kept.requests} requests")
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("family", no_wrap=True)
     for title in ("series", "size"):
         table.add_column(title, justify="right")
-    for family in families:
+    for family in kept.families:
         table.add_row(family.name, str(family.series), _size(family.bytes))
     console.print()
     console.print(table)
-    console.print(f"\n{_size(waiting)} more wait to be sealed", style="dim")
-    return 0
+    console.print(f"\n{_size(kept.waiting)} more wait to be sealed", style="dim")
 
 
 def _families(connection: sqlite3.Connection) -> Iterator[_Family]:
@@ -130,7 +156,7 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
     with reader.reading() as connection:
         happened = [(e.t, e.kind, e.text, dict(e.entity)) for e in notes.events(connection, start, end)]
         for one in notes.episodes(connection, start, end):
-            until = "still open" if one.open else f"until {_moment(one.end)}"
+            until = "still open" if one.open else f"until {moment(one.end)}"
             happened.append((one.start, "finding", f"{one.code} {until}", dict(one.entity)))
     happened = sorted(happened, key=lambda item: item[0])[-MAX_EVENTS:]
     if as_json:
@@ -140,22 +166,21 @@ def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bo
     console = answer_console()
     for t, kind, text, entity in happened:
         who = entity.get("engine") or entity.get("pool") or entity.get("node") or entity.get("cluster", "")
-        console.print(f"{_moment(t)}  {kind:8} {who:24} {text}", soft_wrap=True)
+        console.print(f"{moment(t)}  {kind:8} {who:24} {text}", soft_wrap=True)
     return 0
 
 
 def do_export(args: argparse.Namespace) -> int:
-    with _told():
-        reader = HistoryReader(_path(args))
-        start, end = _range(args)
-        matchers = _matchers(args.match)
-        if args.out is None:
-            if args.format == "parquet":
-                raise UsageError("parquet is no text: name a file with --out")
-            export(reader, matchers, start, end, args.format, sys.stdout.buffer)
-            return 0
-        with _new_file(args.out) as out:
-            count = export(reader, matchers, start, end, args.format, out)
+    reader = HistoryReader(_path(args))
+    start, end = _range(args)
+    matchers = _matchers(args.match)
+    if args.out is None:
+        if args.format == "parquet":
+            raise UsageError("parquet is no text: name a file with --out")
+        export(reader, matchers, start, end, args.format, sys.stdout.buffer)
+        return 0
+    with _new_file(args.out) as out:
+        count = export(reader, matchers, start, end, args.format, out)
     status_console().print(f"{count} samples in {args.out}")
     if reader.damaged:
         status_console().print(f"{reader.damaged} parts of it are damaged and were left out", style="yellow")
@@ -167,34 +192,24 @@ def do_prune(args: argparse.Namespace) -> int:
         raise UsageError("say what is to go: --before T, --max-size SIZE, or both")
     before = round(parse_past(args.before, "--before") * 1000) if args.before else None
     most = _bytes(args.max_size) if args.max_size else None
-    with _told():
-        path = _path(args)
-        HistoryReader(path).span()  # says it where there is none
-        size = schema.size_of(path)
+    path = _path(args)
+    HistoryReader(path).span()  # says it where there is none
+    size = schema.size_of(path)
+    try:
+        connection = schema.open_for_writing(path)
         try:
-            connection = schema.open_for_writing(path)
-            try:
-                while before is not None and retention.prune(connection, before):
-                    pass
-                while most is not None and retention.shrink(connection, most):
-                    pass
-                connection.execute("PRAGMA incremental_vacuum").fetchall()
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise schema.failure(error, path) from error
+            while before is not None and retention.prune(connection, before):
+                pass
+            while most is not None and retention.shrink(connection, most):
+                pass
+            connection.execute("PRAGMA incremental_vacuum").fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise schema.failure(error, path) from error
     status_console().print(f"{_size(size)} before, {_size(schema.size_of(path))} now")
     return 0
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What goes wrong with a history as a message."""
-    try:
-        yield
-    except (HistoryError, PromQLError, DamagedError) as error:
-        raise UsageError(str(error)) from error
 
 
 @contextmanager
@@ -222,7 +237,10 @@ def _path(args: argparse.Namespace) -> Path:
 def _matchers(text: str | None) -> tuple[Matcher, ...]:
     if text is None:
         return EVERYTHING
-    expr = parse(text)
+    try:
+        expr = parse(text)
+    except PromQLError as error:
+        raise UsageError(f"--match {text}: {error}") from error
     if not isinstance(expr, Selector) or expr.offset:
         raise UsageError(f"--match {text}: write a selector, such as kvitals_target_up or '{{engine=\"chat-a\"}}'")
     return expr.all_matchers()
@@ -253,7 +271,3 @@ def _size(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
-
-
-def _moment(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -18,22 +17,31 @@ from rich.text import Text
 from agent import objectives as promised
 from diagnoser import steps
 from diagnoser.binding import Binding, bindings
+from diagnoser.leading import Audit, Ready
 from diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
 from diagnoser.steps import Steps, gather, step_of, together
 from diagnoser.text import render
-from series.history.schema import FILE, HistoryError
-from series.promql import PromQLError
+from series.history.schema import FILE
 from series.types import Labels
 from ui import courses
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, agent_of, answer_console, parse_duration, parse_past, setup
+from ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    agent_of,
+    answer_console,
+    parse_duration,
+    parse_past,
+    print_json,
+    setup,
+)
+from ui.cli.words import bar, moment
 from ui.courses import Course
 from ui.keeping import directory
 from ui.pipeline import Setup
 
 BINDING_SECONDS = 3600.0
 WIDTH = 24
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BINDS = {
     "fault": "down or wedged",
     "kv": "KV blocks",
@@ -81,18 +89,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def do(args: argparse.Namespace) -> int:
     chosen = setup(args)
-    try:
-        with course(args, chosen) as of:
-            found = points(of, chosen, args)
-            bound = {
-                one.entity: one for one in bindings(of.ask, max(of.start, of.end - BINDING_SECONDS), of.end, of.gap)
-            }
-    except (HistoryError, PromQLError) as error:
-        raise UsageError(str(error)) from error
+    with course(args, chosen) as of:
+        found = points(of, chosen, args)
+        since = max(of.start, of.end - BINDING_SECONDS)
+        bound = {one.entity: one for one in bindings(of.ask, since, of.end, of.gap)}
     if not found:
         raise UsageError(f"{of.name} knows of no engine that says how many requests it runs")
     if args.json:
-        print(json.dumps([_document(point, bound.get(point.entity), of) for point in found], indent=2))
+        print_json([_document(point, bound.get(point.entity), of) for point in found])
         return 0
     console = answer_console()
     console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
@@ -190,7 +194,7 @@ def chart(point: OperatingPoint) -> list[Text]:
         upper = point.bins[i + 1].concurrency if i + 1 < len(point.bins) else math.inf
         here = [mark.text for mark in marks if (one.concurrency if i else 0.0) <= mark.load < upper]
         line = Text(f"  {one.concurrency:>9.1f}  ")
-        line.append(f"{_bar(rate / top):{WIDTH}}", style="cyan")
+        line.append(f"{bar(rate / top, WIDTH):{WIDTH}}", style="cyan")
         line.append(f"  {rate:>10,.4g}  {_seconds(one.p99.get('ttft_p99')):>9}  {_seconds(one.p99.get('itl_p99')):>9}")
         lines.append(line.append(f"  {', '.join(here)}" if here else "", style="bold"))
     return lines
@@ -254,40 +258,18 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else render(value, "seconds")
 
 
-def _bar(share: float) -> str:
-    eighths = round(share * WIDTH * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def moment(t: float) -> str:
-    """Seconds since the epoch for people."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
-
-
 def _document(point: OperatingPoint, bound: Binding | None, of: Course) -> dict[str, Any]:
-    document = asdict(replace(point, entity=Labels()))
-    document["entity"] = dict(point.entity)
-    document["source"] = of.name
-    document["binding"] = None
+    binding = None
     if bound is not None:
-        document["binding"] = {
+        binding = {
             "seconds": bound.seconds,
             "shares": {name: round(share, 4) for name, share in bound.shares.items()},
             "slots": bound.slots,
             "slots_from": bound.slots_from,
         }
-    plain: dict[str, Any] = _plain(document)
-    return plain
+    return {**with_entity(point), "source": of.name, "binding": binding}
 
 
-def _plain(value: Any) -> Any:
-    """As JSON knows it: six digits, and what is no number is null."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        return float(f"{value:.6g}") if abs(value) < 1e8 else value  # a time keeps its digits
-    return value
+def with_entity(one: OperatingPoint | Audit | Ready) -> dict[str, Any]:
+    """What is known of an entity as a document, its labels included."""
+    return {**asdict(replace(one, entity=Labels())), "entity": dict(one.entity)}

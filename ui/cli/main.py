@@ -8,9 +8,13 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from agent.config import ConfigError
+from diagnoser.review.assemble import NothingSeenError
 from diagnoser.sources.prometheus import ServerError
 from series.capture import CaptureError
+from series.history.codec import DamagedError
+from series.history.schema import HistoryError
 from series.promql import PromQLError
+from ui.cache import CacheError
 from ui.cli import (
     audit,
     cache,
@@ -34,10 +38,18 @@ from ui.cli import (
     whatif,
 )
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
+from ui.ledger import LedgerError
 from ui.live import AgentError
 from ui.recorded import RecordingError
+from ui.requests import RequestsError
+from ui.since_change import NoChangeError
 from ui.sizing import SourceError
 
+TOLD = (
+    *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
+    *(NothingSeenError, CacheError, LedgerError, RequestsError),
+)
+"""What can not be done as it was asked for; the message says what can."""
 EPILOG = """\
 exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
 
@@ -78,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         code = do(args)
-    except (UsageError, ConfigError, CaptureError, RecordingError, SourceError) as error:
+    except TOLD as error:
         print(f"kvitals: {error}", file=sys.stderr)
         code = EXIT_BAD_USE
     except (AgentError, ServerError) as error:

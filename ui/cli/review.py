@@ -12,15 +12,13 @@ from typing import Any
 from agent import objectives as promised
 from diagnoser import steps
 from diagnoser.review import incidents
-from diagnoser.review.assemble import Asked, NothingSeenError, review
+from diagnoser.review.assemble import Asked, review
 from diagnoser.review.happened import noted
 from diagnoser.review.money import Given
 from diagnoser.review.result import Happened, Incidents
 from series.history import notes
-from series.history.codec import DamagedError
 from series.history.reader import HistoryReader
-from series.history.schema import FILE, HistoryError
-from series.promql import PromQLError
+from series.history.schema import FILE
 from ui import courses
 from ui.cli import prometheus
 from ui.cli.common import (
@@ -76,12 +74,12 @@ def do(args: argparse.Namespace) -> int:
         raise UsageError("--from must lie before --to")
     given = _given(args, chosen)
     began = time.monotonic()
+    with _course(args, chosen, start, end) as of:
+        found = review(of.ask, _asked(of, chosen, args, start, given), chosen.knowledge)
     try:
-        with _course(args, chosen, start, end) as of:
-            found = review(of.ask, _asked(of, chosen, args, start, given), chosen.knowledge)
-    except (HistoryError, PromQLError, NothingSeenError, DamagedError) as error:
-        raise UsageError(str(error)) from error
-    files = write(found, args.out)
+        files = write(found, args.out)
+    except OSError as error:
+        raise UsageError(f"can not write to {args.out}: {error.strerror}; choose another --out") from error
     console = answer_console()
     for sentence in found.story:
         console.print(f"{sentence}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -29,11 +28,10 @@ from diagnoser.sizing.working import steps
 from diagnoser.sizing.workload import Lengths, Workload
 from rules import catalogue
 from rules.catalogue import CatalogueError, Gpu, Model
-from series.history.schema import HistoryError
-from series.promql import PromQLError
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, setup
+from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, print_json, setup
 from ui.cli.knee import add_source, course
+from ui.pipeline import Setup
 from ui.sizing import Seen, of_trace, seen
 
 DESCRIPTION = """\
@@ -126,10 +124,10 @@ def _add_known(group: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    found = _seen(args)
-    model = _model(args, found)
-    base = _inputs(args, found, model)
-    priced = _Prices(base.price, setup(args).config.review)
+    chosen = setup(args)
+    found = _seen(args, chosen)
+    base = _inputs(args, found, _model(args, found), chosen)
+    priced = _Prices(base.price, chosen.config.review)
     console = answer_console()
     try:
         if args.gpu is not None:
@@ -139,7 +137,7 @@ def do(args: argparse.Namespace) -> int:
     except (CatalogueError, SizingError) as error:
         raise UsageError(str(error)) from error
     if args.json:
-        print(json.dumps(_document(made), indent=2))
+        print_json(_document(made))
     else:
         show(made, found, console)
     return 0
@@ -222,22 +220,18 @@ def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -
     return min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
 
 
-def _seen(args: argparse.Namespace) -> Seen:
+def _seen(args: argparse.Namespace, chosen: Setup) -> Seen:
     """What a trace or engines tell of the workload; nothing where there are only options."""
-    chosen = setup(args)
     if args.trace is not None:
         return of_trace(args.trace)
     if args.source or args.history or args.prometheus:
-        try:
-            with course(args, chosen) as of:
-                return seen(of, chosen)
-        except (HistoryError, PromQLError) as error:
-            raise UsageError(str(error)) from error
+        with course(args, chosen) as of:
+            return seen(of, chosen)
     return Seen()
 
 
-def _inputs(args: argparse.Namespace, found: Seen, model: Model) -> Inputs:
-    slo = setup(args).config.slo
+def _inputs(args: argparse.Namespace, found: Seen, model: Model, chosen: Setup) -> Inputs:
+    slo = chosen.config.slo
     peak, mean = _given(args.peak, "--peak", found.peak), _given(args.rate, "--rate", found.mean)
     if peak is None and mean is None:
         raise UsageError("how many requests a second? --peak RATE, or an agent, a recording or a --trace that has them")
@@ -395,7 +389,7 @@ def _document(made: Plan) -> dict[str, Any]:
         "gpu": asdict(into.gpu),
         "weights": into.weights.name,
         "kv": into.kv.name,
-        "workload": _plain(asdict(into.workload)),
+        "workload": asdict(into.workload),
         "layout": {"tensor_parallel": one.layout.tensor, "pipeline_parallel": one.layout.pipeline},
         "usable_requests_per_second": made.usable,
         "bound": made.bound,
@@ -410,7 +404,7 @@ def _document(made: Plan) -> dict[str, Any]:
                 "lines": [
                     {
                         "name": line.name,
-                        "value": _plain(line.value),
+                        "value": line.value,
                         "unit": line.unit,
                         "text": line.told,
                         "how": line.how,
@@ -421,9 +415,3 @@ def _document(made: Plan) -> dict[str, Any]:
             for step in steps(made)
         ],
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,7 +25,7 @@ from ui.cli.common import (
 )
 from ui.cli.render import moment
 from ui.cli.words import PHASE_STYLES, plain, seconds
-from ui.requests import Asked, RequestsError, Told, of_agent, of_recording
+from ui.requests import Asked, Told, of_agent, of_recording
 
 MOST = 100
 NAME_WIDTH = 13
@@ -64,13 +64,10 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     asked, source = _asked(args)
-    try:
-        if "://" not in source and (Path(source).exists() or source.endswith(".kvcap")):
-            found = of_recording(Path(source), asked)
-        else:
-            found = asyncio.run(of_agent(source, asked))
-    except RequestsError as error:
-        raise UsageError(str(error)) from error
+    if "://" not in source and (Path(source).exists() or source.endswith(".kvcap")):
+        found = of_recording(Path(source), asked)
+    else:
+        found = asyncio.run(of_agent(source, asked))
     if args.json:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from rules.finding import Triage, encode
-from series.history.schema import FILE, HistoryError
+from series.history.schema import FILE
 from series.promql import PromQLError
 from ui.cli import prometheus
 from ui.cli.common import (
@@ -32,7 +32,7 @@ from ui.historic import judge_history
 from ui.keeping import directory
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
-from ui.since_change import NoChangeError, Source, of_history, of_recording, since_change
+from ui.since_change import Source, of_history, of_recording, since_change
 
 
 def add(commands: Any) -> None:
@@ -117,10 +117,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     file = place / FILE if place.is_dir() else place
     if args.since_change:
         return _since_change(of_history(file, chosen, start, end), args)
-    try:
-        judged = judge_history(file, chosen, Moments(end, start))
-    except (HistoryError, PromQLError) as error:
-        raise UsageError(str(error)) from error
+    judged = judge_history(file, chosen, Moments(end, start))
     if judged.damage:
         status_console().print(judged.damage, style="yellow")
     return judged.document
@@ -129,10 +126,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
 def _since_change(source: Source, args: argparse.Namespace) -> Triage:
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
         raise UsageError("--since-change looks at the end of a recording, or of history until --to")
-    try:
-        judged = since_change(source)
-    except (NoChangeError, HistoryError, PromQLError) as error:
-        raise UsageError(str(error)) from error
+    judged = since_change(source)
     if judged.damage:
         status_console().print(judged.damage, style="yellow")
     return judged.document

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import ConfigError
 from diagnoser.whatif import Worth, base_of, worth
 from kvcache.accesses import Accesses
 from kvcache.eviction import POLICIES
@@ -23,7 +22,7 @@ from kvcache.routing import ROUTINGS
 from kvcache.sampling import SampleError
 from kvcache.whatif import Plan, Row, what_if
 from ui.cli.common import UsageError, answer_console, parse_duration, print_wide, status_console
-from ui.ledger import LedgerError, of_agent, of_recording
+from ui.ledger import of_agent, of_recording
 
 BY_SESSION = ("sticky", "prefix")
 MAX_ROWS = 1000
@@ -112,10 +111,7 @@ def subject(args: argparse.Namespace) -> Subject:
 
 def _of_ledger(args: argparse.Namespace) -> Subject:
     """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
-    try:
-        known = of_recording(args.capture) if args.capture is not None else asyncio.run(of_agent(args.agent))
-    except (LedgerError, ConfigError) as error:
-        raise UsageError(str(error)) from error
+    known = of_recording(args.capture) if args.capture is not None else asyncio.run(of_agent(args.agent))
     return Subject(known.accesses, str(args.capture or args.agent), known.pool)
 
 

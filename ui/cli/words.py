@@ -1,7 +1,10 @@
-"""Texts of requests for the terminal."""
+"""Texts for the terminal."""
 
 from __future__ import annotations
 
+import time
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 PHASE_STYLES = {
     "gateway": "blue",
     "queue": "yellow",
@@ -25,3 +28,14 @@ def seconds(value: float | None) -> str:
 def plain(text: str) -> str:
     """Without what a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def bar(share: float, width: int) -> str:
+    """A share of so many columns, to an eighth of one."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def moment(t: float) -> str:
+    """Seconds since the epoch for people, UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
