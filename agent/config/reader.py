@@ -98,10 +98,9 @@ def read_targets(path: Path) -> tuple[Target, ...]:
     """
     text = _read(path)
     try:
-        if text.lstrip().startswith("["):
+        if text.lstrip().startswith(("[", "{")):
             return tuple(_from_groups(json.loads(text)))
-        lines = (line.partition("#")[0].strip() for line in text.splitlines())
-        return tuple(Target(url=normal_url(line)) for line in lines if line)
+        return tuple(_from_lines(text))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -260,8 +259,22 @@ def _targets_of(config: Config, env: Mapping[str, str]) -> list[Target]:
     return [Target(url=url) for url in dict.fromkeys(urls) if url not in known]
 
 
+def _from_lines(text: str) -> Iterator[Target]:
+    """A URL a line. Raises ValueError."""
+    for number, line in enumerate(text.splitlines(), 1):
+        url = line.partition("#")[0].strip()
+        if not url:
+            continue
+        try:
+            yield Target(url=url)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+
+
 def _from_groups(groups: Any) -> Iterator[Target]:
     """Prometheus' file_sd: [{"targets": ["host:port"], "labels": {...}}]. Raises ValueError."""
+    if not isinstance(groups, list):
+        raise ValueError('must be a list, [{"targets": ["host:port", ...]}]')
     for group in groups:
         if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
             raise ValueError('each entry must be {"targets": ["host:port", ...], "labels": {...}}')

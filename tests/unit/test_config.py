@@ -457,6 +457,14 @@ class TestTargetsFile:
         with pytest.raises(ConfigError, match="^" + re.escape(str(path))):
             read_targets(path)
 
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [("http://a\n\nhttp://b c\n", "line 3: 'http://b c' is no URL"), ('{"targets": ["a"]}', "must be a list, ")],
+    )
+    def test_what_is_broken_is_said_with_its_place(self, folder: Path, text: str, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            read_targets(write(folder / "t", text))
+
     def test_missing(self, folder: Path) -> None:
         with pytest.raises(ConfigError, match="No such file"):
             read_targets(folder / "t")
