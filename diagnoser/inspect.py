@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnoser.judge import Judge
 from diagnoser.reach import Reach
-from diagnoser.signals import Span, by_entity
+from diagnoser.signals import FACT, Span, by_entity
 from diagnoser.text import render
 from diagnoser.units import oddities
 from rules.engine_map import EngineMap, Metric, load_map, systems
@@ -80,7 +80,7 @@ class _Look:
         """One target or rank, inspected."""
         info = self._judge.info(entity, self._span.at)
         system = load_map(info["system"]) if info.get("system") in systems() else None
-        facts = list(self._facts(entity))
+        facts = self._facts(entity)
         version = info.get("version", "")
         state = next((labels["reason"] for labels in self._labels("kvitals_target_state", entity)), "unknown")
         up = self._values("kvitals_target_up").get(entity, 0.0) == 1.0
@@ -117,19 +117,11 @@ class _Look:
 
     def _labels(self, name: str, entity: Labels) -> list[Labels]:
         """The label sets of an entity's series that have a value now."""
-        found = evaluate(parse(name), self._source, self._span.at)
-        if isinstance(found, float):
-            return []
-        return [labels for labels in found.labels if entity.items() <= labels.items()]
+        return [labels for labels, _ in self._pairs(name, entity)]
 
-    def _facts(self, entity: Labels) -> Iterator[Fact]:
-        found = evaluate(parse("kvitals_engine_fact"), self._source, self._span.at)
-        if not isinstance(found, float):
-            pairs = zip(found.labels, found.values, strict=True)
-            mine = [(x, float(v)) for x, v in pairs if entity.items() <= x.items()]
-            yield from sorted(
-                (Fact(x["fact"], v, x.get("source", "")) for x, v in mine), key=lambda f: (f.fact, f.source)
-            )
+    def _facts(self, entity: Labels) -> list[Fact]:
+        found = (Fact(x["fact"], v, x.get("source", "")) for x, v in self._pairs(FACT, entity))
+        return sorted(found, key=lambda fact: (fact.fact, fact.source))
 
     def _families(self, system: EngineMap, version: str, entity: Labels) -> Iterator[FamilyState]:
         entries: dict[str, list[Metric]] = {}
@@ -164,7 +156,7 @@ class _Look:
         return ("live", "") if moving else ("zero", "0 since it was first seen")
 
     def _resolutions(self, entity: Labels) -> Iterator[Resolution]:
-        objectives = {x["slo"]: float(v) for x, v in self._pairs("kvitals_slo_seconds", entity) if "class" not in x}
+        objectives = {x["slo"]: v for x, v in self._pairs("kvitals_slo_seconds", entity) if "class" not in x}
         for name, seconds in objectives.items():
             bounds = {x["le"] for x in self._labels(f"{OBJECTIVES[name]}_bucket", entity)} if name in OBJECTIVES else ()
             edges = sorted(float(bound) for bound in bounds if bound != "+Inf")
@@ -172,6 +164,7 @@ class _Look:
                 yield _resolution(name, seconds, edges)
 
     def _pairs(self, name: str, entity: Labels) -> list[tuple[Labels, float]]:
+        """An entity's series of a name that have a value now, with it."""
         found = evaluate(parse(name), self._source, self._span.at)
         if isinstance(found, float):
             return []
@@ -209,11 +202,11 @@ class _Look:
         """Whether a page shows as many ranks as were configured."""
         told = self._values('max by (cluster, node, engine) (kvitals_engine_fact{fact="data_parallel"})').get(entity)
         address, _, rank = entity.get("engine", "").rpartition("/")
-        if told is None or told < 2 or rank not in ("0", ""):
+        if told is None or told < 2 or rank != "0":
             return
         seen = sum(e.get("engine", "").startswith(f"{address}/") for e in self._judge.entities("engine", self._span.at))
         if seen < told:
-            what = f"{told:.0f} data-parallel ranks are configured, this page shows {max(seen, 1)}"
+            what = f"{told:.0f} data-parallel ranks are configured, this page shows {seen}"
             yield Problem(what, "the other ranks' API servers are targets of their own", False)
 
     def _units(self, entity: Labels) -> Iterator[Problem]:

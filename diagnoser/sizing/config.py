@@ -57,8 +57,8 @@ def model_of(config: Mapping[str, Any], name: str, source: str) -> Model:
         sliding=sliding,
         window=window,
         query_heads=heads,
-        kv_heads=0 if latent else of.get("num_key_value_heads", heads),
-        head_dim=0 if latent else of.get("head_dim", hidden // heads),
+        kv_heads=0 if latent else of.must("num_key_value_heads", heads),
+        head_dim=0 if latent else of.must("head_dim", hidden // heads),
         latent=latent,
         indexer=indexer + INDEXER_SCALE_BYTES if indexer else 0,
         hidden=hidden,
@@ -76,6 +76,7 @@ class _Dimensions:
         self.config = config
 
     def get(self, name: str, otherwise: int = 0) -> int:
+        """A dimension, or `otherwise` where it is not told."""
         value = self.config.get(name)
         if value is None:
             return otherwise
@@ -87,9 +88,10 @@ class _Dimensions:
         """The first of several names for the same that is there."""
         return next((self.get(name) for name in names if self.config.get(name) is not None), 0)
 
-    def must(self, name: str) -> int:
-        if not (value := self.get(name)):
-            raise ConfigFileError(f"{name} is missing")
+    def must(self, name: str, otherwise: int = 0) -> int:
+        """A dimension that can not be 0; `otherwise`: where it is not told."""
+        if not (value := self.get(name, otherwise)):
+            raise ConfigFileError(f"{name} is missing or 0")
         return value
 
 
@@ -100,6 +102,8 @@ def _kinds(of: _Dimensions, layers: int) -> tuple[int, int, int]:
     if isinstance(kinds, list) and kinds:
         sliding = kinds.count("sliding_attention") if window else 0
         linear = sum(1 for kind in kinds if kind in ("linear_attention", "mamba"))
+        if sliding + linear > layers:
+            raise ConfigFileError(f"layer_types names {len(kinds)} layers, and num_hidden_layers is {layers}")
         return layers - sliding - linear, sliding, window if sliding else 0
     if pattern := of.get("sliding_window_pattern"):
         full = layers // pattern
@@ -120,7 +124,7 @@ def _parameters(of: _Dimensions, layers: int, heads: int, hidden: int) -> tuple[
     expert = 3 * hidden * of.get("moe_intermediate_size", inner)
     shared = of.first("n_shared_experts", "num_shared_experts") * expert
     shared += 3 * hidden * of.get("shared_expert_intermediate_size")
-    first = of.get("first_k_dense_replace")
+    first = min(of.get("first_k_dense_replace"), layers)
     used = of.first("num_experts_per_tok", "experts_per_token")
     rest += first * dense + (layers - first) * (shared + hidden * experts)
     return float(rest + (layers - first) * experts * expert), float(rest + (layers - first) * used * expert)

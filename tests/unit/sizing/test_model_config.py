@@ -86,6 +86,8 @@ def test_what_is_not_counted_right_is_unknown() -> None:
         (json.dumps({**LLAMA_70B, "num_hidden_layers": -1}), "no whole number"),
         (json.dumps({**LLAMA_70B, "hidden_size": 1e99}), "no whole number"),
         (json.dumps({**LLAMA_70B, "num_attention_heads": True}), "no whole number"),
+        (json.dumps({**LLAMA_70B, "num_key_value_heads": 0}), "num_key_value_heads is missing or 0"),
+        (json.dumps({**LLAMA_70B, "layer_types": ["mamba"] * 81}), "layer_types names 81 layers"),
         ("[" * 100_000, "not a config.json"),
     ],
 )
