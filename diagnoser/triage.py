@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from diagnoser.findings import Findings, Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Span
+from diagnoser.text import lowered
 from rules.finding import Coverage, Finding, RuledOut, Slo, Source, Triage, Window
 
 MAX_OF_A_RULE = 20
@@ -67,6 +69,24 @@ def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: S
     outlines = [findings.outline(j) for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
     open_ = [f for f in outlines if not _mute(f, mutes, span.at)]
     return verdict(is_healthy(judge, judgements, open_), *_sorted(open_), judgements)
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a document says first: whether all is well, the verdict, and what is open, without evidence and levers."""
+
+    healthy: bool | None
+    verdict: str
+    open: Sequence[Finding]
+
+
+def brief(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> Brief:
+    """The document's beginning, for whoever looks at many moments and at what is open in them alone."""
+    findings = Findings(judge, judgements, span)
+    true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
+    open_ = [f for f in (findings.build(j, proven=False) for j in true) if not _mute(f, mutes, span.at)]
+    healthy = is_healthy(judge, judgements, open_)
+    return Brief(healthy, verdict(healthy, *_sorted(open_), judgements), open_)
 
 
 def _sorted(open_: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:
@@ -135,7 +155,7 @@ def verdict(
     if down:
         return unread
     if any(_WEIGHT[s.severity] > 0 for s in symptoms):
-        return f"Cause unknown: {symptoms[0].title[0].lower()}{symptoms[0].title[1:]}, and no known cause fired."
+        return f"Cause unknown: {lowered(symptoms[0].title)}, and no known cause fired."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]

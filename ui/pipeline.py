@@ -18,7 +18,7 @@ from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.replays import Recorded, Replays
 from diagnoser.signals import Signals, Span
-from diagnoser.triage import headline, triage, true_findings
+from diagnoser.triage import Brief, brief, headline, triage, true_findings
 from rules.finding import Finding, Slo, Source, Triage
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
@@ -153,6 +153,12 @@ class Pipeline:
         if self.span is None or self._document is not None:
             return self.triage().verdict
         return headline(self.judge, self.judgements, self.span, self._mutes())
+
+    def brief(self) -> Brief:
+        """The beginning of the document of the last moment that was observed; the document is not made for it."""
+        if self.span is None:
+            raise RuntimeError("observe() comes first")
+        return brief(self.judge, self.judgements, self.span, self._mutes())
 
     def true_findings(self) -> list[Finding]:
         """The findings of the document that are true, muted ones included; the document is not made for them."""

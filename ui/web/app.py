@@ -11,7 +11,7 @@ import streamlit as st
 
 from ui.web import access, bar, state
 from ui.web.data import EVERY_SECONDS
-from ui.web.failure import UnansweredError
+from ui.web.failure import ReplayingError, UnansweredError
 from ui.web.settings import SettingsError, read
 from ui.web.sources.base import Look
 from ui.web.views import (
@@ -126,6 +126,8 @@ def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | 
         show(place, look)
     except UnansweredError as error:
         bar.failure(error.failure)
+    except ReplayingError:
+        bar.replaying(place)
     except Exception as error:  # one page's trouble with what a source told ends that page alone
         bar.broken(error)
 

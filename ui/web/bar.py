@@ -15,6 +15,9 @@ from ui.web.settings import Settings
 from ui.web.sources.base import Extent, Look
 from ui.web.wording import inline_code, literal, moment, span
 
+PROGRESS_SECONDS = 0.5
+"""How often it is told how far the replay of a recording is."""
+
 PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
 
 
@@ -45,6 +48,23 @@ def failure(told: Failure, *, key: str = "failure") -> None:
         st.markdown(literal(told.todo))
         for command in told.commands:
             st.code(command, language=None, wrap_lines=True)
+
+
+def replaying(place: str) -> None:
+    """How far the replay of a recording is; the page is drawn once it is done."""
+    st.fragment(_progress, run_every=PROGRESS_SECONDS)(place)
+
+
+def _progress(place: str) -> None:
+    try:
+        share = places.replayed(place)
+    except UnansweredError:
+        share = 1.0  # it is gone, which the page says
+    if share >= 1:
+        st.rerun()
+    with st.container(border=True, key="replaying"):
+        st.progress(share, f"Judging the recording, moment by moment: {share:.0%}")
+        st.caption("The verdict rests on all of it: what was usual before, and since when something is so.")
 
 
 def broken(error: Exception) -> None:

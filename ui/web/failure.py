@@ -24,3 +24,12 @@ class UnansweredError(Exception):
 
     def __reduce__(self) -> tuple[type[UnansweredError], tuple[Failure]]:
         return UnansweredError, (self.failure,)
+
+
+class ReplayingError(Exception):
+    """A recording is still being replayed: ask again later."""
+
+    def __init__(self, share: float) -> None:
+        """`share` of it is done."""
+        super().__init__(f"{share:.0%} of the recording is replayed")
+        self.share = share

@@ -35,7 +35,7 @@ from ui.web.sources.server import Server
 AGENT, RECORDING, PROMETHEUS = "agent", "recording", "prometheus"
 DEMO, UPLOAD, TYPED_AGENT, TYPED_SERVER = "demo:", "file:", "agent:", "prometheus:"
 MAX_RECORDINGS = 3
-"""Replayed ones in memory; the one that was not looked at for longest leaves."""
+"""In memory; the one that was not looked at for longest leaves."""
 
 MAX_UPLOADS = 8
 MAX_URL = 300
@@ -54,7 +54,6 @@ _names: dict[str, str] = {}  # of uploads
 _uploads: OrderedDict[str, Path] = OrderedDict()
 _recordings: OrderedDict[str, Recording] = OrderedDict()
 _lock = threading.Lock()
-_replaying: dict[str, threading.Lock] = {}
 
 
 def knowledge() -> Knowledge:
@@ -132,7 +131,8 @@ def upload(name: str, data: bytes) -> str:
             old, path = _uploads.popitem(last=False)
             path.unlink(missing_ok=True)
             _names.pop(old, None)
-            _recordings.pop(old, None)
+            if old in _recordings:
+                _recordings.pop(old).close()
     return place
 
 
@@ -214,6 +214,12 @@ def open_source(place: str) -> Source:
     return _recording(place, path, _names.get(place, path.name))
 
 
+def replayed(place: str) -> float:
+    """The share of a recording that was replayed; 1 of what need not be. Raises UnansweredError."""
+    source = open_source(place)
+    return source.replayed() if isinstance(source, Recording) else 1.0
+
+
 def _gone(place: str) -> Failure:
     return Failure("This source is gone", place[:MAX_URL], "Choose another one under Sources, or upload it again.")
 
@@ -221,17 +227,16 @@ def _gone(place: str) -> Failure:
 def _recording(place: str, path: Path, name: str) -> Recording:
     """Replayed once, however many ask at the same time."""
     with _lock:
-        mine = _replaying.setdefault(place, threading.Lock())
-    with mine:
-        with _lock:
-            if place in _recordings:
-                _recordings.move_to_end(place)
-                return _recordings[place]
-        found = Recording(path, name, setup())
-        with _lock:
-            _recordings[place] = found
-            while len(_recordings) > MAX_RECORDINGS:
-                _recordings.popitem(last=False)
+        if place in _recordings:
+            _recordings.move_to_end(place)
+            return _recordings[place]
+    made = Recording(path, name, setup())
+    with _lock:
+        found = _recordings.setdefault(place, made)
+        while len(_recordings) > MAX_RECORDINGS:
+            _recordings.popitem(last=False)[1].close()
+    if found is not made:
+        made.close()
     return found
 
 
@@ -253,6 +258,8 @@ def _folder() -> Path:
 def forget() -> None:
     """Without what was uploaded and replayed, as a process that just started."""
     with _lock:
+        for one in _recordings.values():
+            one.close()
         _recordings.clear()
         _uploads.clear()
         _names.clear()

@@ -7,14 +7,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from agent.config import Seconds
 from agent.requests.store import MAX_RECORDS
 from agent.requests.tail import OFS, Recent
+from diagnoser.triage import Brief
 from rules.finding import Finding, Outcome, Source, Triage
 from series.capture import CaptureError, CaptureReader, Record
 from series.promql import Limits, PromQLError, evaluate_range, parse
@@ -22,9 +23,9 @@ from series.types import Labels
 from ui.cache import Known as Blocks
 from ui.ledger import Known as Lookups
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline, Setup
-from ui.recorded import MIN_GAP_SECONDS, Moments, RecordingError, judge_recording, span_of
+from ui.recorded import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from ui.requests import Asked, Found, Told
-from ui.web.failure import Failure, UnansweredError
+from ui.web.failure import Failure, ReplayingError, UnansweredError
 from ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
 from ui.web.sources.marks import marks
 
@@ -34,71 +35,103 @@ MAX_SECONDS = 6 * 3600.0
 REPLAY_SECONDS = 120.0
 """CPU time that replaying may take."""
 
+TOO_LONG = f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; ask the terminal: kvitals triage FILE --at"
+
 LIMITS = Limits(samples=5_000_000, series=20_000, seconds=5.0)
 
 
-Said = tuple[float, bool | None, str, list[Finding]]
-"""What was said at a cycle: when, whether all was well, the verdict, and what had fired."""
+PATIENCE_SECONDS = 1.0
+"""How long an answer waits for the replay to end, before whoever asks is told how far it is."""
+
+YIELD_SECONDS = 0.0005
+"""A pause after each moment, in which pages that are asked for meanwhile come to run."""
+
+Outcomes = set[tuple[str, Labels, Outcome]]
+Said = tuple[float, Brief]
+"""What was said at a cycle, and when."""
 
 
 class Recording:
-    """Answers from one file. Made by `replay`, and asked from several threads."""
+    """Answers from one file, which a thread replays: until it is done every question raises ReplayingError, but for
+    the extent. Asked from several threads."""
 
     kind: Literal["recording"] = "recording"
     live = False
 
     def __init__(self, path: Path, name: str, setup: Setup) -> None:
-        """Replay it. Raises UnansweredError where there is nothing to be shown."""
+        """Begin to replay it. Raises UnansweredError where there is nothing to be shown."""
         self.path, self.name = path, name
         self._setup = setup
         self._lock = threading.Lock()
         self._said: list[Said] = []
-        self._outcomes: set[tuple[str, Labels, Outcome]] | None = None
         self.damage = ""
+        try:
+            self._start, self._end = _extent(path)
+        except (CaptureError, RecordingError) as error:
+            raise UnansweredError(unusable(name, str(error))) from error
+        self._at = self._start
+        self._done, self._closed = threading.Event(), False
+        self._error: Exception | None = None
+        threading.Thread(target=self._run, name="replay", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody will ask it again: no more of it is replayed."""
+        self._closed = True
+
+    def replayed(self) -> float:
+        """The share of it that was judged; 1 where it can be asked, or says why not."""
+        share = (self._at - self._start) / (self._end - self._start)
+        return 1.0 if self._done.is_set() else min(share, 0.99)
+
+    def _run(self) -> None:
         try:
             self._replay()
         except (CaptureError, RecordingError) as error:
-            raise UnansweredError(unusable(name, str(error))) from error
+            self._error = UnansweredError(unusable(self.name, str(error)))
         except PromQLError as error:
-            raise UnansweredError(unusable(name, f"it could not be judged: {error}")) from error
+            self._error = UnansweredError(unusable(self.name, f"it could not be judged: {error}"))
+        except Exception as error:  # told to whoever asks: nobody else looks at this thread
+            self._error = error
+        self._done.set()
 
     def _replay(self) -> None:
-        first, last = span_of(self.path)
-        if not math.isfinite(last - first) or last - first > MAX_SECONDS:
-            raise RecordingError(f"it is longer than {MAX_SECONDS / 3600:.0f} hours")
-        if last <= first:
-            raise RecordingError("it holds a single moment")
         until = time.thread_time() + REPLAY_SECONDS
-        pipeline = Pipeline(_remembering(self._setup, last - first), Source("capture", self.name))
+        seconds = self._end - self._start
+        pipeline = Pipeline(with_window(self._setup, seconds + 2 * FAST_SECONDS), Source("capture", self.name))
+        outcomes: Outcomes | None = None
         with CaptureReader.open(self.path) as reader:
             pipeline.node.expect(reader.header.meta)
-            for due in pipeline.replay(_within(reader, until)):
-                if due < last - MIN_GAP_SECONDS:
-                    pipeline.observe(due)
-                    self._note(due, pipeline)
+            for at in judged_before(self._end, pipeline, self._within(reader, until)):
+                before, outcomes = outcomes, _outcomes(pipeline)
+                self._said.append((at, self._said[-1][1] if outcomes == before else pipeline.brief()))
+                self._at = at
+                time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
-        self._start, self._end = first, last
-        pipeline.observe(last, fast=min(FAST_SECONDS, last - first), cold=last - first < COLD_SECONDS)
+        pipeline.observe(self._end, fast=min(FAST_SECONDS, seconds), cold=seconds < COLD_SECONDS)
         self._last = pipeline.triage()
         pipeline.node.requests.flush()
         if pipeline.node.ledger is not None:
-            pipeline.node.ledger.flush(last)
+            pipeline.node.ledger.flush(self._end)
         self._pipeline = pipeline
 
-    def _note(self, t: float, pipeline: Pipeline) -> None:
-        """What was said at a cycle. The document, which takes as long as judging, is made when an outcome changed."""
-        outcomes = {(j.rule.code, j.entity, j.outcome) for j in pipeline.judgements}
-        if outcomes == self._outcomes:
-            self._said.append((t, *self._said[-1][1:]))
-            return
-        self._outcomes = outcomes
-        document = pipeline.triage()
-        fired = [*document.causes, *document.symptoms, *document.telemetry, *document.notes]
-        said = [msgspec.structs.replace(f, evidence=[], levers=[], ruled_out=[], unknowns=[]) for f in fired]
-        self._said.append((t, document.healthy, document.verdict, said))
+    def _within(self, records: CaptureReader, until: float) -> Iterator[Record]:
+        """The records, while somebody wants them and there is time. Raises RecordingError."""
+        for record in records:
+            if self._closed or time.thread_time() > until:
+                raise RecordingError(TOO_LONG)
+            yield record
+
+    def _replayed(self) -> Pipeline:
+        """What was replayed, once it is. Raises ReplayingError, UnansweredError."""
+        if not self._done.wait(PATIENCE_SECONDS):
+            raise ReplayingError(self.replayed())
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return self._pipeline
 
     def findings(self, look: Look | None) -> Triage:
         """The verdict at the end of a window, as `kvitals triage FILE --from --to` has it."""
+        self._replayed()
         if look is None:
             return self._last
         try:
@@ -117,10 +150,11 @@ class Recording:
         return Extent(self._start, self._end, min(FAST_SECONDS, self._end - self._start))
 
     def series(self, query: str, start: float, end: float) -> list[Line]:
+        pipeline = self._replayed()
         try:
             expr = parse(query)
             with self._lock:
-                found = evaluate_range(expr, self._pipeline, start, end, step_of(start, end), limits=LIMITS)
+                found = evaluate_range(expr, pipeline, start, end, step_of(start, end), limits=LIMITS)
         except PromQLError as error:
             raise UnansweredError(no_answer(query, str(error))) from error
         lines = []
@@ -136,11 +170,11 @@ class Recording:
         return Past([one for one in happened if one.start <= end and (one.end or one.start) >= start])
 
     def blocks(self) -> Blocks:
-        ledger = self._pipeline.node.ledger
+        ledger = self._replayed().node.ledger
         return Blocks() if ledger is None else Blocks(ledger.report(), ledger.cascades.report())
 
     def requests(self, asked: Asked) -> Found:
-        node, tenant = self._pipeline.node, asked.tenant or None
+        node, tenant = self._replayed().node, asked.tenant or None
         store = node.requests.store
         if asked.name:
             records = store.find(asked.name)
@@ -155,7 +189,7 @@ class Recording:
         return Found([Told(record) for record in records], tails, {})
 
     def lookups(self) -> Lookups:
-        ledger = self._pipeline.node.ledger
+        ledger = self._replayed().node.ledger
         accesses = ledger.accesses() if ledger is not None else None
         if ledger is None or accesses is None or not len(accesses):
             raise UnansweredError(NO_LOOKUPS)
@@ -190,8 +224,8 @@ def episodes(said: Sequence[Said], last: float) -> list[Happening]:
     """Findings from when they were told until they were told no more; those of the last cycle go on to `last`."""
     open_: dict[str, Happening] = {}
     done: list[Happening] = []
-    for t, _, _, fired in said:
-        now = {finding.id: finding for finding in fired}
+    for t, brief in said:
+        now = {finding.id: finding for finding in brief.open}
         done += [replace(open_.pop(key), end=t) for key in list(open_) if key not in now]
         for key, finding in now.items():
             if key not in open_:
@@ -209,32 +243,22 @@ def happening_of(finding: Finding, at: float, end: float | None = None) -> Happe
 
 def _verdicts(said: Sequence[Said], last: float) -> Iterator[Happening]:
     """The verdict over time, as stretches in which it was the same."""
-    begun: tuple[float, bool | None, str] | None = None
-    for t, healthy, text, _ in said:
-        if begun is None or (healthy, text) != begun[1:]:
-            if begun is not None:
-                yield _verdict(begun, t)
-            begun = (t, healthy, text)
-    if begun is not None:
-        yield _verdict(begun, last)
+    for (healthy, text), several in groupby(said, key=lambda one: (one[1].healthy, one[1].verdict)):
+        times = [t for t, _ in several]
+        end = next((t for t, _ in said if t > times[-1]), last)
+        yield Happening("verdict", text, times[0], end, {True: "healthy", False: "unhealthy", None: "unknown"}[healthy])
 
 
-def _verdict(begun: tuple[float, bool | None, str], end: float) -> Happening:
-    start, healthy, text = begun
-    return Happening("verdict", text, start, end, {True: "healthy", False: "unhealthy", None: "unknown"}[healthy])
+def _outcomes(pipeline: Pipeline) -> Outcomes:
+    """What the beginning of a document rests on: while it stays the same, so does what is said."""
+    return {(j.rule.code, j.entity, j.outcome) for j in pipeline.judgements if j.outcome == "fired" or j.rule.core}
 
 
-def _within(records: CaptureReader, until: float) -> Iterator[Record]:
-    for record in records:
-        if time.thread_time() > until:
-            raise RecordingError(
-                f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; ask the terminal: kvitals triage FILE --at"
-            )
-        yield record
-
-
-def _remembering(setup: Setup, length: float) -> Setup:
-    """The same setup, with a window that holds all of a recording."""
-    window = Seconds(max(setup.config.agent.window, length + 2 * FAST_SECONDS))
-    agent = msgspec.structs.replace(setup.config.agent, window=window)
-    return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
+def _extent(path: Path) -> tuple[float, float]:
+    """The first and the last moment. Raises CaptureError, RecordingError."""
+    first, last = span_of(path)
+    if not math.isfinite(last - first) or last - first > MAX_SECONDS:
+        raise RecordingError(f"it is longer than {MAX_SECONDS / 3600:.0f} hours")
+    if last <= first:
+        raise RecordingError("it holds a single moment")
+    return first, last

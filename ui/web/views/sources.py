@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from ui.web import bar, data, places, state
-from ui.web.failure import UnansweredError
+from ui.web.failure import ReplayingError, UnansweredError
 from ui.web.settings import read
 from ui.web.sources.base import Look
 from ui.web.wording import count, inline_code, literal, moment, span
@@ -34,6 +34,9 @@ def _now(place: str) -> None:
         except UnansweredError as error:
             st.markdown(f":material/cloud_off: **{literal(error.failure.title)}** {literal(error.failure.detail)}")
             st.markdown(literal(error.failure.todo))
+            return
+        except ReplayingError:
+            bar.replaying(place)
             return
         zone = state.zone()
         st.markdown(
