@@ -47,12 +47,18 @@ def _number(value: float) -> str:
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     digits = 1 if abs(value) >= 10 else 2
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") or "0"
+    text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def plain(name: str) -> str:
     """A signal's name as words."""
     return name.replace("_", " ")
+
+
+def lowered(title: str) -> str:
+    """A title as it stands within a sentence; one that begins with an abbreviation stays."""
+    return title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 
 
 def fill(template: str, value: Callable[[str], str]) -> str:

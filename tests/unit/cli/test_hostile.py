@@ -168,3 +168,16 @@ def test_nothing_is_left_of_a_recording_that_could_not_listen(
     code, _, err = run(capsys, "record", "http://127.0.0.1:1", "--out", str(out), "--listen", "nobody")
     assert (code, out.exists()) == (2, False)
     assert "--listen must be HOST:PORT" in err
+
+
+def test_a_question_that_is_no_selector_names_its_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "history", "export", "--dir", str(tmp_path), "--match", "a{")
+    assert code == 2
+    assert "--match a{: " in err
+
+
+def test_documents_that_can_not_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    code, _, err = run(capsys, "rules", "site", "--out", str(tmp_path / "taken"))
+    assert code == 2
+    assert "choose another --out" in err
