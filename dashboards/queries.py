@@ -150,7 +150,7 @@ class Queries:
 
     def firing(self, code: str) -> Query:
         """See `Holds`."""
-        rule = self._rule(code)
+        rule = self.rule(code)
         when = parse(expand(rule.when, {**_values(SCOPES[rule.scope]), **parameters(rule)}))
         self._check_told(when)
         known = Aggregate("count", Selector("kvitals_target_up"))
@@ -160,7 +160,7 @@ class Queries:
     def judged(self, by: By) -> Judged:
         """The limit at which a rule judges a signal. Raises UnknownSeriesError where it makes no such comparison."""
         code, signal, param = by.code, by.signal, by.param
-        rule = self._rule(code)
+        rule = self.rule(code)
         condition = self.knowledge.condition(rule)
         wanted = rule.params[param].default if param else None
         for c in comparisons(condition):
@@ -171,8 +171,11 @@ class Queries:
         raise UnknownSeriesError(f"{code} does not compare {signal} with {param or 'a number'}")
 
     def rule(self, code: str) -> Rule:
-        """A rule by its code."""
-        return self._rule(code)
+        """A rule by its code. Raises UnknownSeriesError."""
+        try:
+            return self.knowledge.rules[code]
+        except KeyError:
+            raise UnknownSeriesError(f"no rule {code} in rules/codes/") from None
 
     def _check_told(self, expr: Expr) -> None:
         """That what a query is about is told, and not only what stands in for it. Raises NotToldError."""
@@ -254,12 +257,6 @@ class Queries:
             return self.knowledge.signals[name]
         except KeyError:
             raise UnknownSeriesError(f"no signal `{name}` in rules/signals/") from None
-
-    def _rule(self, code: str) -> Rule:
-        try:
-            return self.knowledge.rules[code]
-        except KeyError:
-            raise UnknownSeriesError(f"no rule {code} in rules/codes/") from None
 
 
 def readable(expr: str, window: str = FAST) -> Expr:

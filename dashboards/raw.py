@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnoser.sources.pages import LOCAL, PARTS, Pages
+from diagnoser.sources.pages import LOCAL, Pages
 from rules.engine_map import EngineMap, load_map
-from rules.loader import Knowledge
+from rules.loader import HISTOGRAM_PARTS, Knowledge
 from series.promql import Binary, Call, Expr, Number, Range, Selector
 from series.promql.rewrite import map_children
 from series.types import Matcher
@@ -76,7 +76,7 @@ def _names(map_: EngineMap, knowledge: Knowledge) -> list[str]:
     found = []
     for entry in map_.metrics:
         if entry.known_in(map_.newest) and not entry.bare:
-            parts = PARTS if knowledge.families[entry.family].type == "histogram" else ("",)
+            parts = HISTOGRAM_PARTS if knowledge.families[entry.family].type == "histogram" else ("",)
             found += [f"{map_.recognise.prefixes[0]}{entry.raw}{part}" for part in parts]
     return found
 

@@ -12,9 +12,9 @@ from typing import Any
 from dashboards.alerts_options import Options
 from dashboards.recording import Recorded, definition, group_of, in_order, rule_of
 from diagnoser.signals import needed
-from diagnoser.sources.pages import FACT, OBJECTIVE, PARTS, Pages
+from diagnoser.sources.pages import FACT, OBJECTIVE, Pages
 from rules.engine_map import EngineMap, load_map, systems
-from rules.loader import SIGNAL_PREFIX, Knowledge
+from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from rules.model import Family
 from series.promql import Expr, Selector, parse
 
@@ -85,6 +85,6 @@ def _pages(maps: Sequence[EngineMap], families: Mapping[str, Family], without: s
         for metric in map_.metrics
         if metric.family != without
         for prefix in (("",) if metric.bare or map_.full_names else map_.recognise.prefixes)
-        for part in (PARTS if families[metric.family].type == "histogram" else ("",))
+        for part in (HISTOGRAM_PARTS if families[metric.family].type == "histogram" else ("",))
     }
     return Pages(frozenset(names), maps, None, {})

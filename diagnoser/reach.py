@@ -30,7 +30,7 @@ class Reach:
         """The metrics without which an expression has no value for an entity; empty where it may have one."""
         if isinstance(expr, Selector):
             return self._of_selector(expr, entity, scope)
-        if isinstance(expr, Call) and expr.func in ("absent", "absent_over_time"):
+        if isinstance(expr, Call) and expr.func == "absent":
             return []
         if isinstance(expr, Binary) and expr.op == "or":
             left = self.lacking(expr.left, entity, scope)

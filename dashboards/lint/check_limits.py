@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from dashboards.lint.defect import Query
 from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, bounds_of, mended, swapped, upper
+from dashboards.lint.trees import COMPARISONS, Found, bounds_of, mended, swapped, upper
 from series.promql import Binary, Call, Expr, Number, Selector
 from series.types import Matcher, MatchOp
 
 _ABOVE = (">", ">=")
-_COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 _PAGING = re.compile(r"crit|page|emerg")
 _BUDGETS = (0.01, 0.005, 0.001, 0.0005, 0.0001)
 """Of errors, as objectives allow them."""
@@ -25,7 +24,7 @@ _SCALES = {"s": 1.0, "ms": 1000.0}
 def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
     """Of conditions and of colours."""
     for node in expr.walk():
-        if isinstance(node, Binary) and node.op in _COMPARISONS and isinstance(node.right, Number):
+        if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(node.right, Number):
             yield from _reach(expr, node, node.right.value, metrics)
             if query.kind == "alert":
                 yield from _between(expr, node, metrics)

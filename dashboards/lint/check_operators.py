@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 from dashboards.lint.defect import Query
 from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, selectors, swapped, upper
+from dashboards.lint.trees import COMPARISONS, Found, selectors, swapped, upper
 from series.promql import Aggregate, Binary, Call, Expr, Number, Subquery
-
-_COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 
 
 def check_bool(expr: Expr) -> Iterator[Found]:
@@ -87,7 +85,7 @@ def _spaced(title: str) -> str:
 def _comparison(expr: Expr) -> Binary | None:
     """A comparison without bool that is all of an expression but for functions around it."""
     if isinstance(expr, Binary):
-        return expr if expr.op in _COMPARISONS and not expr.returns_bool else None
+        return expr if expr.op in COMPARISONS and not expr.returns_bool else None
     if isinstance(expr, Aggregate) and expr.op in ("avg", "sum", "max", "min"):
         return _comparison(expr.expr)
     if isinstance(expr, Call) and expr.args and not expr.func.startswith("count"):

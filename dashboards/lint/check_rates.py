@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from dashboards.lint.defect import Query
 from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, Path, base_of, mended, raw_counters, selectors, swapped, with_path
+from dashboards.lint.trees import COMPARISONS, Found, Path, base_of, mended, raw_counters, selectors, swapped, with_path
 from series.promql import Binary, Call, Expr, Number, Range, Selector
 
-_COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 _OF_COUNTERS = {"rate": "deriv", "irate": "deriv", "increase": "delta"}
 _OF_GAUGES = {"deriv": "rate", "delta": "increase", "idelta": "increase"}
 _TIME = re.compile(r"time|latenc|duration|ttft|tpot|itl|delay|\bwait", re.IGNORECASE)
@@ -73,7 +72,7 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[F
 def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Found]:
     """A counter, or a gauge that holds the last event, compared with a number."""
     for node in expr.walk():
-        if not isinstance(node, Binary) or node.op not in _COMPARISONS or not isinstance(node.right, Number):
+        if not isinstance(node, Binary) or node.op not in COMPARISONS or not isinstance(node.right, Number):
             continue
         if node.returns_bool:  # "was there ever" is a question too
             continue

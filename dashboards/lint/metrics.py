@@ -14,12 +14,11 @@ import yaml
 from msgspec import Struct
 
 from rules.engine_map import EngineMap, Metric, load_map, systems
-from rules.loader import Knowledge
+from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from rules.versions import in_range
 
 Type = Literal["counter", "gauge", "histogram"]
-PARTS = ("_bucket", "_sum", "_count")
-OWN = ("kvitals_", "kvitals:")
+OWN = ("kvitals_", SIGNAL_PREFIX)
 _BUCKETS = Path(__file__).with_name("buckets.yaml")
 _GONE = Path(__file__).with_name("gone.yaml")
 _STANDARD: dict[str, Type] = {
@@ -120,8 +119,8 @@ class Metrics:
         return self._of_page(name) or self._standard(name)
 
     def _own(self, name: str) -> Known | Wrong | None:
-        if name.startswith("kvitals:"):
-            signal = self.knowledge.signals.get(name.removeprefix("kvitals:"))
+        if name.startswith(SIGNAL_PREFIX):
+            signal = self.knowledge.signals.get(name.removeprefix(SIGNAL_PREFIX))
             return Known(name, "", "gauge", unit=signal.unit) if signal is not None else None  # others record too
         for base, part in _splits(name):
             family = self.knowledge.families.get(base)
@@ -194,7 +193,7 @@ class Metrics:
             return Wrong(
                 "total", map_.system, version, "it has no _total at its end", prefix + raw.removesuffix("_total")
             )
-        base, part = next(_splits(raw)) if raw.endswith(PARTS) else (raw, "")
+        base, part = next(_splits(raw)) if raw.endswith(HISTOGRAM_PARTS) else (raw, "")
         near = difflib.get_close_matches(base, [n for n in map_.by_raw if self._there(map_, n, version)], 1, 0.75)
         instead = f"{prefix}{near[0]}{part}" if near else ""
         newer = map_.untested(version)
@@ -237,7 +236,7 @@ class Metrics:
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
     """A name whole, and as a histogram's with its part."""
-    for part in PARTS:
+    for part in HISTOGRAM_PARTS:
         if name.endswith(part):
             yield name.removesuffix(part), part
     yield name, ""

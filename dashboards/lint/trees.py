@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dashboards.lint.metrics import PARTS, Known, Metrics
+from dashboards.lint.metrics import Known, Metrics
+from rules.loader import HISTOGRAM_PARTS
 from series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector, Subquery
 from series.promql.rewrite import map_children
 
+COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 PASSING = frozenset(
     ("avg_over_time", "min_over_time", "max_over_time", "last_over_time", "quantile_over_time", "abs", "clamp_min")
 )
@@ -71,7 +73,6 @@ _OVER_TIME = frozenset(
         "rate",
         "irate",
         "absent",
-        "absent_over_time",
         "count",
     )
 )
@@ -142,5 +143,5 @@ def bounds_of(quantile: Call, metrics: Metrics) -> tuple[float, ...]:
 
 def base_of(name: str) -> tuple[str, str]:
     """A histogram's name and the part that a series is."""
-    part = next((part for part in PARTS if name.endswith(part)), "")
+    part = next((part for part in HISTOGRAM_PARTS if name.endswith(part)), "")
     return name.removesuffix(part), part

@@ -15,6 +15,7 @@ from diagnoser.review.money import Given, priced
 from diagnoser.review.published import published
 from diagnoser.review.result import Coverage, Happened, Incidents, Review
 from diagnoser.review.seen import gather, step_of
+from diagnoser.review.words import moment
 from diagnoser.review.work import Week
 from diagnoser.steps import Ask
 from rules.loader import Knowledge
@@ -55,8 +56,8 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
     seen = gather(ask, start, end, step, asked.gap) if end - start >= step else None
     if seen is None or not seen.engines or not seen.data["seen"].any():
         raise NothingSeenError(
-            f"{asked.source}: no engine was watched between {_moment(asked.start)} and {_moment(asked.end)} for long"
-            " enough; --from and --to say another time"
+            f"{asked.source}: no engine was watched between {moment(asked.start)} and {moment(asked.end)} UTC for"
+            " long enough; --from and --to say another time"
         )
     of_engines = ledger(seen, asked.given.gpus)
     prices = priced(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
@@ -139,7 +140,3 @@ def _unknown(told: story.Told) -> list[str]:
     if not told.week.seen.known("usable"):
         said.append("what engines could do within the objective: kvitals knee and the agent tell it after enough load")
     return said
-
-
-def _moment(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(t))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnoser.review.ledger import WASTE
 from diagnoser.review.result import CacheMoney, Gpus, Part, Trap, Work
 from diagnoser.review.work import Week
 
@@ -41,7 +42,6 @@ _WHAT = {
     "decode": "decode",
     "unattributed": "busy, or not told; no engine says with what",
 }
-_WASTE = ("idle", "aborted", "reprefill", "drafts")
 
 
 def parts(week: Week) -> list[Part]:
@@ -54,7 +54,7 @@ def parts(week: Week) -> list[Part]:
             gpu_hours=(hours := float(of.sum())),
             share=hours / all_ if all_ > 0 else 0.0,
             usd=week.prices.cost(of),
-            waste=name in _WASTE,
+            waste=name in WASTE,
             unknown=week.ledger.unknown.get(name, ""),
         )
         for name, of in week.ledger.parts.items()
@@ -98,16 +98,14 @@ def cache_money(week: Week) -> CacheMoney:
         missing.append("no engine tells how many prompt tokens its cache had")
     if float(prefill.sum()) <= 0:
         missing.append("no engine tells how long prefill takes, so hits have no price")
-        ratio_known = None
-    else:
-        ratio_known = ratio
+    priced = ratio if float(prefill.sum()) > 0 else None
     known = seen.lookups
     if known is None:
         missing.append("what could be found is known with KV events and tenants (the block ledger) only")
-    saved = _saved(0.0, ratio_known, ratio_known)
+    saved = _saved(0.0, priced, priced)
     known_share = min(known.tokens / looked_up, 1.0) if known and looked_up > 0 else None
     known_hits, attainable = (known.found / known.tokens, known.attainable / known.tokens) if known else (None, None)
-    more = _times(_saved(known_hits, attainable, known_hits), known_share if ratio_known is not None else None)
+    more = _times(_saved(known_hits, attainable, known_hits), known_share if priced is not None else None)
     hours = float(prefill.sum())
     return CacheMoney(
         hit_ratio=ratio,

@@ -16,7 +16,7 @@ from diagnoser.steps import Ask
 from rules.finding import Finding, LeverAdvice
 from rules.model import Rule
 from series.history.notes import Episode, Event
-from series.types import Bools, Labels
+from series.types import METRIC_NAME, Bools, Labels
 
 TOLD = "told"
 """The kind of the events that say when a finding was told for the first time; their key is the episode's."""
@@ -94,10 +94,6 @@ def of_alerts(ask: Ask, start: float, end: float, gap: float, rules: Mapping[str
 _PLACES = ("cluster", "pool", "node", "engine", "model", "role", "hardware", "gpu", "tenant")
 
 
-def _key(labels: Labels) -> Labels:
-    return labels.drop("__name__", "alertstate")
-
-
 @dataclass(frozen=True)
 class _Course:
     labels: Labels
@@ -118,7 +114,7 @@ def _joined(courses: Iterable[_Course]) -> dict[Labels, tuple[Labels, list[_Cour
     """The courses of each alert, a day each, in order of time."""
     found: dict[Labels, tuple[Labels, list[_Course]]] = {}
     for one in courses:
-        found.setdefault(_key(one.labels), (one.labels, []))[1].append(one)
+        found.setdefault(one.labels.drop(METRIC_NAME, "alertstate"), (one.labels, []))[1].append(one)
     return found
 
 

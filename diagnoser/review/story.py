@@ -25,8 +25,9 @@ from diagnoser.review.result import (
     Trap,
     Work,
 )
-from diagnoser.review.words import count, day, hours, lasting, moment, share, usd
+from diagnoser.review.words import count, day, hours, lasting, moment, share, span, usd
 from diagnoser.review.work import Week
+from diagnoser.text import lowered
 
 WHOLE = 0.995
 FEW_HOURS = 0.05
@@ -111,8 +112,8 @@ def _per_million(of: Told) -> str:
         sum((getattr(one, of_) or 0.0) * one.gpu_hours for one in priced) / of.total.output_tokens * 1e6
         for of_ in ("low", "high")
     )
-    span = f" ({usd(low)} to {usd(high)} over their span)" if low != high else ""
-    return f"{text} at default prices{span}; --price says yours"
+    between = f" ({usd(low)} to {usd(high)} over their span)" if low != high else ""
+    return f"{text} at default prices{between}; --price says yours"
 
 
 def _before(of: Told) -> Iterator[str]:
@@ -155,7 +156,7 @@ def _money(value: float | None) -> str:
 
 def _objective(of: Told) -> Iterator[str]:
     said = [
-        f"{share(one.within)} of {one.what} came within {_seconds(one.seconds)}"
+        f"{share(one.within)} of {one.what} came within {span(*one.seconds)}"
         for one in of.goodput.objectives
         if one.within is not None
     ]
@@ -163,11 +164,6 @@ def _objective(of: Told) -> Iterator[str]:
         good = of.goodput.tokens_per_gpu_hour
         more = f"; {count(good)} tokens a GPU-hour were in time" if good is not None else ""
         yield f"{_listed(said)[0].upper()}{_listed(said)[1:]}{more}."
-
-
-def _seconds(of: tuple[float, float]) -> str:
-    low, high = (f"{one:g} s" if one >= 1 else f"{1000 * one:g} ms" for one in of)
-    return low if low == high else f"{low} to {high}"
 
 
 def _best_and_worst(of: Told) -> Iterator[str]:
@@ -288,7 +284,7 @@ def _lever(of: Told) -> Iterator[str]:
         first = worth[0]
         bring = f"{hours(first.gpu_hours or 0.0)} GPU-hours{_money(first.usd)}"
         yield (
-            f"What would bring most: {first.title[0].lower()}{first.title[1:]} ({first.lever}),"
+            f"What would bring most: {lowered(first.title)} ({first.lever}),"
             f" {'at most ' if first.at_most else ''}{bring}; {first.confidence} confidence."
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,8 +134,3 @@ def _there(seen: Seen, pool: Labels) -> Bools:
 
 def _any(seen: Seen) -> Bools:
     return np.asarray((seen.data["seen"] > 0).any(axis=1), dtype=np.bool_)
-
-
-def day(moment: float) -> str:
-    """A day as people write it."""
-    return time.strftime("%Y-%m-%d", time.gmtime(moment))

@@ -47,6 +47,12 @@ def lasting(seconds: float) -> str:
     return f"{seconds / 86400:.3g} days"
 
 
+def span(low: float, high: float) -> str:
+    """From so many seconds to so many: `2 s`, `200 ms to 1.5 s`."""
+    first, last = (f"{one:g} s" if one >= 1 else f"{1000 * one:g} ms" for one in (low, high))
+    return first if first == last else f"{first} to {last}"
+
+
 def moment(t: float) -> str:
     """`2026-01-31 04:05`, UTC."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(t))

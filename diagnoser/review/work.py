@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -238,8 +238,3 @@ def engine_share(seen: Seen) -> float:
             spent += float(column.sum())
             all_ += float(there[-1] - there[0] + 1) * seen.step
     return spent / all_ if all_ > 0 else 0.0
-
-
-def names_of(engines: Sequence[Engine]) -> list[str]:
-    """Engines as people call them."""
-    return [one.entity.get("engine", "") or "?" for one in engines]

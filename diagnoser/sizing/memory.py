@@ -14,7 +14,6 @@ ACTIVATIONS = 0.2
 """Of the 16-bit weights that a token passes: a rule of thumb. Engines measure theirs when they start."""
 OVERHEAD = 0.1
 """Of the GPU's memory, for the runtime and what else is there; vLLM leaves as much with its default of 0.9."""
-GIGA = 1e9
 
 
 @dataclass(frozen=True)

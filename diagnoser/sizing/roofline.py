@@ -42,12 +42,6 @@ def ridge(flops: float, bandwidth: float) -> float:
     return flops / bandwidth
 
 
-def critical_batch(flops: float, bandwidth: float, weight_bytes: float) -> float:
-    """Sequences in a step from which on arithmetic is what takes long: a parameter is read once, and takes two
-    operations for each sequence."""
-    return ridge(flops, bandwidth) * weight_bytes / 2
-
-
 def prefill_seconds(on: Machine, tokens: float, cached: float = 0.0) -> float:
     """To compute a prompt of `tokens`, the first `cached` of which are there, alone: at least so long."""
     new = tokens - cached

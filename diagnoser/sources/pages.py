@@ -16,6 +16,7 @@ from diagnoser.judge import ENTITIES, INFO
 from diagnoser.sources.prometheus import Found, Prometheus, Question
 from diagnoser.sources.served import Rows
 from rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
+from rules.loader import HISTOGRAM_PARTS
 from series.promql import Aggregate, Binary, Call, Expr, Matching, Number, Range, Selector, String
 from series.promql.rewrite import map_children
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp
@@ -28,7 +29,6 @@ PLACE = ("cluster", "pool", "node")
 IDENTITY = ("cluster", "node", "engine")
 TARGET = ("instance", "job")
 RANK = "kvitals_rank"
-PARTS = ("_bucket", "_sum", "_count")
 SEEN_SECONDS = 3600
 """For so long an engine that is gone is still asked about: it is down."""
 
@@ -89,7 +89,7 @@ class Pages:
         groups: dict[tuple[object, ...], list[Source]] = {}
         for entry in map_.metrics:
             part = metric.removeprefix(entry.family)
-            if not metric.startswith(entry.family) or part not in ("", *PARTS) or not _meant(map_, entry):
+            if not metric.startswith(entry.family) or part not in ("", *HISTOGRAM_PARTS) or not _meant(map_, entry):
                 continue
             if isinstance(entry.scale, str) or (part == "_bucket" and entry.scale != 1.0):
                 continue
@@ -182,7 +182,7 @@ def scalers(names: frozenset[str]) -> Pages:
 
 def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives: Objectives) -> Pages:
     """What a server has of engines' own metrics at a moment. Raises ServerError."""
-    maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _presence(m, names)]
+    maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _always(m, names)]
     questions = [Question("up", at)]
     for map_ in maps:
         labels = ", ".join(
@@ -191,7 +191,7 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
             )
         )
         questions.append(
-            Question(f"group by ({labels}) (present_over_time({_presence(map_, names)}[{SEEN_SECONDS}s]))", at)
+            Question(f"group by ({labels}) (present_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
         )
     infos = [
         name
@@ -288,21 +288,22 @@ def _is_of(map_: EngineMap, info: Mapping[str, str], engine: Mapping[str, str]) 
     return all(info.get(label, "") in ("", engine.get(label, "")) for label in map_.rank_labels)
 
 
-def _presence(map_: EngineMap, names: frozenset[str]) -> str:
-    """A metric that every engine of the kind has always."""
-    raws = [metric.raw for metric in map_.metrics if metric.family in ("kvitals_requests_running",)]
-    return next((p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names), "")
+def _always(map_: EngineMap, names: frozenset[str]) -> list[str]:
+    """The metric that every engine of the kind has always, under whichever of its names the server has it."""
+    raws = [metric.raw for metric in map_.metrics if metric.family == "kvitals_requests_running"]
+    return [p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names]
 
 
 def _present(map_: EngineMap, names: frozenset[str]) -> Selector:
-    """The same under whichever of its names a page has it."""
-    raws = [metric.raw for metric in map_.metrics if metric.family == "kvitals_requests_running"]
-    found = [p + raw for raw in raws for p in map_.recognise.prefixes if p + raw in names]
+    """What tells that an engine of the kind is there."""
+    found = _always(map_, names)
     return Selector(found[0]) if len(found) == 1 else Selector("", (_one_of(METRIC_NAME, found),))
 
 
 def _feeds(map_: EngineMap, metric: str) -> bool:
-    return any(metric.startswith(m.family) and metric.removeprefix(m.family) in ("", *PARTS) for m in map_.metrics)
+    return any(
+        metric.startswith(m.family) and metric.removeprefix(m.family) in ("", *HISTOGRAM_PARTS) for m in map_.metrics
+    )
 
 
 def _meant(map_: EngineMap, entry: Metric) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES
 from diagnoser.signals import Span, expansion
 from diagnoser.sources.remote import RemoteSignals
-from rules.loader import HISTOGRAM_PARTS, Knowledge, family_of
+from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES
-from series.promql import Selector, expand, selectors
+from series.promql import expand, selectors
 from series.types import Labels
 
 POOL = SCOPES["pool"]
@@ -53,9 +53,8 @@ def _count(metric: str) -> str:
     return f"count by ({', '.join(POOL)}) (count by ({by}) ({metric}))"
 
 
-def _metric(family: str, knowledge: Knowledge, has: object) -> str:
+def _metric(family: str, knowledge: Knowledge, has: Callable[[str], bool]) -> str:
     """A name of the family's series that there may be; empty where there is none."""
-    assert callable(has)
     histogram = knowledge.families[family].type == "histogram"
     names: Sequence[str] = [f"{family}{part}" for part in reversed(HISTOGRAM_PARTS)] if histogram else [family]
     return next((name for name in names if has(name)), "")
@@ -75,10 +74,9 @@ def _families(name: str, knowledge: Knowledge, span: Span, seen: frozenset[str] 
     expr = expression(expand(signal.expr, expansion(span, signal.window, SCOPES[signal.scope])))
     found: set[str] = set()
     for use in selectors(expr):
-        other = use.selector.name if isinstance(use.selector, Selector) else ""
-        inner = other.removeprefix("kvitals:")
-        if inner != other:
+        inner = use.name.removeprefix(SIGNAL_PREFIX)
+        if inner != use.name:
             found |= _families(inner, knowledge, span, seen | {name}) if inner not in seen else set()
-        elif family := family_of(other, knowledge.families):
+        elif family := family_of(use.name, knowledge.families):
             found.add(family)
     return found

@@ -219,12 +219,12 @@ def focused(expr: Expr, engines: Sequence[str]) -> Expr:
 
     def narrow(node: Expr) -> Expr:
         if isinstance(node, Selector):
-            return Selector(node.name, (*node.matchers, matcher), node.offset)
+            return narrowed(node)
         if isinstance(node, Range):
-            return Range(narrow_selector(node.selector), node.range)
+            return Range(narrowed(node.selector), node.range)
         return map_children(node, narrow)
 
-    def narrow_selector(node: Selector) -> Selector:
+    def narrowed(node: Selector) -> Selector:
         return Selector(node.name, (*node.matchers, matcher), node.offset)
 
     return narrow(expr)

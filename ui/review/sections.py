@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diagnoser.review.efficiency import BINDS, NAMES
 from diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
-from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, usd
+from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, span, usd
 from ui.review import charts
 
 TENANTS = 25
@@ -324,7 +324,7 @@ def _goodput(review: Review) -> Iterator[Block]:
     one = review.goodput
     rows = [
         (
-            objective.what, _seconds(objective.seconds), objective.source, count(objective.observations),
+            objective.what, span(*objective.seconds), objective.source, count(objective.observations),
             share(objective.within),
         )
         for objective in one.objectives
@@ -336,11 +336,6 @@ def _goodput(review: Review) -> Iterator[Block]:
             f" {share(one.share)} of all."
         )
         yield Text(one.method, small=True)
-
-
-def _seconds(of: tuple[float, float]) -> str:
-    low, high = (f"{one:g} s" if one >= 1 else f"{1000 * one:g} ms" for one in of)
-    return low if low == high else f"{low} to {high}"
 
 
 def _cache(review: Review) -> Iterator[Block]:
