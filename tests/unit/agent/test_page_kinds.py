@@ -11,7 +11,7 @@ from agent.senses.status import Identity
 from rules.engine_map import Endpoint, EngineMap
 from series.types import Labels, is_stale
 from series.window import Window
-from tests.unit.agent.test_families import matchers
+from tests.unit.agent.page_stage import matchers
 
 ENGINE = """
 system: toy

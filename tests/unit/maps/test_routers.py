@@ -16,7 +16,7 @@ from rules.finding import Source
 from rules.loader import load
 from series.types import Labels
 from tests.goldens.names import inventory
-from tests.unit.agent.test_families import Watched
+from tests.unit.agent.page_stage import Watched
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "exposition"
 MAPS = [load_map(system) for system in systems()]
