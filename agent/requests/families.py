@@ -56,13 +56,14 @@ class Exemplar:
 class Histogram:
     """Counts by bucket, the last one without a bound, and for each the last trace."""
 
-    __slots__ = ("bounds", "counts", "last", "total")
+    __slots__ = ("_keys", "bounds", "counts", "last", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = tuple(map(float, bounds))  # which are compared in half the time that whole numbers take
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.last: list[tuple[str, float, float] | None] = [None] * (len(bounds) + 1)
+        self._keys: list[Key] = []
 
     def observe(self, value: float, trace: str, t: float) -> None:
         """Count one value."""
@@ -79,6 +80,13 @@ class Histogram:
             running += count
             found.append(float(running))
         return [*found, self.total, float(running)]
+
+    def keys(self, family: str, labels: LabelSet) -> list[Key]:
+        """Those of its samples' series, which are those that it was first asked for."""
+        if not self._keys:
+            names = self.names(family)
+            self._keys = [(name, (*labels, ("le", le)) if le else labels) for name, le in names]
+        return self._keys
 
     def names(self, family: str) -> list[tuple[str, str]]:
         """Name and `le` of each sample."""
@@ -364,5 +372,4 @@ def _of_tenant(tenant: str) -> LabelSet:
 
 
 def _say_histogram(histogram: Histogram, family: str, labels: LabelSet, said: dict[Key, float]) -> None:
-    for (name, le), value in zip(histogram.names(family), histogram.samples(), strict=True):
-        said[name, (*labels, ("le", le)) if le else labels] = value
+    said.update(zip(histogram.keys(family, labels), histogram.samples(), strict=True))

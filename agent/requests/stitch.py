@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from msgspec import Struct
 
@@ -98,6 +97,7 @@ class Stitcher:
         self._queue: deque[_Open] = deque()  # to settle, the one that was touched last is last
         self._begin = self._end = 0  # places in the queue: who is no more where it stands has another, or none
         self._active = 0  # of those that stand in the queue
+        self._firsts: dict[float, int] = {}  # when a first part came -> open requests
         self._held: OrderedDict[_Open, float] = OrderedDict()  # of which more must come, until when
         self._by: dict[str, _Open] = {}  # id or span -> request
         self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
@@ -116,8 +116,7 @@ class Stitcher:
 
     def oldest(self) -> float | None:
         """When the first part came of the one that is open longest."""
-        active = (one.first for one in self._queue if one.place != NOWHERE)
-        return min(chain(active, (one.first for one in self._held)), default=None)
+        return min(self._firsts, default=None)
 
     def add(self, t: float, parts: Iterable[RequestPart]) -> None:
         """Take parts that came at `t`, seconds since the epoch."""
@@ -202,7 +201,9 @@ class Stitcher:
 
     def _begun(self, part: RequestPart, keys: tuple[str, ...], own: str, parent: str, traces: tuple[str, ...]) -> _Open:
         """A request of one part."""
-        one = _Open((part,), keys, own, parent, traces, self._now, self._now)
+        now = self._now
+        one = _Open((part,), keys, own, parent, traces, now, now)
+        self._firsts[now] = self._firsts.get(now, 0) + 1
         self._line_up(one)
         by = self._by
         for key in keys:
@@ -261,6 +262,7 @@ class Stitcher:
                 one.keys += other.keys
                 one.parents += other.parents
                 one.traces = tuple(dict.fromkeys(one.traces + other.traces))
+                self._forget_first(max(one.first, other.first))
                 one.first, one.last = min(one.first, other.first), max(one.last, other.last)
                 one.alone |= other.alone
                 other.parts, other.into = (), one
@@ -327,8 +329,10 @@ class Stitcher:
         return one
 
     def _close(self, one: _Open, *, whole: bool) -> None:
+        if one.place == NOWHERE:
+            self._held.pop(one, None)
         self._leave_queue(one)
-        self._held.pop(one, None)
+        self._forget_first(one.first)
         self._unlist(one)
         parts = one.parts
         if _is_stages(parts):
@@ -339,6 +343,14 @@ class Stitcher:
             for group in separate(parts):
                 self._learn(group)
                 self._give(group, whole)
+
+    def _forget_first(self, first: float) -> None:
+        """One less is open whose first part came then."""
+        left = self._firsts[first] - 1
+        if left:
+            self._firsts[first] = left
+        else:
+            del self._firsts[first]
 
     def _unlist(self, one: _Open) -> None:
         """Forget its ids, but for telling what comes late."""
