@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 
 import aiohttp
@@ -16,6 +15,7 @@ from diagnoser.signals import Signals
 from rules.finding import encode
 from rules.loader import load
 from series.promql import PromQLError
+from tests.processes import free_port
 from ui.cli.compare import differences
 from ui.cli.main import main
 from ui.cli.render import spark
@@ -31,12 +31,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         main(arguments)
     assert isinstance(stop.value.code, int)
     return stop.value.code, capsys.readouterr().out
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: pytest.CaptureFixture[str]) -> None:
