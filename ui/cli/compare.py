@@ -15,7 +15,15 @@ from rich.text import Text
 
 from diagnoser.text import plain, render
 from rules.finding import Triage
-from ui.cli.common import add_judging_options, answer_console, parse_duration, parse_moment, setup, status_console
+from ui.cli.common import (
+    add_judging_options,
+    answer_console,
+    parse_duration,
+    parse_moment,
+    print_wide,
+    setup,
+    status_console,
+)
 from ui.live import Collector
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import Moments, judge_recording, span_of
@@ -54,8 +62,10 @@ def do(args: argparse.Namespace) -> int:
     table.add_column("B is", no_wrap=True)
     for name, a, b in differences(sides[0].values, sides[1].values, args.all):
         unit = chosen.knowledge.signals[name].unit
-        table.add_row(plain(name), render(a, unit), render(b, unit), _change(a, b))
-    console.print(table)
+        told = render(a, unit), render(b, unit)
+        if args.all or told[0] != told[1]:
+            table.add_row(plain(name), *told, "" if unit == "bool" else change(a, b))
+    print_wide(table, console)
     return 0
 
 
@@ -71,14 +81,21 @@ def differences(
 def _distance(a: float, b: float) -> float:
     if a == b:
         return 0.0
-    return abs(math.log(abs(b) / abs(a))) if a and b else math.inf
+    return abs(math.log(b / a)) if _have_ratio(a, b) else math.inf
 
 
-def _change(a: float | None, b: float | None) -> str:
+def _have_ratio(a: float, b: float) -> bool:
+    return a * b > 0 and math.isfinite(a) and math.isfinite(b)
+
+
+def change(a: float | None, b: float | None) -> str:
+    """How the second value differs from the first, in words; empty where that says nothing."""
     if a is None or b is None:
         return "known in B only" if a is None else "known in A only"
-    if not a or not b:
-        return "" if a == b else "zero in B" if a else "zero in A"
+    if a != b and not (a and b):
+        return "zero in B" if a else "zero in A"
+    if not _have_ratio(a, b):
+        return "of the other sign" if a * b < 0 else ""
     ratio = b / a
     return f"{ratio:.1f} times A" if ratio >= 1 else f"A / {1 / ratio:.1f}"
 

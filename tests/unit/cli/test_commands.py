@@ -16,7 +16,7 @@ from rules.finding import encode
 from rules.loader import load
 from series.promql import PromQLError
 from tests.processes import free_port
-from ui.cli.compare import differences
+from ui.cli.compare import change, differences
 from ui.cli.main import main
 from ui.cli.render import spark
 from ui.demo import DEMO, FOLDER, incidents
@@ -205,3 +205,20 @@ async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.
         assert [done async for done in collector.collect(0.0)]
         with pytest.raises(PromQLError):
             collector.document()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (None, 1.0, "known in B only"), (2.0, None, "known in A only"), (0.0, 3.0, "zero in A"), (3.0, 0.0, "zero in B"),
+        (0.0, 0.0, ""), (1.0, 2.0, "2.0 times A"), (2.0, 1.0, "A / 2.0"), (0.5, -0.5, "of the other sign"),
+        (1.0, float("inf"), ""), (float("inf"), 1.0, ""),
+    ],
+)  # fmt: skip
+def test_a_change_in_words(a: float | None, b: float | None, text: str) -> None:
+    assert change(a, b) == text
+
+
+def test_what_is_beyond_every_bucket_differs_most() -> None:
+    found = differences({"x": float("inf"), "y": 1.0}, {"x": 2.0, "y": 3.0}, everything=False)
+    assert [name for name, _, _ in found] == ["x", "y"]

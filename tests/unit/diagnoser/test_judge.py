@@ -161,7 +161,7 @@ def test_no_engine_is_not_health() -> None:
         (0.0, "ratio", "0 %"), (0.0123, "seconds", "12.3 ms"), (2.0, "seconds", "2 s"), (300.0, "seconds", "5 min"),
         (float("inf"), "seconds", "beyond every bucket"), (5.25, "requests", "5.25 requests"),
         (12345.0, "tokens", "12,345 tokens"), (1.0, "bool", "yes"), (0.0, "bool", "no"),
-        (12.54, "per_second", "12.5/s"),
+        (12.54, "per_second", "12.5/s"), (-0.001, "count", "0"), (-1.5, "count", "-1.5"),
     ],
 )  # fmt: skip
 def test_numbers_as_people_read_them(value: float | None, unit: str, text: str) -> None:
