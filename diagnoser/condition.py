@@ -69,7 +69,10 @@ def truths(
         left, right = (_column(values, entities) for values in side(condition))
         compare = _COMPARE[condition.op]
         return [None if x is None or y is None else compare(x, y) for x, y in zip(left, right, strict=True)]
-    first, second = truths(condition.left, entities, side), truths(condition.right, entities, side)
+    first = truths(condition.left, entities, side)
+    if all(truth is (condition.op == "or") for truth in first):  # of any of them the other part changes nothing
+        return first
+    second = truths(condition.right, entities, side)
     return [_connect(condition, x, y) for x, y in zip(first, second, strict=True)]
 
 

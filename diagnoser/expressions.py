@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from series.promql import Expr, parse
+from series.promql.rewrite import map_children
+
+MAX_NODES = 50_000
+_nodes: dict[Expr, Expr] = {}
 
 
 @lru_cache(maxsize=4096)
@@ -13,4 +17,15 @@ def expression(text: str) -> Expr:
 
     Not for queries from outside: the texts are kept.
     """
-    return parse(text)
+    return _one(parse(text))
+
+
+def _one(expr: Expr) -> Expr:
+    """The one node of all that are equal: it is soon found that they are, wherever they are looked up."""
+    found = _nodes.get(expr)
+    if found is None:
+        if len(_nodes) > MAX_NODES:
+            _nodes.clear()
+        found = map_children(expr, _one)
+        found = _nodes.setdefault(found, found)
+    return found

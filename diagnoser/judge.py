@@ -170,7 +170,7 @@ class Judge:
     _batch: Batch | None = None  # what the sides of all conditions read
     _entities: _Entities | None = None
     _span: Span | None = None  # the moment that is judged
-    _values: dict[Scope, dict[Expr, Values]] = field(default_factory=dict)  # of sides, at that moment
+    _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
 
@@ -255,21 +255,24 @@ class Judge:
             sides: list[Expr] = []
             for rule in self.knowledge.rules.values():
                 with suppress(Exception):  # it crashes again where it is judged, and there it is said
-                    sides += [s for c in self._condition(rule) for one in comparisons(c) for s in (one.left, one.right)]
+                    both = [s for c in self._condition(rule) for one in comparisons(c) for s in (one.left, one.right)]
+                    sides += [side for side in both if not self._known_as(side, rule)]
             self._batch = Batch(sides, self.signals.source.window)
         return self._batch
 
     def _judge_rule(self, rule: Rule, span: Span) -> list[Judgement]:
         pairs = self._pairs(rule, span.at)
         for key in pairs.not_for:
-            self._let_go(key, span)
+            if key in self.memory:
+                self._let_go(key, span)
         if not pairs.here:
             return pairs.told
         when, clear = self._condition(rule)
         side, told = partial(self._sides, rule), pairs.told.copy()
+        may_be_nothing = bool(rule.applies.having or rule.applies.traffic)
         for place, pair, truth in zip(pairs.places, pairs.here, truths(when, pairs.entities, side), strict=True):
             entity, memory = pair.entity, self.memory.get(pair.key)
-            if reason := self._nothing_to_judge(rule, entity, span):
+            if may_be_nothing and (reason := self._nothing_to_judge(rule, entity, span)):
                 self._let_go(pair.key, span)
                 told[place] = Judgement(rule, entity, "n/a", reason, None)
             elif truth is True or not (memory is None or memory.blank):
@@ -341,22 +344,25 @@ class Judge:
 
     def _sides(self, rule: Rule, comparison: Comparison) -> tuple[Values, Values]:
         """The values of both sides of one of a rule's comparisons, at the latest moment."""
-        known = self._values.setdefault(rule.scope, {})
-        for expr in (comparison.left, comparison.right):
-            if expr not in known:
-                known[expr] = self._values_of(expr, rule)
-        return known[comparison.left], known[comparison.right]
+        found = self._values.get(id(comparison))  # conditions stay, so this is it and no other
+        if found is None:
+            left, right = (self._side(expr, rule) for expr in (comparison.left, comparison.right))
+            found = self._values[id(comparison)] = left, right
+        return found
 
-    def _values_of(self, expr: Expr, rule: Rule) -> Values:
+    def _side(self, expr: Expr, rule: Rule) -> Values:
         if isinstance(expr, Number):
             return expr.value
-        if isinstance(expr, Selector) and expr == Selector(expr.name):
-            name = expr.name.removeprefix(SIGNAL_PREFIX)
-            signal = self.knowledge.signals.get(name)
-            if signal is not None and expr.name != name and signal.scope == rule.scope:
-                return self.signals.known[name].values  # what was just stored need not be looked up
+        if name := self._known_as(expr, rule):
+            return self.signals.known[name].values  # what was just stored need not be looked up
         result = self.signals.now.evaluate(expr)
         return result if isinstance(result, float) else self.signals.by_entity(result, SCOPES[rule.scope])
+
+    def _known_as(self, expr: Expr, rule: Rule) -> str:
+        """The name of the signal whose values, just as they are, those of a side are; empty where it takes a query."""
+        name = _plain(expr)
+        signal = self.knowledge.signals.get(name)
+        return name if signal is not None and signal.scope == rule.scope else ""
 
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
@@ -463,6 +469,14 @@ def _not_for(applies: Applies, info: Labels) -> str:
 
 
 _named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are asked about for every entity
+
+
+@lru_cache(maxsize=4096)
+def _plain(expr: Expr) -> str:
+    """The signal that an expression is, without its prefix; empty where it is anything else."""
+    if isinstance(expr, Selector) and expr == Selector(expr.name) and expr.name.startswith(SIGNAL_PREFIX):
+        return expr.name.removeprefix(SIGNAL_PREFIX)
+    return ""
 
 
 def missing_signals(verdict: Verdict) -> list[str]:

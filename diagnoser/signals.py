@@ -7,7 +7,7 @@ time and queries read. A signal that has no value leaves a stale marker, and say
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diagnoser.expressions import expression
@@ -15,7 +15,7 @@ from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
 from rules.model import SCOPES, Signal
 from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, Row, SeriesSource, newest_rows
+from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp, Row, SeriesSource, newest_rows
 from series.window import Group, Window
 
 FACT = "kvitals_engine_fact"
@@ -75,6 +75,19 @@ class Union:
         has = getattr(self._named(name), "has", None)  # a window knows, other sources need not
         return has is None or bool(has(name))
 
+    def finds(self, selector: Selector) -> bool:
+        """Whether there may be series that a selector is about."""
+        window = self.window(selector.name)
+        return self.has(selector.name) if window is None else window.finds(selector.all_matchers())
+
+    @property
+    def version(self) -> tuple[int, int] | None:
+        """As long as it is the same, there are the same series. None: that is not known."""
+        families, signals = self.families, self.signals
+        if isinstance(families, Window) and isinstance(signals, Window):
+            return families.version, signals.version
+        return None
+
     def window(self, name: str) -> Window | None:
         """The window that has the series of that name, where it is one."""
         source = self._named(name)
@@ -90,11 +103,16 @@ class Union:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A signal's expressions. It has no value unless of each of `needs` at least one metric is there."""
+    """A signal's expressions. It has no value unless of each of `reads` at least one selector finds a series."""
 
     expr: Expr
     samples: Expr | None
-    needs: list[frozenset[str]]
+    reads: list[frozenset[Selector]]
+
+    @property
+    def needs(self) -> list[frozenset[str]]:
+        """The same by metric."""
+        return [frozenset(selector.name for selector in either) for either in self.reads]
 
     @property
     def exprs(self) -> list[Expr]:
@@ -113,11 +131,13 @@ class Signals:
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
         self._compiled: dict[tuple[float, float], dict[str, _Compiled]] = {}
         self._batches: list[Batch] = []  # of each stage
+        self._that_can: dict[Group, tuple[tuple[int, int], set[str]]] = {}  # of each stage, as of a version
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
         self._series: dict[str, dict[Labels, Labels]] = {}  # signal -> entity -> its series
         self._identities: dict[tuple[str, ...], dict[Labels, Labels]] = {}  # scope -> labels -> whose they are
+        self._whose: dict[tuple[str, ...], dict[LabelSets, list[Labels]]] = {}  # the same of whole results
         self._asked: Span | None = None  # the moment of `_seen`
         self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
@@ -128,13 +148,24 @@ class Signals:
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
             self.now = Moment(self.source, span.at)
             self.now.prepare(batch)
-            there = _Memo(self.source.has)
+            possible = self._that_may_be(group, names, compiled)
             for name in names:
-                possible = all(any(there[metric] for metric in either) for either in compiled[name].needs)
-                self.known[name] = self._evaluate(name, compiled[name], possible=possible)
+                self.known[name] = self._evaluate(name, compiled[name], possible=name in possible)
             self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return self.known
+
+    def _that_may_be(self, stage: Group, names: Sequence[str], compiled: Mapping[str, _Compiled]) -> set[str]:
+        """Those of a stage's signals of which there are the series that they can not do without."""
+        version = self.source.version
+        known = self._that_can.get(stage)
+        if known is not None and known[0] == version:
+            return known[1]
+        there = _Memo(self.source.finds)
+        found = {name for name in names if all(any(there[one] for one in either) for either in compiled[name].reads)}
+        if version is not None:
+            self._that_can[stage] = version, found
+        return found
 
     def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
         """Why a signal has no value for an entity, and what would bring it (may be empty)."""
@@ -181,7 +212,7 @@ class Signals:
         key = (span.fast, span.slow)
         if key not in self._compiled:
             compiled = {n: _compile(s, span) for n, s in self.knowledge.signals.items()}
-            self._compiled = {key: compiled}
+            self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
                 Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages
             ]
@@ -199,8 +230,13 @@ class Signals:
         """As the function of that name. The labels of an entity are always the same object, which is soon found."""
         if isinstance(result, float):
             return {}
-        entity = self.entity
-        return {entity(x, scope): v for x, v in zip(result.labels, result.values.tolist(), strict=True)}
+        whose = self._whose.setdefault(scope, {})
+        entities = whose.get(result.labels)
+        if entities is None:
+            if sum(map(len, whose)) > MAX_ENTITIES:
+                whose.clear()
+            entities = whose[result.labels] = [self.entity(labels, scope) for labels in result.labels]
+        return dict(zip(entities, result.values.tolist(), strict=True))
 
     def entity(self, labels: Labels, scope: tuple[str, ...]) -> Labels:
         """The identity of the entity that labels are of."""
@@ -292,35 +328,40 @@ def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
     return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
 
 
-class _Memo(dict[str, bool]):
+class _Memo(dict[Selector, bool]):
     """The answers to a question, each asked once."""
 
-    def __init__(self, ask: Callable[[str], bool]) -> None:
+    def __init__(self, ask: Callable[[Selector], bool]) -> None:
         self._ask = ask
 
-    def __missing__(self, name: str) -> bool:
-        self[name] = self._ask(name)
-        return self[name]
+    def __missing__(self, selector: Selector) -> bool:
+        self[selector] = self._ask(selector)
+        return self[selector]
 
 
 def _compile(signal: Signal, span: Span) -> _Compiled:
     values = expansion(span, signal.window, SCOPES[signal.scope])
     samples = expression(expand(signal.samples.expr, values)) if signal.samples else None
     expr = expression(expand(signal.expr, values))
-    return _Compiled(expr, samples, needed(expr))
+    return _Compiled(expr, samples, selections(expr))
 
 
 def needed(expr: Expr) -> list[frozenset[str]]:
     """Metrics of which at least one of each set must be there for an expression to have a value."""
+    return list(dict.fromkeys(frozenset(one.name for one in either) for either in selections(expr)))
+
+
+def selections(expr: Expr) -> list[frozenset[Selector]]:
+    """Selectors of which at least one of each set must find a series for an expression to have a value."""
     if isinstance(expr, Selector):
-        return [frozenset((expr.name,))] if expr.name else []
+        return [frozenset((expr,))] if expr.name else []
     if isinstance(expr, Call) and expr.func in _FROM_NOTHING:
         return []
     if isinstance(expr, Binary) and expr.op == "or":
-        return [left | right for left in needed(expr.left) for right in needed(expr.right)]
+        return [left | right for left in selections(expr.left) for right in selections(expr.right)]
     if isinstance(expr, Binary) and expr.op == "unless":
-        return needed(expr.left)
-    return list(dict.fromkeys(need for child in expr.children() for need in needed(child)))
+        return selections(expr.left)
+    return list(dict.fromkeys(one for child in expr.children() for one in selections(child)))
 
 
 def _readers(knowledge: Knowledge) -> set[str]:

@@ -44,10 +44,10 @@ class Panel:
         self.doubled: frozenset[int] = frozenset()
         """Selections that have a series in more than one group."""
 
-    def renew(self) -> None:
-        """Look up which columns it has, if that may have changed. To be called before anything is read."""
+    def renew(self) -> bool:
+        """Look up which columns it has, if that may have changed; whether it did. To be called before it is read."""
         if self._version == self._window.version:
-            return
+            return False
         self._version = self._window.version
         self._groups, self.width = [], 0
         labels: list[list[Labels]] = [[] for _ in self._wanted]
@@ -65,6 +65,7 @@ class Panel:
         self.labels = [LabelSets(one) for one in labels]
         self.columns = [np.array(one, dtype=np.intp) for one in columns]
         self.doubled = frozenset(i for i, one in enumerate(labels) if len(set(one)) < len(one))
+        return True
 
     def read(self, start: float, end: float) -> list[Part]:
         """The rows in start <= t <= end of each group that has some."""

@@ -118,6 +118,10 @@ class Window:
         """Whether there is a series of that name, if only an ended one."""
         return any(group.has(name) for group in self._groups.values())
 
+    def finds(self, matchers: tuple[Matcher, ...]) -> bool:
+        """Whether there is a series that satisfies all matchers, if only an ended one."""
+        return any(group.selected(matchers)[1] for group in self._groups.values())
+
     def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row]:
         """The newest row of each group in start <= t <= end, of its matching series."""
         key, name = tuple(matchers), _name(matchers)

@@ -20,7 +20,7 @@ from series.promql import Binary, Expr, Selector, Vector, evaluate
 from series.promql.check import type_of
 from series.promql.nodes import Aggregate, Call, Range
 from series.promql.rewrite import map_children
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp
 
 PART = "kvitals_part_"
 MAX_FOCUS = 50
@@ -205,7 +205,8 @@ def _named(name: str, rows: Rows) -> Rows:
 
 def vector(rows: Rows) -> Vector:
     """Rows as the evaluator gives them."""
-    return Vector([labels for labels, _ in rows], np.array([value for _, value in rows], dtype=np.float64))
+    labels = LabelSets(labels for labels, _ in rows)
+    return Vector(labels, np.array([value for _, value in rows], dtype=np.float64))
 
 
 def focused(expr: Expr, engines: Sequence[str]) -> Expr:

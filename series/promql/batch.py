@@ -19,9 +19,9 @@ import numpy as np
 
 from series.panel import Panel, Part
 from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Ints, without_names
+from series.promql.grid import Budget, Grid, Ints, by_nameless, without_names
 from series.promql.nodes import Call, Expr, Range, Selector, Subquery
-from series.promql.selection import HALF_MILLISECOND, Selected, milliseconds
+from series.promql.selection import HALF_MILLISECOND, Selected, empty, milliseconds
 from series.promql.windows import RANGE_FUNCTIONS, Windows
 from series.types import STALE, Bools, Floats, LabelSets, is_stale
 from series.window import Columns, Window
@@ -84,20 +84,56 @@ class _Instants:
         self._offset = round(offset * 1000)
         self._selectors = selectors
         self._panel = Panel(window, [selector.all_matchers() for selector in selectors])
+        self._found: list[tuple[Selector, LabelSets, Columns]] = []
+        self._nothing: Shared = {}
 
     def fill(self, shared: Shared, at: int, lookback: int, budget: Budget) -> None:
         panel, end = self._panel, at - self._offset
         start = end - lookback
-        panel.renew()
+        if panel.renew():
+            usable = [(self._selectors[i], labels, columns) for i, labels, columns in _usable(panel, budget)]
+            self._found = [one for one in usable if one[1]]
+            self._nothing = {selector: empty(1) for selector, labels, _ in usable if not labels}
         values, present = np.zeros((1, panel.width)), np.zeros((1, panel.width), dtype=bool)
         for part in panel.newest(*_seconds(start, end)):
             if not start <= milliseconds(part.times)[0] <= end:
                 return
             values[:, part.place], present[:, part.place] = part.values, ~is_stale(part.values)
-        for i, labels, columns in _usable(panel, budget):
-            shared[self._selectors[i]] = Grid(
-                labels, values.take(columns, axis=1), present.take(columns, axis=1)
-            ).pruned()
+        shared |= self._nothing
+        for selector, labels, columns in self._found:
+            shared[selector] = Grid(labels, values.take(columns, axis=1), present.take(columns, axis=1)).pruned()
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one function, whose series stand side by side.
+
+    columns: of the panel. calls: each with its labels, these without names where they differ then too, and its place.
+    """
+
+    columns: Columns
+    calls: list[tuple[Call, LabelSets, LabelSets | None, slice]]
+
+    @staticmethod
+    def of(calls: Sequence[tuple[Call, LabelSets, Columns]]) -> _Calls:
+        found, first = [], 0
+        for call, labels, columns in calls:
+            groups = by_nameless(labels)
+            named = labels if call.func == "last_over_time" else groups.labels if groups.trivial else None
+            found.append((call, labels, named, slice(first, first + len(columns))))
+            first += len(columns)
+        return _Calls(np.concatenate([columns for _, _, columns in calls]), found)
+
+    def share(self, shared: Shared, values: Floats, present: Bools) -> None:
+        """The function's values [1, S], to each call its own."""
+        complete = bool(present.all())
+        for call, labels, named, place in self.calls:
+            if complete and named is not None:
+                shared[call] = Grid(named, values[:, place], present[:, place])
+                continue
+            with suppress(PromQLError):  # by itself it says what is wrong
+                kept = Grid(labels, values[:, place], present[:, place]).pruned()
+                shared[call] = kept if call.func == "last_over_time" else without_names(kept, at_all_steps=True)
 
 
 class _Ranges:
@@ -105,31 +141,42 @@ class _Ranges:
 
     def __init__(self, window: Window, length: float, offset: float, nodes: Sequence[Call | Range]) -> None:
         self._length, self._offset = round(length * 1000), round(offset * 1000)
+        self._nodes = nodes
         wanted = dict.fromkeys(_range(node) for node in nodes)
+        self._number = {expr: i for i, expr in enumerate(wanted)}  # of its selection
         self._panel = Panel(window, [expr.selector.all_matchers() for expr in wanted])
-        number = {expr: i for i, expr in enumerate(wanted)}  # of its selection
-        self._ranges = [(node, number[node]) for node in nodes if isinstance(node, Range)]
-        self._calls: dict[str, list[tuple[Call, int]]] = {}  # by function
-        for node in nodes:
-            if isinstance(node, Call):
-                self._calls.setdefault(node.func, []).append((node, number[_range(node)]))
+        self._calls: dict[str, _Calls] = {}  # by function
+        self._ranges: list[tuple[Range, LabelSets, Columns]] = []
+        self._nothing: Shared = {}
 
     def fill(self, shared: Shared, at: int, budget: Budget) -> None:
         panel, end = self._panel, at - self._offset
-        panel.renew()
+        if panel.renew():
+            self._arrange(budget)
+        shared |= self._nothing
+        if not panel.width:
+            return
         sheet = _Sheet.of(panel, end - self._length, end)
         if len(sheet.values) * panel.width > MAX_CELLS:
             return
-        usable = {i: (labels, columns) for i, labels, columns in _usable(panel, budget)}
         for func, calls in self._calls.items():
-            mine = [(call, *usable[i]) for call, i in calls if i in usable]
-            if mine:
-                results = sheet.windows(np.concatenate([columns for _, _, columns in mine]), end, self._length, budget)
-                _share(shared, [(call, labels) for call, labels, _ in mine], *RANGE_FUNCTIONS[func](results))
-        for node, i in self._ranges:
-            if i in usable:
-                labels, columns = usable[i]
-                shared[node] = Selected(labels, [sheet.windows(columns, end, self._length, budget)])
+            windows = sheet.windows(calls.columns, end, self._length, budget)
+            calls.share(shared, *RANGE_FUNCTIONS[func](windows))
+        for node, labels, columns in self._ranges:
+            shared[node] = Selected(labels, [sheet.windows(columns, end, self._length, budget)])
+
+    def _arrange(self, budget: Budget) -> None:
+        """Find out of what there are series."""
+        usable = {i: (labels, columns) for i, labels, columns in _usable(self._panel, budget)}
+        here = [(node, *usable[i]) for node in self._nodes if (i := self._number[_range(node)]) in usable]
+        nothing = [node for node, labels, _ in here if not labels]
+        self._nothing = {n: empty(1) if isinstance(n, Call) else Selected(LabelSets(), []) for n in nothing}
+        self._ranges = [(node, labels, at) for node, labels, at in here if isinstance(node, Range) and labels]
+        by_function: dict[str, list[tuple[Call, LabelSets, Columns]]] = {}
+        for node, labels, columns in here:
+            if isinstance(node, Call) and labels:
+                by_function.setdefault(node.func, []).append((node, labels, columns))
+        self._calls = {func: _Calls.of(calls) for func, calls in by_function.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +212,6 @@ class _Sheet:
         times = self.times if self.times.shape[1] == 1 else self.times.take(columns, axis=1)
         low, high = np.array([0]), np.array([len(values)])
         return Windows(times, values, present, low, high, np.array([end]), length, budget)
-
-
-def _share(shared: Shared, calls: Sequence[tuple[Call, LabelSets]], values: Floats, present: Bools) -> None:
-    """A function's values [1, S] of several calls, side by side, each for itself."""
-    first, complete = 0, bool(present.all())
-    for call, labels in calls:
-        place = slice(first, first + len(labels))
-        first = place.stop
-        grid = Grid(labels, values[:, place], present[:, place])
-        with suppress(PromQLError):  # by itself it says what is wrong
-            kept = grid if complete else grid.pruned()
-            shared[call] = kept if call.func == "last_over_time" else without_names(kept, at_all_steps=True)
 
 
 def _usable(panel: Panel, budget: Budget) -> Iterator[tuple[int, LabelSets, Columns]]:

@@ -10,8 +10,6 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
 
 from series.promql.errors import PromQLError, shorten
 from series.promql.nodes import (
@@ -29,13 +27,12 @@ from series.promql.nodes import (
     Selector,
     String,
     Subquery,
+    Type,
     Unary,
 )
 from series.types import Matcher, MatchOp
 
 MAX_DEPTH = 100
-
-Type = Literal["scalar", "vector", "range", "string"]
 
 _SPOKEN = {
     "scalar": "a scalar", "vector": "an instant vector", "range": "a range vector", "string": "a string",
@@ -87,9 +84,16 @@ def _table() -> dict[str, Function]:
 FUNCTIONS = _table()
 
 
-@lru_cache(maxsize=8192)
 def type_of(expr: Expr) -> Type:
-    """The type of an expression whose parts are known to fit. Asked for at every node of every evaluation."""
+    """The type of an expression whose parts are known to fit."""
+    try:
+        return expr._type
+    except AttributeError:
+        object.__setattr__(expr, "_type", found := _type_of(expr))
+        return found
+
+
+def _type_of(expr: Expr) -> Type:
     if isinstance(expr, Number):
         return "scalar"
     if isinstance(expr, String):

@@ -42,6 +42,7 @@ from series.types import Floats, Labels, LabelSets, SeriesSource
 
 LOOKBACK = 300.0
 MAX_STEPS = 11_000
+_OVER_TIME = (Range, Subquery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ DEFAULT_LIMITS = Limits()
 class Vector:
     """An instant vector: values[i] belongs to labels[i], in a stable order."""
 
-    labels: list[Labels]
+    labels: LabelSets
     values: Floats
 
     def __len__(self) -> int:
@@ -139,11 +140,8 @@ class Moment:
         with np.errstate(all="ignore"):
             result = self._evaluation.of(expr)
         if isinstance(result, Grid):
-            here = result.present[0]
-            labels = list(result.labels)
-            if not here.all():
-                labels = [x for x, is_here in zip(labels, here.tolist(), strict=True) if is_here]
-            return Vector(labels, result.values[0, here])
+            found = result.pruned()
+            return Vector(found.labels, found.values[0])
         return float(result[0])
 
 
@@ -193,14 +191,14 @@ def _checked(expr: Expr | str) -> Expr:
     return expr
 
 
-# The same expressions are evaluated every few seconds; only the type is kept, since 0 == -0.
+# The same expressions are evaluated every few seconds.
 _checked_type = lru_cache(maxsize=1024)(check)
 
 
-def _can_be_shared(expr: Expr) -> bool:
-    """Whether it is made of selectors alone: with numbers in them, expressions may be equal that are not (0 == -0)."""
+def _is_read(expr: Expr) -> bool:
+    """Whether it is made of selectors alone."""
     if isinstance(expr, Aggregate):
-        return expr.param is None and _can_be_shared(expr.expr)
+        return expr.param is None and _is_read(expr.expr)
     if isinstance(expr, Call):
         return len(expr.args) == 1 and isinstance(expr.args[0], Range)
     return isinstance(expr, Selector)
@@ -224,8 +222,7 @@ class Evaluation:
 
     def of(self, expr: Expr) -> Grid | Floats:
         """A Grid for an instant vector, float64[N] for a scalar."""
-        is_vector = isinstance(expr, Selector | Aggregate) or type_of(expr) != "scalar"
-        return self.vector(expr) if is_vector else self.scalar(expr)
+        return self.scalar(expr) if type_of(expr) == "scalar" else self.vector(expr)
 
     def scalar(self, expr: Expr) -> Floats:
         """float64[N] of a scalar expression."""
@@ -243,7 +240,7 @@ class Evaluation:
 
     def vector(self, expr: Expr) -> Grid:
         """The Grid of an instant-vector expression."""
-        if not _can_be_shared(expr):
+        if len(self.steps) > 1 and not _is_read(expr):  # it would be large, and others hardly want the same
             return self._vector(expr)
         known = self.shared.get(expr)
         if known is None:
@@ -279,7 +276,7 @@ class Evaluation:
         return binary.mixed(expr, left, right)
 
     def _call(self, call: Call) -> Grid:
-        if any(isinstance(arg, Range | Subquery) for arg in call.args):
+        if any(isinstance(arg, _OVER_TIME) for arg in call.args):
             return self._over_range(call)
         if call.func == "timestamp" and isinstance(call.args[0], Selector):
             grid, times = self._instant(call.args[0])
@@ -299,8 +296,8 @@ class Evaluation:
 
     def _over_range(self, call: Call) -> Grid:
         """A function of a range vector, with the scalars that some of them take before or after it."""
-        scalars = [self.scalar(a) for a in call.args if not isinstance(a, Range | Subquery)]
-        selected = self._range(next(a for a in call.args if isinstance(a, Range | Subquery)))
+        scalars = [self.scalar(a) for a in call.args if not isinstance(a, _OVER_TIME)]
+        selected = self._range(next(a for a in call.args if isinstance(a, _OVER_TIME)))
         self.budget.take(len(self.steps) * len(selected.labels))
         results = []
         for windows in selected.windows:

@@ -37,8 +37,12 @@ class Grid(msgspec.Struct, frozen=True, gc=False):
 
     def pick(self, columns: Ints) -> Grid:
         """The series at `columns`, in that order."""
-        kept = LabelSets(self.labels[i] for i in columns.tolist())
-        return Grid(kept, self.values[:, columns], self.present[:, columns])
+        kept = _picked.get(
+            (columns.tobytes(), self.labels),
+            len(columns) + 1,
+            lambda: LabelSets(self.labels[i] for i in columns.tolist()),
+        )
+        return Grid(kept, self.values.take(columns, axis=1), self.present.take(columns, axis=1))
 
     def anything(self) -> Bools:
         """[N, 1]: the steps at which any series has a value."""
@@ -101,6 +105,7 @@ class _Layouts:
 
 
 _layouts = _Layouts(limit=200_000)
+_picked = _Layouts(limit=50_000)  # of these there are more, as what is picked depends on values
 
 
 def layout(kind: Hashable, labels: LabelSets, compute: Callable[[], T]) -> T:
@@ -167,8 +172,12 @@ def without_names(grid: Grid, *, at_all_steps: bool = False) -> Grid:
     Raises PromQLError where two of them have a value at the same step or, with `at_all_steps`, at all:
     Prometheus is that strict about functions of range vectors.
     """
-    groups = layout("nameless", grid.labels, lambda: group_by(nameless(grid.labels)))
-    return regroup(grid, groups, at_all_steps=at_all_steps)
+    return regroup(grid, by_nameless(grid.labels), at_all_steps=at_all_steps)
+
+
+def by_nameless(labels: LabelSets) -> Groups:
+    """The groups of columns whose labels are equal without the metric name."""
+    return layout("nameless", labels, lambda: group_by(nameless(labels)))
 
 
 def relabel(grid: Grid, labels: LabelSets) -> Grid:

@@ -35,11 +35,15 @@ _RESERVED = AGGREGATIONS | SET_OPERATORS | {
 }  # fmt: skip
 
 
-class Expr:
-    """Base of all nodes. The hash of one is computed once."""
+Type = Literal["scalar", "vector", "range", "string"]
 
-    __slots__ = ("_hash",)
+
+class Expr:
+    """Base of all nodes. What is asked for at every evaluation, their hash and their type, is computed once."""
+
+    __slots__ = ("_hash", "_type")
     _hash: int
+    _type: Type
 
     def children(self) -> Iterator[Expr]:
         """The direct sub-expressions, from left to right."""
@@ -91,9 +95,17 @@ def _expressions(value: object) -> Sequence[Expr]:
 
 
 @_hashed_once
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Number(Expr):
+    """Equal are numbers that are written alike: NaN is NaN, and -0 is not 0."""
+
     value: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
     def __str__(self) -> str:
         if math.isnan(self.value):
