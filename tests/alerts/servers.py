@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.processes import ended, free_port
+
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30
 
@@ -135,27 +137,6 @@ def prometheus_config(targets: Mapping[str, int], rules: Sequence[Path], alertma
         "scrape_configs": [{"job_name": "kvitals", "honor_labels": True, "static_configs": scraped}],
     }
     return json.dumps(config)  # JSON is YAML
-
-
-@contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, ended with the context."""
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

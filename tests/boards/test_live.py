@@ -4,7 +4,6 @@ pages at real speed."""
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from tests.boards import manifest
 from tests.boards.asking import Asked, Series, asked, draws, series
 from tests.boards.sources import RECORDINGS, ROOT
 from tests.oracle.oracle_server import Prometheus, prometheus
+from tests.processes import ended, free_port
 
 SECONDS = 85.0
 """A window of a minute, and what comes before the first sample in it."""
@@ -64,7 +64,7 @@ class Live:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("live")
     ports = _ports()
-    api = _free_port()
+    api = free_port()
     pages = [f"http://127.0.0.1:{ports[name]}" for name in ENGINES]
     (folder / "kvitals.toml").write_text("[agent]\ninterval = 2\ndiscover = false\n")
     scraped = {
@@ -95,18 +95,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def _running(folder: Path, *arguments: str) -> Iterator[None]:
     places = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CONFIG", "STATE", "DATA", "CACHE")}
     with (folder / f"{arguments[0]}-{time.monotonic_ns()}.log").open("wb") as out:
-        process = subprocess.Popen(
-            [*_COMMAND, *arguments], stdout=out, stderr=out, cwd=ROOT, env={**os.environ, **places}
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
+        command, env = [*_COMMAND, *arguments], {**os.environ, **places}
+        with ended(subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=env)):
+            yield
 
 
 def _wait_for(url: str, seconds: float = 60.0) -> None:
@@ -124,15 +115,8 @@ def _wait_for(url: str, seconds: float = 60.0) -> None:
 
 def _ports() -> dict[str, int]:
     """First ports for the recordings, those of one with several pages one after the other."""
-    begin = _free_port()
+    begin = free_port()
     return {name: begin + 4 * i for i, name in enumerate((*ENGINES, *BESIDE))}
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def _ask(server: Prometheus, query: Asked, now: float) -> Series:

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import struct
 import subprocess
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from series.types import Frame, Labels
+from tests.processes import ended, free_port
 
 BATCH_SECONDS = 1200  # Prometheus refuses samples more than an hour older than its newest
 START_SECONDS = 30
@@ -86,7 +86,7 @@ def prometheus(folder: Path, config: str = "global: {}\n", flags: Sequence[str] 
     if command is None:
         raise RuntimeError("the command `prometheus` is not on PATH: install Debian's package prometheus")
     (folder / "prometheus.yml").write_text(config)
-    port = _free_port()
+    port = free_port()
     log = folder / "log"
     arguments = [
         command,
@@ -99,20 +99,12 @@ def prometheus(folder: Path, config: str = "global: {}\n", flags: Sequence[str] 
         "--log.level=warn",
         *flags,
     ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=out, env={**os.environ, "GOMAXPROCS": "2"})
-    try:
+    env = {**os.environ, "GOMAXPROCS": "2"}
+    with log.open("wb") as out, ended(subprocess.Popen(arguments, stdout=out, stderr=out, env=env)) as process:
         _wait_until_ready(process, port, log)
         running = Prometheus(port)
         yield running
         running.close()
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -129,13 +121,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
             connection.close()
         time.sleep(0.1)
     raise RuntimeError(f"Prometheus did not become ready:\n{log.read_text()[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def _write_request(frames: Sequence[Frame], start: float, end: float) -> bytes:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from series.capture import CaptureReader
+from tests.processes import free_port
 from tests.ship.planted_engine import (
     ANSWER,
     BEARER,
@@ -67,12 +67,6 @@ API = (
     *("findings", "requests?newest=1000", "tail", "cache", "cascades", "accesses", "labels"),
     *("label/__name__/values", "query?query=kvitals_engine_info", "query?query=kvitals_engine_fact"),
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class Stage:

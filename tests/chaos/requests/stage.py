@@ -8,7 +8,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ import aiohttp
 from agent.config import TenantsTable
 from agent.requests.stitch import SETTLE_SECONDS
 from agent.requests.tenants import open_tenants
+from tests.processes import free_port
 
 from .clients import HOST, page
 from .pages import Page
@@ -32,13 +32,6 @@ _PR_SET_PDEATHSIG = 1
 
 class StageError(Exception):
     """A process did not start, or died."""
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _die_with_us() -> None:

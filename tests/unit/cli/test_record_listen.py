@@ -1,7 +1,6 @@
 """`kvitals record --listen`: what a tap sends is written down, and told meanwhile."""
 
 import asyncio
-import socket
 import sys
 import time
 from pathlib import Path
@@ -13,14 +12,9 @@ import pytest
 from agent.requests.part import PartsRecord, RequestPart
 from agent.service import decode
 from series.capture import CaptureReader
+from tests.processes import free_port
 
 PATIENCE_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def sent(now: float) -> PartsRecord:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +17,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+
+from tests.processes import free_port
 
 PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_bytes()
 MODEL = "tiny"
@@ -87,9 +88,7 @@ async def engine() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def running(folder: Path, text: str, **env: str) -> AsyncIterator[Agent]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config, log = folder / "kvitals.toml", folder / "log"
     config.write_text(text)
     with log.open("wb") as out:

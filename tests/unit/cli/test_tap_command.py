@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.config import Config, build
+from tests.processes import free_port
 from ui.cli.common import UsageError
 from ui.cli.main import parser
 from ui.cli.tap import _settings
@@ -79,12 +79,6 @@ def test_the_configuration_counts_where_the_options_say_nothing() -> None:
 def test_what_makes_no_sense_is_refused(arguments: list[str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         settings(*arguments)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_it_runs_says_502_without_an_engine_and_stops(tmp_path: Path) -> None:

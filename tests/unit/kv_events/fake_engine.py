@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -12,13 +11,6 @@ import zmq
 from publishers import STORE, VLLM, payload
 
 END = (-1).to_bytes(8, "big", signed=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def batch(number: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_engine import FakeEngine, batch, free_port, until
+from fake_engine import FakeEngine, batch, until
 
 from agent.command_line import LAUNCHERS, parse
 from agent.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
@@ -23,6 +23,7 @@ from agent.senses.kv_events_sources import Refusal, Source
 from agent.service import Node, decode, encode
 from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from series.window import Window
+from tests.processes import free_port
 
 URL = "http://127.0.0.1:8000"
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiohttp import web
-from fake_engine import FakeEngine, batch, free_port
+from fake_engine import FakeEngine, batch
 
 from agent.config import Config
 from rules.loader import load
 from series.promql import evaluate
+from tests.processes import free_port
 from ui.live import Collector
 from ui.pipeline import Setup
 

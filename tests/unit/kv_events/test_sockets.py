@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import zmq
-from fake_engine import FakeEngine, batch, free_port, until
+from fake_engine import FakeEngine, batch, until
 
 from agent.config import TenantsTable
 from agent.requests.tenants import Tenants
 from agent.senses import kv_events_sockets
 from agent.senses.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
 from agent.senses.kv_events_sources import Source
+from tests.processes import free_port
 
 
 @pytest.fixture
