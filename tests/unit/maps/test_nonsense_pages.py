@@ -64,25 +64,3 @@ def test_nothing_on_a_page_crashes_it(system, data):
         if data.draw(st.booleans()):
             translator.bad(t + 0.5, "refused", "", 0.0)
     assert window.series <= 120
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["internal_states", "0", "x"]), inner),
-    max_leaves=8,
-)
-
-
-@pytest.mark.parametrize("system", [system for system in systems() if load_map(system).endpoint])
-@given(data=st.data())
-def test_no_answer_of_an_endpoint_is_an_error(system, data):
-    endpoint = load_map(system).endpoint
-    paths = [
-        *endpoint.numbers.values(),
-        *endpoint.strings.values(),
-        *endpoint.given.values(),
-        *endpoint.absent.values(),
-    ]
-    keys = st.sampled_from([path.split(".")[0] for path in paths])
-    facts, info = endpoint.learn(data.draw(st.dictionaries(keys, JSON) | JSON))
-    assert all(abs(fact) <= 1e18 for fact in facts.values()) and all(len(text) <= 200 for text in info.values())
