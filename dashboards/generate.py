@@ -20,6 +20,7 @@ from rules.loader import Knowledge, load
 
 GENERATED = Path(__file__).with_name("generated")
 SHOWN_LINES = 40
+MOST_SECONDS = 86400.0
 
 
 def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
@@ -76,8 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wrong:
             print("run: python -m dashboards.generate", file=sys.stderr)
         return 1 if wrong else 0
-    write(files, out)
-    write(documents, reference.DOCS)
+    try:
+        write(files, out)
+        write(documents, reference.DOCS)
+    except OSError as error:
+        print(f"can not write {error.filename}: {error.strerror}; choose another --out", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -89,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="compare with the written files, and write nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (dashboards/generated)")
     parser.add_argument(
-        "--scrape-interval", type=float, default=usual.scrape_seconds, metavar="SECONDS",
+        "--scrape-interval", type=_seconds, default=usual.scrape_seconds, metavar="SECONDS",
         help=f"of your Prometheus; windows are at least eight of it ({usual.scrape_seconds:g})",
     )  # fmt: skip
     parser.add_argument("--runbooks", default=usual.runbooks, metavar="URL", help="where the runbooks are served")
@@ -99,14 +104,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--receiver", default=usual.receiver, metavar="URL", help="takes Alertmanager's messages")
     parser.add_argument(
-        "--slo-ttft", type=float, default=usual.slo_ttft_seconds, metavar="SECONDS",
+        "--slo-ttft", type=_seconds, default=usual.slo_ttft_seconds, metavar="SECONDS",
         help=f"objective for p99 of first tokens where no agent tells it ({usual.slo_ttft_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
-        "--slo-itl", type=float, default=usual.slo_itl_seconds, metavar="SECONDS",
+        "--slo-itl", type=_seconds, default=usual.slo_itl_seconds, metavar="SECONDS",
         help=f"the same for gaps between tokens ({usual.slo_itl_seconds:g})",
     )  # fmt: skip
     return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text}: write seconds above 0, such as 15")
+    return value
 
 
 def _options(args: argparse.Namespace) -> Options:

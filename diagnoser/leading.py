@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnoser.expressions import expression
 from diagnoser.operating_point import PERCENTILE, quantiles
-from diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts
+from diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts, bound
 from rules.model import SCOPES
 from series.types import Bools, Floats, Labels
 
@@ -91,16 +91,17 @@ def audits(
         for name, text in _questions(step).items():
             for one in ask(expression(text), float(times[first]), float(times[last - 1]), step):
                 places = np.rint((one.times - times[0]) / step).astype(int)
-                pool, bound = one.labels.keep(SCOPES["pool"]), one.labels.get("le", "")
+                pool = one.labels.keep(SCOPES["pool"])
                 if name == "ttft":
-                    row = buckets.setdefault(pool, {}).setdefault(float(bound.replace("+Inf", "inf")), np.zeros(count))
+                    row = buckets.setdefault(pool, {}).setdefault(bound(one.labels), np.zeros(count))
                 else:
                     row = told.setdefault(pool, {}).setdefault(name, np.full(count, np.nan))
                 row[places] = one.values
     found = []
-    for pool, of in sorted(buckets.items(), key=str):
-        bounds = np.array(sorted(of))
-        counts = Counts(bounds, np.column_stack([of[bound] for bound in bounds.tolist()]))
+    for pool in sorted(buckets, key=str):
+        of = buckets[pool]
+        bounds = np.array(sorted(one for one in of if one == one))
+        counts = Counts(bounds, np.column_stack([of[one] for one in bounds.tolist()]))
         found.append(audit(pool, times, step, counts, _with_trend(told.get(pool, {})), objectives.get(pool, general)))
     return found
 

@@ -15,7 +15,7 @@ from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES
 from rules.model import SCOPES
 from series.promql import Expr, Series
-from series.types import Floats, Labels
+from series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
 
 STEP_ROWS = 4
 """Rows in a step: fewer make a rate of noise."""
@@ -75,6 +75,13 @@ def step_of(gap: float) -> float:
     return float(min(max(STEP_ROWS * gap, MIN_STEP_SECONDS), MAX_STEP_SECONDS))
 
 
+def row_gap(source: SeriesSource, start: float, end: float) -> float | None:
+    """Seconds between the rows of targets from start to end, with most of them; None where none has two."""
+    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], start, end)
+    gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
+    return float(np.median(gaps)) if len(gaps) else None
+
+
 def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
     """What each engine did from start to end. The number of questions does not depend on how many engines there are."""
     last = start + max(int((end - start) / step), 1) * step
@@ -89,11 +96,14 @@ def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
                 row = dict(zip(places.tolist(), one.values.tolist(), strict=True))
                 if name in _LATENCIES:
                     of = buckets.setdefault(entity, {}).setdefault(name, {})
-                    of.setdefault(_bound(one.labels.get("le", "")), {}).update(row)
+                    of.setdefault(bound(one.labels), {}).update(row)
                 else:
                     found.setdefault(entity, {}).setdefault(name, {}).update(row)
-    return [_steps(entity, start, step, rows, buckets.get(entity, {})) for entity, rows in sorted(
-        found.items(), key=lambda item: str(item[0])) if "running" in rows]  # fmt: skip
+    return [
+        _steps(entity, start, step, found[entity], buckets.get(entity, {}))
+        for entity in sorted(found, key=str)
+        if "running" in found[entity]
+    ]
 
 
 def pools(ask: Ask, at: float) -> dict[Labels, Labels]:
@@ -189,8 +199,8 @@ def _steps(
 
     latencies = {}
     for name, of in buckets.items():
-        bounds = np.array(sorted(bound for bound in of if bound == bound))
-        counts = np.column_stack([_placed(of[bound], index) for bound in bounds.tolist()])
+        bounds = np.array(sorted(one for one in of if one == one))
+        counts = np.column_stack([_placed(of[one], index) for one in bounds.tolist()])
         if len(bounds) and np.isinf(bounds[-1]):
             latencies[name] = Counts(bounds, counts)
     return Steps(
@@ -215,8 +225,9 @@ def _placed(row: Mapping[int, float], index: Mapping[int, int]) -> Floats:
     return values
 
 
-def _bound(text: str) -> float:
+def bound(labels: Labels) -> float:
+    """The upper bound of a histogram's bucket; NaN where its label is no number."""
     try:
-        return float(text.replace("+Inf", "inf"))
+        return float(labels.get("le", ""))
     except ValueError:
         return float("nan")

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from diagnoser.judge import ENTITIES
 from diagnoser.sources.prometheus import Access, Prometheus
 from diagnoser.sources.served import Families, Served
 from diagnoser.sources.survey import survey
-from diagnoser.steps import Ask
+from diagnoser.steps import Ask, row_gap
 from rules.finding import Source
 from series.capture import CaptureReader
 from series.history.reader import HistoryReader
 from series.promql import Expr, Series, selectors
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
+from series.types import Labels, SeriesSource
 from ui.fleet import dialect
 from ui.operating import asking
 from ui.pipeline import Pipeline, Setup
@@ -101,8 +100,7 @@ def _asking(served: Served, alerts: Served) -> Ask:
 
 def _gap(source: SeriesSource, end: float) -> float:
     """Seconds between rows, with most targets. Raises RecordingError where there are none."""
-    frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], end - LOOK_SECONDS, end)
-    gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
-    if not len(gaps):
+    gap = row_gap(source, end - LOOK_SECONDS, end)
+    if gap is None:
         raise RecordingError("no engine was watched in the last five minutes of it")
-    return float(np.median(gaps))
+    return gap

@@ -16,7 +16,7 @@ from agent.gauge_rows import GaugeRows
 from diagnoser.binding import Binding, bindings
 from diagnoser.judge import ENTITIES
 from diagnoser.operating_point import OperatingPoint, operating_point
-from diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, step_of
+from diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
 from rules.model import SCOPES
 from series.history.schema import HistoryError
 from series.promql import Expr, Limits, PromQLError, Series, evaluate_range
@@ -61,7 +61,7 @@ class Operating:
         try:
             if not again:
                 self._bound_at = at
-                gap = self._gap(at)
+                gap = row_gap(self._window, at - BINDING_SECONDS, at)
                 self._bindings = bindings(ask, at - BINDING_SECONDS, at, gap) if gap else []
                 if gap and not 0 <= at - self._looked_at < STEPS_EVERY:
                     self._looked_at = at
@@ -121,13 +121,6 @@ class Operating:
             return
         told = objectives(ask, at).get(entity, {})
         self._points[entity] = operating_point(steps, {k: v for k, v in told.items() if k in OBJECTIVES}, DRAWS)
-
-    def _gap(self, at: float) -> float:
-        """Seconds between rows; 0 where there are too few."""
-        matchers = [Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)]
-        frames = self._window.select(matchers, at - BINDING_SECONDS, at)
-        gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
-        return float(np.median(gaps)) if len(gaps) else 0.0
 
     def _series(self, at: float) -> Iterator[tuple[Labels, float]]:
         place = self._places(at)

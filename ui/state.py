@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from agent.places import state_directory
 from diagnoser.judge import Memory
 
 MAX_BYTES = 16 << 20
@@ -14,12 +14,8 @@ MAX_GAP_SECONDS = 300.0
 
 
 def state_file() -> Path:
-    """`/var/lib/kvitals/state.json` where that can be written, else the XDG state directory."""
-    system = Path("/var/lib/kvitals")
-    if os.access(system, os.W_OK):
-        return system / "state.json"
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return home / "kvitals" / "state.json"
+    """Where it is kept."""
+    return state_directory() / "state.json"
 
 
 def load_state(path: Path, now: float) -> dict[str, Memory]:

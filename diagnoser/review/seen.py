@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnoser.expressions import expression
-from diagnoser.steps import Ask, Counts
+from diagnoser.steps import Ask, Counts, bound
 from rules.model import SCOPES
 from series.promql import Series
 from series.types import Floats, Labels
@@ -251,15 +251,11 @@ def _histograms(ask: Ask, metric: str, grid: Grid, number: Mapping[Labels, int])
     """Of each engine, how many observations were up to each bound, in each step."""
     columns: dict[int, dict[float, Floats]] = {}
     for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
-        place = number.get(series.labels.keep(ENGINE))
-        try:
-            bound = float(series.labels.get("le", ""))
-        except ValueError:
-            continue
-        if place is not None and not math.isnan(bound):
-            _put(columns.setdefault(place, {}).setdefault(bound, grid.empty()), series, grid)
+        place, upper = number.get(series.labels.keep(ENGINE)), bound(series.labels)
+        if place is not None and not math.isnan(upper):
+            _put(columns.setdefault(place, {}).setdefault(upper, grid.empty()), series, grid)
     return {
-        place: Counts(np.array(sorted(of)), np.nan_to_num(np.array([of[bound] for bound in sorted(of)]).T))
+        place: Counts(np.array(sorted(of)), np.nan_to_num(np.array([of[upper] for upper in sorted(of)]).T))
         for place, of in columns.items()
     }
 
