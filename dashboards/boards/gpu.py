@@ -9,7 +9,14 @@ from dashboards.queries import By, From, Of
 
 
 def _gpu(family: str, unit: str, legend: str = "{{gpu}}", style: Style = "data") -> Line:
+    """A gauge of each GPU."""
     return Line(gauge(f"kvitals_gpu_{family}", "gpu", unit=unit, scope="node"), legend, style)
+
+
+def _both_ways(link: str, legend: str) -> Line:
+    """What goes over a link, sent and received."""
+    sent, received = (f"sum by ($scope, gpu) (kvitals_gpu_{link}_{way}_bytes_per_second)" for way in ("tx", "rx"))
+    return Line(From(f"{received} + {sent}", "bytes", "node"), legend)
 
 
 _WORK = Row(
@@ -53,12 +60,8 @@ _POWER = Row(
         Question(
             title="How much power does it draw?",
             lines=(
-                _gpu("power_watts", "count", "{{gpu}}"),
-                Line(
-                    gauge("kvitals_gpu_power_limit_watts", "gpu", unit="count", scope="node"),
-                    "limit {{gpu}}",
-                    "faint",
-                ),
+                _gpu("power_watts", "count"),
+                _gpu("power_limit_watts", "count", "limit {{gpu}}", "faint"),
             ),
             unit="watt",
         ),
@@ -127,12 +130,8 @@ _MEMORY = Row(
         Question(
             title="How much of its memory is taken?",
             lines=(
-                Line(gauge("kvitals_gpu_memory_used_bytes", "gpu", unit="bytes", scope="node"), "used {{gpu}}"),
-                Line(
-                    gauge("kvitals_gpu_memory_total_bytes", "gpu", unit="bytes", scope="node"),
-                    "all {{gpu}}",
-                    "faint",
-                ),
+                _gpu("memory_used_bytes", "bytes", "used {{gpu}}"),
+                _gpu("memory_total_bytes", "bytes", "all {{gpu}}", "faint"),
             ),
             by=("GPU01", "GPU02"),
             note="Engines take most of it at start; it is no measure of load.",
@@ -150,24 +149,8 @@ _MEMORY = Row(
         Question(
             title="How much goes over PCIe and NVLink?",
             lines=(
-                Line(
-                    From(
-                        "sum by ($scope, gpu) (kvitals_gpu_pcie_rx_bytes_per_second)"
-                        " + sum by ($scope, gpu) (kvitals_gpu_pcie_tx_bytes_per_second)",
-                        "bytes",
-                        "node",
-                    ),
-                    "PCIe {{gpu}}",
-                ),
-                Line(
-                    From(
-                        "sum by ($scope, gpu) (kvitals_gpu_nvlink_rx_bytes_per_second)"
-                        " + sum by ($scope, gpu) (kvitals_gpu_nvlink_tx_bytes_per_second)",
-                        "bytes",
-                        "node",
-                    ),
-                    "NVLink {{gpu}}",
-                ),
+                _both_ways("pcie", "PCIe {{gpu}}"),
+                _both_ways("nvlink", "NVLink {{gpu}}"),
             ),
             unit="Bps",
             by=("GPU07",),
@@ -207,14 +190,8 @@ _ERRORS = Row(
                     rise("kvitals_gpu_ecc_errors_total", "gpu", "kind", scope="node", over="15m"),
                     "ECC {{kind}} {{gpu}}",
                 ),
-                Line(
-                    gauge("kvitals_gpu_row_remap_pending", "gpu", unit="count", scope="node"),
-                    "remapping waits for a reset {{gpu}}",
-                ),
-                Line(
-                    gauge("kvitals_gpu_row_remap_failure", "gpu", unit="count", scope="node"),
-                    "remapping failed {{gpu}}",
-                ),
+                _gpu("row_remap_pending", "count", "remapping waits for a reset {{gpu}}"),
+                _gpu("row_remap_failure", "count", "remapping failed {{gpu}}"),
             ),
             width=9,
             height=8,
