@@ -54,6 +54,9 @@ from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSou
 
 MAX_POINTS = 11_000
 MAX_BODY_BYTES = 1 << 20
+MAX_SELECTORS = 50
+"""`match[]` of one request: each is looked up on the loop."""
+
 MAX_WAITING = 32
 LIMITS = Limits(samples=5_000_000, series=20_000, seconds=10.0)
 SPOKEN_VERSION = "2.42.0"
@@ -325,9 +328,14 @@ class _Api:
     async def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
         """The label sets in the time that was asked for. On the loop: it only looks at labels; on disk in a thread."""
         start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
+        if len(texts) > MAX_SELECTORS:
+            raise _invalid("match[]", f"{len(texts)} selectors, {MAX_SELECTORS} are allowed: ask for them in turn")
         selectors = [_selector(text) for text in texts] or [_EVERYTHING]
-        frames = (frame for one in selectors for frame in self._source.select(one, start, end))
-        found = {labels for frame in frames for labels in frame.labels}
+        found: set[Labels] = set()
+        for one in selectors:
+            for frame in self._source.select(one, start, end):
+                found.update(frame.labels)
+            await asyncio.sleep(0)  # so that scrapes have their turn between two of them
         if self._past is not None and start < max(self._whole_since(one) for one in selectors):
             found |= await self._in_thread(lambda: self._past_series(selectors, start, end))
         return found

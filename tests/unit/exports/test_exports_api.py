@@ -137,6 +137,16 @@ class TestQueries:
 
 
 class TestLimits:
+    async def test_selectors(self, client: Client) -> None:
+        async def post(number: int) -> tuple[int, str]:
+            form = "&".join(["match[]=kvitals_running"] * number)
+            async with client.post("/api/v1/series", data=form, headers=FORM) as answer:
+                return answer.status, await answer.text()
+
+        status, text = await post(api.MAX_SELECTORS + 1)
+        assert status == 400 and "51 selectors, 50 are allowed" in text
+        assert (await post(api.MAX_SELECTORS))[0] == 200
+
     async def test_samples(self) -> None:
         async with serving(limits=Limits(samples=10, series=10, seconds=10)) as client:
             for query in ("rate(kvitals_running[5m])", "kvitals_running[5m]"):
