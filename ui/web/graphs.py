@@ -8,7 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from ui.web.charts import time_axis, value_axis
+from ui.web.charts import Spec, spec, time_axis, value_axis
+from ui.web.charts import show as show
 from ui.web.charts import values as values
 from ui.web.sources.base import Line
 
@@ -68,7 +69,7 @@ def brief(text: str, most: int = NAME) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Any:
+def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float, end: float) -> Spec:
     """Bars and marks over time, a lane each. A row: lane, start, end, color, label, text."""
     told = []
     for row in rows:
@@ -83,7 +84,7 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
                 "room": _room(row, rows, start, end, late),
             }
         )
-    base = alt.Chart(values(told)).encode(
+    base = alt.Chart().encode(
         y=alt.Y(
             "lane:N",
             sort=list(order),
@@ -123,9 +124,10 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
     worded = base.transform_calculate(words=WORDS).encode(x=x, text="words:N")
     early_words = worded.transform_filter("!datum.late").mark_text(align="left", dx=7, **text)
     late_words = worded.transform_filter("datum.late").mark_text(align="right", dx=-7, **text)
-    return alt.layer(bars, points, early_words, late_words).properties(
+    drawn = alt.layer(bars, points, early_words, late_words).properties(
         height=LANE * max(1, len(order)) + AXIS, padding=PADDING
     )
+    return spec(drawn, told)
 
 
 def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: float, end: float, late: bool) -> float:
@@ -137,7 +139,7 @@ def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: floa
     return float((min(later, default=end) - begun) / (end - start))
 
 
-def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height: int = 92) -> alt.Chart | None:
+def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height: int = 92) -> Spec | None:
     """Series over the common time axis, the largest few where they are many; None where there is nothing to draw."""
     largest = sorted(found, key=lambda line: -max(abs(v) for _, v in line.points))[:MAX_SHOWN]
     shared = _shared(found)
@@ -152,7 +154,7 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
     columns = 3 if max(len(name) for name in names) <= SHORT else 1
     below = 22 * -(-len(names) // columns) if len(names) > 1 else 0
     chart: alt.Chart = (
-        alt.Chart(values(rows), height=height + below, padding=PADDING)
+        alt.Chart(height=height + below, padding=PADDING)
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
         .encode(
             x=alt.X("time:T", title=None, scale=_scale(start, end), axis=time_axis()),
@@ -174,7 +176,7 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
         chart = chart.encode(
             color=alt.Color("line:N", sort=names, legend=legend), strokeDash=alt.StrokeDash("line:N", sort=names)
         )
-    return chart
+    return spec(chart, rows)
 
 
 def shares(rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str], unit: str, *, height: int = 30) -> Any:

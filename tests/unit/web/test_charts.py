@@ -20,8 +20,7 @@ from ui.web.settings import Settings
 def spec(*lines: EvidenceLine, unit: str = "seconds") -> dict[str, Any]:
     drawn = chart(evidence("title", "query", unit, "text", *lines), ENGINE)
     assert drawn is not None
-    found: dict[str, Any] = drawn.to_dict()
-    return found
+    return drawn
 
 
 def test_one_line_needs_no_legend() -> None:

@@ -104,7 +104,7 @@ def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
     assert "window of 12 s up to 2025-12-31 14:03:20 UTC, nothing seen before it" in said
     assert "only 7 of 20 requests in 12 s" in said
     assert "what would tell: a longer window, or more traffic" in said
-    assert app.expander[0].proto.expanded
+    assert not app.expander[0].proto.expanded
 
 
 def test_a_rule_that_failed_is_named(api: Stub) -> None:

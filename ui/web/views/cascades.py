@@ -73,7 +73,7 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
         rows, order = _rows(one, end)
         margin = 0.02 * length
         drawn = graphs.lanes(rows, order, one["began"] - margin, end + margin)
-        st.altair_chart(drawn, width="stretch", key=f"stages-{one['id']}")
+        graphs.show(drawn, key=f"stages-{one['id']}")
         with st.container(gap="xsmall"):
             for sentence in sentences(one, names):
                 st.markdown(f"**{literal(sentence[:WORD].strip())}** {literal(sentence[WORD:])}")

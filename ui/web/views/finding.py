@@ -10,7 +10,7 @@ import streamlit as st
 
 from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
 from ui.web import export, state
-from ui.web.charts import chart
+from ui.web.charts import chart, show
 from ui.web.wording import count, inline_code, literal, moment
 
 COLUMNS = 4
@@ -90,7 +90,7 @@ def _evidence(finding: Finding, item: Evidence, key: str) -> None:
     st.markdown(f"**{literal(item.text)}**")
     drawn = chart(item, finding.entity)
     if drawn is not None:
-        st.altair_chart(drawn, width="stretch", key=key)
+        show(drawn, key=key)
 
 
 def _explains(finding: Finding, explained: Sequence[Finding]) -> None:
@@ -109,7 +109,11 @@ def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
             return
         explained = explained[:MAX_EXPLAINED]
         codes = ", ".join(dict.fromkeys(f.code for f in explained))
-        with st.expander(f"Proof of what it explains: {literal(codes)}", key=f"explains-{finding.id}"):
+        label = f"Proof of what it explains: {literal(codes)}"
+        opened = st.expander(label, key=f"explains-{finding.id}", on_change="rerun")
+        if not opened.open:
+            return  # its charts would take the browser as long as all else of the page
+        with opened:
             for f in explained:
                 st.markdown(f"{inline_code(f.code)} **{literal(f.title)}**")
                 _proof(f, f"{finding.id}-{f.id}")

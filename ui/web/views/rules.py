@@ -159,7 +159,7 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
     if rows:
         st.markdown(f"{what} the condition holds on {count(len(order), 'entity', 'entities')} here:")
         drawn = graphs.lanes(rows, order, window.start, window.end)
-        st.altair_chart(drawn, width="stretch", key=f"held-{rule.code}")
+        graphs.show(drawn, key=f"held-{rule.code}")
     else:
         st.markdown(f"{what} the condition holds nowhere in this window.")
     lasts = f"when it held for {rule.for_}" if rule.for_ != "0s" else "at once"
@@ -172,7 +172,7 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
             st.caption(f"{literal(name.replace('_', ' '))}: no value in this window")
         else:
             st.caption(f"**{literal(name.replace('_', ' '))}**")
-            st.altair_chart(chart, width="stretch", key=f"trial-{rule.code}-{name}")
+            graphs.show(chart, key=f"trial-{rule.code}-{name}")
 
 
 def stretches(held: Sequence[Line], window: Look) -> tuple[list[dict[str, Any]], list[str]]:

@@ -57,7 +57,7 @@ def show(place: str, look: Look | None) -> None:
         drawn = graphs.lines(_renamed(found, known), unit, window.start, window.end, height=150)
         if drawn is not None:
             st.markdown(f"### {title}")
-            st.altair_chart(drawn, width="stretch", key=f"tenant-{unit}")
+            graphs.show(drawn, key=f"tenant-{unit}")
     _tail(place, rows, series, known)
 
 

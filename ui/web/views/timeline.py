@@ -40,7 +40,7 @@ def show(place: str, look: Look | None) -> None:
     lanes, rows, left_out = _lanes(told.happened, _stages(place), window)
     with st.container(key="axis"):
         if rows:
-            st.altair_chart(graphs.lanes(rows, lanes, window.start, window.end), width="stretch", key="lanes")
+            graphs.show(graphs.lanes(rows, lanes, window.start, window.end), key="lanes")
             st.caption(
                 "bars: the verdict, findings coloured by severity, stages of a cascade; diamonds: moments; times in UTC"
                 + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
@@ -158,7 +158,7 @@ def _signal(name: str, signal: Signal, found: list[Line], window: Look) -> bool:
     with st.container(key=f"signal-{name}", gap=None):
         more = f", {graphs.MAX_SHOWN} largest of {len(found)}" if len(found) > graphs.MAX_SHOWN else ""
         st.caption(f"**{literal(name.replace('_', ' '))}** {literal(_short(signal.meaning) + more)}")
-        st.altair_chart(drawn, width="stretch", key=f"line-{name}")
+        graphs.show(drawn, key=f"line-{name}")
     return True
 
 

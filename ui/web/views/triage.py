@@ -154,46 +154,39 @@ def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage:
 
 
 def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
-    with st.container():
-        if not ruled_out:
-            return
-        label = f"Ruled out: {count(len(ruled_out), 'other cause')}"
-        with st.expander(label, key="ruled-out"):
-            for r in ruled_out[:MAX_LINES]:
-                st.markdown(_line(r.code, r.title, r.entity, r.because))
-            _more(len(ruled_out))
+    lines = [_line(r.code, r.title, r.entity, r.because) for r in ruled_out[:MAX_LINES]]
+    _list(f"Ruled out: {count(len(ruled_out), 'other cause')}", lines, len(ruled_out), "ruled-out")
 
 
 def _unknown(triage: Triage) -> None:
-    with st.container():
-        if not triage.unknown:
-            return
-        label = f"Could not tell: {count(len(triage.unknown), 'check')}"
-        opened = triage.healthy is None
-        with st.expander(label, key="unknown", expanded=opened):
-            for finding in triage.unknown[:MAX_LINES]:
-                st.markdown(_line(finding.code, finding.title, finding.entity.title, finding.reason))
-                remedies = list(dict.fromkeys(u.remedy for u in finding.unknowns if u.remedy))
-                if remedies:
-                    st.caption(literal("what would tell: " + "; ".join(remedies)))
-            _more(len(triage.unknown))
+    lines = [_untold(finding) for finding in triage.unknown[:MAX_LINES]]
+    _list(f"Could not tell: {count(len(triage.unknown), 'check')}", lines, len(triage.unknown), "unknown")
+
+
+def _untold(finding: Finding) -> str:
+    remedies = "; ".join(dict.fromkeys(u.remedy for u in finding.unknowns if u.remedy))
+    line = _line(finding.code, finding.title, finding.entity.title, finding.reason)
+    return line + (f"  \n:gray[what would tell: {literal(remedies)}]" if remedies else "")
 
 
 def _plain(title: str, findings: Sequence[Finding], key: str) -> None:
+    lines = [
+        _line(f.code, f.title, f.entity.title, f.conclusion)
+        + (f"  \n:gray[muted: {literal(f.muted)}]" if f.muted else "")
+        for f in findings[:MAX_LINES]
+    ]
+    _list(f"{title}: {count(len(findings), 'finding')}", lines, len(findings), key)
+
+
+def _list(label: str, lines: Sequence[str], number: int, key: str) -> None:
+    """Lines behind a click: the first of so many. One element, since each takes the browser its time."""
     with st.container():
-        if not findings:
+        if not lines:
             return
-        with st.expander(f"{title}: {count(len(findings), 'finding')}", key=key):
-            for f in findings[:MAX_LINES]:
-                st.markdown(_line(f.code, f.title, f.entity.title, f.conclusion))
-                if f.muted:
-                    st.caption(f"muted: {literal(f.muted)}")
-            _more(len(findings))
-
-
-def _more(number: int) -> None:
-    if number > MAX_LINES:
-        st.caption(f"and {number - MAX_LINES:,} more: Export has all")
+        with st.expander(label, key=key):
+            st.markdown("\n\n".join(lines))
+            if number > len(lines):
+                st.caption(f"and {number - len(lines):,} more: Export has all")
 
 
 def _line(code: str, title: str, entity: str, text: str) -> str:
