@@ -173,8 +173,7 @@ class ScrapeSense:
         state = self._states.get(key)
         if state is None:
             return 0, b""
-        root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
-        answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
+        answer = await self._get(state, state.beside(path), _FACTS_BYTES)
         return answer.status, answer.body
 
     def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
@@ -221,17 +220,15 @@ class ScrapeSense:
         if reading is None:
             return []
         records: list[ScrapeSenseRecord] = []
-        root = state.url.with_path(state.url.path.removesuffix("metrics").removesuffix("/"))
         paths = reading.system.recognise
         # What ends the asking comes last.
         asked = ((MODELS, paths.models_path), (SERVER_INFO, paths.info_path), (VERSION, paths.version_path))
         for source, path in asked:
             if not path:
                 continue
-            answer = await self._get(state, root.with_path(root.path.rstrip("/") + path), _FACTS_BYTES)
+            answer = await self._get(state, state.beside(path), _FACTS_BYTES)
             if source == SERVER_INFO and answer.status == 404 and paths.old_info_path:
-                old = root.with_path(root.path.rstrip("/") + paths.old_info_path)
-                answer = await self._get(state, old, _FACTS_BYTES)
+                answer = await self._get(state, state.beside(paths.old_info_path), _FACTS_BYTES)
             if answer.status:
                 facts, info = _told(source, answer.body, reading.system.endpoint)
                 now = self._clock()
@@ -287,6 +284,10 @@ class _State:
         if self.target.token:
             self.headers["Authorization"] = f"Bearer {self.target.token}"
         self.timeout = aiohttp.ClientTimeout(total=self.target.timeout)
+
+    def beside(self, path: str) -> URL:
+        """The URL of a path beside the metrics page."""
+        return self.url.with_path(self.url.path.removesuffix("metrics").rstrip("/") + path)
 
 
 @dataclass(frozen=True)
