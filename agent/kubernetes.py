@@ -23,13 +23,13 @@ import msgspec
 from msgspec import Struct
 
 from agent.config import ROLES, Kubernetes, Target
+from agent.tokens import read_token
 
 MAX_PAGE_BYTES = 8 << 20
 MAX_PODS = 1000
 MAX_PAGES = 50
 MAX_NOTES = 10
 PODS_A_PAGE = 100
-MAX_TOKEN_BYTES = 64 * 1024
 _CHUNK = 1 << 16
 
 _GIVE = "give its service account a Role or ClusterRole with the verb list on pods (apiGroups [''])"
@@ -147,15 +147,13 @@ class Pods:
     def _token(self) -> str:
         file = self._config.token_file
         try:
-            with file.open("rb") as stream:
-                token = stream.read(MAX_TOKEN_BYTES).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            return read_token(file)
+        except OSError as error:
             raise KubernetesError(
                 f"no token in {file} ({error}); is automountServiceAccountToken off in the pod's template?"
             ) from error
-        if not token or not token.isprintable():
-            raise KubernetesError(f"no token in {file}; it must hold one line, the token")
-        return token
+        except ValueError as error:
+            raise KubernetesError(f"no token in {file}; {error}") from error
 
     def _tls(self) -> ssl.SSLContext:
         file = self._config.server_ca_file

@@ -18,10 +18,10 @@ from agent.config import Config, ConfigError, Target, is_pattern, normal_url, re
 from agent.discovery import Finder
 from agent.kubernetes import KubernetesError, Pods
 from agent.senses import scrape
+from agent.tokens import read_token
 
 MAX_FILES = 100
 MAX_TARGETS = 1000
-MAX_TOKEN_BYTES = 64 * 1024
 _NEVER: Stamp = (-1, -1, -1)
 
 
@@ -211,15 +211,10 @@ def _token(target: Target) -> str:
     if target.bearer_file is None:
         return ""
     try:
-        with target.bearer_file.open("rb") as file:
-            token = file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
-    except OSError as error:
-        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file} holds no token") from error
-    if not token.isprintable():
-        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file} must hold one line, the token")
-    return token
+        return read_token(target.bearer_file)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file}: {why}") from error
 
 
 def _read(path: Path, file: _File) -> None:
