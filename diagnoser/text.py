@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from diagnoser.sizing.quantity import size
 from rules.loader import PLACEHOLDER
 
 _SUFFIX = {
@@ -12,12 +13,13 @@ _SUFFIX = {
     "requests": " requests",
     "blocks": " blocks",
     "per_second": "/s",
-    "bytes": " bytes",
 }
+_LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
+"""From so many seconds on, in units of so many."""
 
 
 def render(value: float | None, unit: str) -> str:
-    """A value with its unit, three significant digits at most: `1.83 s`, `41 %`, `12.5/s`."""
+    """A value with its unit, as short as it can be read: `1.83 s`, `3.5 h`, `41 %`, `12.5/s`, `400 MB`."""
     if value is None or math.isnan(value):
         return "unknown"
     if unit == "bool":
@@ -26,6 +28,8 @@ def render(value: float | None, unit: str) -> str:
         return f"{_number(100 * value)} %"
     if unit == "seconds":
         return _seconds(value)
+    if unit == "bytes" and math.isfinite(value):
+        return size(value)
     return _number(value) + _SUFFIX.get(unit, "")
 
 
@@ -34,9 +38,8 @@ def _seconds(value: float) -> str:
         return "beyond every bucket"
     if abs(value) < 1:
         return f"{_number(1000 * value)} ms"
-    if abs(value) < 120:
-        return f"{_number(value)} s"
-    return f"{_number(value / 60)} min"
+    _, each, word = next((one for one in _LASTING if abs(value) >= one[0]), (0, 1, "s"))
+    return f"{_number(value / each)} {word}"
 
 
 def _number(value: float) -> str:

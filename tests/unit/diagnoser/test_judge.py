@@ -159,6 +159,8 @@ def test_no_engine_is_not_health() -> None:
     [
         (None, "ratio", "unknown"), (float("nan"), "count", "unknown"), (0.984, "ratio", "98.4 %"),
         (0.0, "ratio", "0 %"), (0.0123, "seconds", "12.3 ms"), (2.0, "seconds", "2 s"), (300.0, "seconds", "5 min"),
+        (12_600.0, "seconds", "3.5 h"), (86_400.0 * 3, "seconds", "3 days"), (4.1e8, "bytes", "410 MB"),
+        (float("inf"), "bytes", "infinite"),
         (float("inf"), "seconds", "beyond every bucket"), (5.25, "requests", "5.25 requests"),
         (12345.0, "tokens", "12,345 tokens"), (1.0, "bool", "yes"), (0.0, "bool", "no"),
         (12.54, "per_second", "12.5/s"), (-0.001, "count", "0"), (-1.5, "count", "-1.5"),
