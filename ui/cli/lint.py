@@ -22,6 +22,7 @@ from dashboards.lint.lint import lint
 from dashboards.lint.metrics import Metrics
 from dashboards.lint.pages import Told, read_page
 from dashboards.lint.reading import ReadingError, read_path
+from diagnoser.sizing.quantity import several
 from rules.engine_map import systems
 from ui.cli.common import UsageError, add_rules_option, answer_console, knowledge, status_console
 
@@ -82,9 +83,9 @@ def do(args: argparse.Namespace) -> int:
 
 def show(report: Report, console: Console) -> None:
     """Print a report, document by document, place by place."""
-    for document, several in groupby(report.defects, lambda one: one.document):
+    for document, defects in groupby(report.defects, lambda one: one.document):
         console.print(Text(document, style="bold"))
-        for place, found in groupby(several, lambda one: (one.place, one.query)):
+        for place, found in groupby(defects, lambda one: (one.place, one.query)):
             console.print(_indent(Text(place[0], style="bold cyan"), 2))
             _show_query(_clipped(place[1]), "dim", 4, console)
             _show_defects(list(found), console)
@@ -117,9 +118,14 @@ def _show_query(text: str, style: str, left: int, console: Console) -> None:
 def _summary(report: Report) -> Text:
     weights = Counter(one.weight for one in report.defects)
     against = ", ".join(f"{system} {version}" for system, version in report.engines.items() if version != "0")
-    found = f"{weights['error']} errors, {weights['warning']} warnings" if report.defects else "nothing is wrong"
+    if not report.queries:
+        return Text("nothing was checked: there is no query of a board or of a rule in it", style="bold yellow")
+    found = "nothing is wrong"
+    if report.defects:
+        found = f"{several(weights['error'], 'error')}, {several(weights['warning'], 'warning')}"
+    queries = f"{report.queries:,} {'query' if report.queries == 1 else 'queries'}"
     names = f"; names held against {against}" if against else "; no name of an engine was met"
-    text = f"{report.queries} queries in {report.documents} documents: {found}{names}"
+    text = f"{queries} in {several(report.documents, 'document')}: {found}{names}"
     return Text(text, style="bold" if report.defects else "bold green")
 
 
