@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -70,6 +70,8 @@ class Findings:
         self._levers = Levers(self._ask)
         self._predictions = Predictions(self._ask)
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
+        self._outlines: dict[int, Finding] = {}  # by id of a judgement, which are all kept here
+        self._reasons: dict[int, str] = {}  # likewise: why it is ruled out
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
         self._fired: dict[tuple[str, Labels], list[Judgement]] = {}  # by scope and entity
@@ -84,6 +86,22 @@ class Findings:
         """The findings of one rule; evidence and levers for so many of them, the others are like these."""
         self._judge.signals.focus([judgement.entity for judgement in judgements[:proven]])
         return [self.build(j, proven=i < proven) for i, j in enumerate(judgements)]
+
+    def new_of_rule(
+        self, judgements: Sequence[Judgement], proven: int, known: Container[str]
+    ) -> dict[str, Finding | None]:
+        """The same by episode, and None of those that are known: these are not told again, but have their levers."""
+        self._judge.signals.focus([judgement.entity for judgement in judgements[:proven]])
+        found: dict[str, Finding | None] = {}
+        for i, judgement in enumerate(judgements):
+            episode = self.outline(judgement).episode
+            if episode not in known:
+                found[episode] = self.build(judgement, proven=i < proven)
+                continue
+            found[episode] = None
+            if i < proven:
+                self._levers.advise(judgement, self._value_of(judgement), self._amiss(judgement))
+        return found
 
     def build(self, judgement: Judgement, *, proven: bool = True) -> Finding:
         """The finding of one judgement; levers and evidence only where it fired."""
@@ -107,6 +125,12 @@ class Findings:
 
     def outline(self, judgement: Judgement) -> Finding:
         """As much of a finding as it is ranked by. It costs little, as no query is asked."""
+        found = self._outlines.get(id(judgement))
+        if found is None:
+            found = self._outlines[id(judgement)] = self._outline(judgement)
+        return found
+
+    def _outline(self, judgement: Judgement) -> Finding:
         rule, entity = judgement.rule, judgement.entity
         fired = judgement.outcome == "fired"
         explained = self._explained(judgement) if fired else []
@@ -151,8 +175,10 @@ class Findings:
         found = []
         for j in [j for scope, entity in around.items() for j in self._other_causes.get((scope, entity), ())]:
             if symptom.rule.code in j.rule.explains:
-                because = self._because(j) if j.outcome == "clear" else f"{self.superseded(j)} says it better"
-                found.append(self._ruled_out(j, because))
+                if id(j) not in self._reasons:
+                    clear = j.outcome == "clear"
+                    self._reasons[id(j)] = self._because(j) if clear else f"{self.superseded(j)} says it better"
+                found.append(self._ruled_out(j, self._reasons[id(j)]))
         return found
 
     def _because(self, clear: Judgement) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -53,14 +53,26 @@ def triage(
     )
 
 
-def true_findings(judge: Judge, judgements: Sequence[Judgement], span: Span) -> list[Finding]:
-    """The findings of the document that are true, muted ones included, for whoever does not ask about the others."""
-    return _fired(Findings(judge, judgements, span), judgements)
+def true_findings(
+    judge: Judge, judgements: Sequence[Judgement], span: Span, known: Container[str] = ()
+) -> dict[str, Finding | None]:
+    """The findings of the document that are true, muted ones included, by episode, for whoever does not ask about the
+    others; None of those that are `known`."""
+    findings = Findings(judge, judgements, span)
+    found: dict[str, Finding | None] = {}
+    for all_ in _true(findings, judgements):
+        found |= findings.new_of_rule(all_, MAX_OF_A_RULE, known)
+    return found
 
 
 def _fired(findings: Findings, judgements: Sequence[Judgement]) -> list[Finding]:
+    return [f for all_ in _true(findings, judgements) for f in findings.of_rule(all_, MAX_OF_A_RULE)]
+
+
+def _true(findings: Findings, judgements: Sequence[Judgement]) -> list[list[Judgement]]:
+    """What is true and said best, by rule."""
     true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    return [finding for all_ in _in_order(true, findings) for finding in findings.of_rule(all_, MAX_OF_A_RULE)]
+    return _in_order(true, findings)
 
 
 def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:

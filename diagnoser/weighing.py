@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from diagnoser.expressions import expression
@@ -18,7 +19,7 @@ from diagnoser.signals import Span, expansion
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX
 from rules.model import SCOPES, Constraint, EvidenceQuery, Rule
-from series.promql import expand, selectors
+from series.promql import Expr, Use, expand, selectors
 from series.types import Labels
 
 BOUND, UNBOUND = 0.5, 0.1
@@ -116,12 +117,15 @@ class Weighing:
             return 0.0
         expr = expression(expand(signal.expr, expansion(self._span, signal.window, SCOPES[signal.scope])))
         return max(
-            (
-                use.reach + self._reach(use.name.removeprefix(SIGNAL_PREFIX), (*within, name))
-                for use in selectors(expr, lookback=0.0)
-            ),
+            (use.reach + self._reach(use.name.removeprefix(SIGNAL_PREFIX), (*within, name)) for use in _reads(expr)),
             default=0.0,
         )
+
+
+@lru_cache(maxsize=4096)
+def _reads(expr: Expr) -> list[Use]:
+    """What an expression reads, with how far back; the same few are asked about again and again."""
+    return selectors(expr, lookback=0.0)
 
 
 def _shares(judge: Judge) -> dict[Labels, dict[str, float]]:

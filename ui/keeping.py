@@ -136,14 +136,18 @@ class _Episodes:
         if span is None:
             return []
         fired = frozenset((j.rule.code, j.entity) for j in self._pipeline.judgements if j.outcome == "fired")
-        if fired == self._fired and (not fired or 0 <= now - self._written < DOCUMENT_SECONDS):
+        lately = 0 <= now - self._written < DOCUMENT_SECONDS
+        if fired == self._fired and (not fired or lately):
             return []
-        self._fired, self._written = fired, now
-        open_ = {e.key: e for e in (_episode(finding, span.at) for finding in self._pipeline.true_findings())}
+        self._fired, self._written = fired, self._written if lately else now
+        known = self._open if lately else {}  # what opens or closes is written at once, the others in their turn
+        found = self._pipeline.true_findings(known)
+        written = {key: _episode(finding, span.at) for key, finding in found.items() if finding is not None}
+        open_ = {key: written.get(key) or known[key] for key in found}
         closed = [replace(e, end=span.at, open=False) for key, e in self._open.items() if key not in open_]
         told = [_told(one, span.at) for key, one in open_.items() if key not in self._open]
         self._open = open_
-        return [*open_.values(), *closed, *told]
+        return [*written.values(), *closed, *told]
 
     def end(self, now: float) -> list[Note]:
         """Nobody looks any more."""

@@ -6,7 +6,7 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,9 +160,10 @@ class Pipeline:
             raise RuntimeError("observe() comes first")
         return brief(self.judge, self.judgements, self.span, self._mutes())
 
-    def true_findings(self) -> list[Finding]:
-        """The findings of the document that are true, muted ones included; the document is not made for them."""
-        return true_findings(self.judge, self.judgements, self.span) if self.span is not None else []
+    def true_findings(self, known: Container[str] = ()) -> dict[str, Finding | None]:
+        """The findings of the document that are true, muted ones included, by episode; the document is not made for
+        them. None of the episodes that are `known`."""
+        return true_findings(self.judge, self.judgements, self.span, known) if self.span is not None else {}
 
     def _triage(self, span: Span) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
