@@ -169,7 +169,7 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> N
     assert run(str(INPUTS / "alerts.yaml")) == 1
     said = capsys.readouterr().out
     assert "alert CacheNearlyFull" in said and "vllm:kv_cache_usage_perc > 0.9\n" in said
-    assert "11 errors, 1 warnings" in said and "vllm 0.32" in said
+    assert "11 errors, 1 warning;" in said and "vllm 0.32" in said
 
 
 def test_the_command_as_json(capsys: pytest.CaptureFixture[str]) -> None:
