@@ -9,7 +9,7 @@ millions of block references a second (`make bench-whatif`).
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Literal, Protocol
@@ -126,50 +126,57 @@ class Priority(_Holding):
         self._capacity = capacity
         self._horizon = horizon
         self._held: dict[int, int] = {}  # block -> number of its last touch
-        self._order = array("q")  # touch -> block
+        self._order = array("q")  # touch -> block; it is stale where it is not its block's last
         self._active: OrderedDict[int, float] = OrderedDict()  # session -> time of its latest request, oldest first
-        self._blocks: dict[int, set[int]] = {}  # session -> blocks that it touched, some of them another's by now
-        self._kept: OrderedDict[int, int] = OrderedDict()  # block of an active session -> session, longest ago first
-        self._idle: list[int] = []  # heap of touches, stale where they are not their block's last
+        self._touches: dict[int, list[range]] = {}  # of an active session's requests
+        self._first = 0  # touches before that are stale, or of no active session
+        # Touches of no active session: in order as they come, since who is retired first was touched first, and a heap
+        # of those that are not.
+        self._idle: deque[int] = deque()
+        self._astray: list[int] = []
 
     def touch(self, chain: Sequence[int], time: float, session: int) -> None:
         self._retire(time - self._horizon)
+        held, capacity, begin = self._held, self._capacity, len(self._order)
+        self._order.extend(reversed(chain))
         if session >= 0:
             self._active[session] = time
             self._active.move_to_end(session)
-            self._blocks.setdefault(session, set()).update(chain)
-        touched, order, kept = self._held, self._order, self._kept
-        for block in reversed(chain):
-            if block not in touched and len(touched) >= self._capacity:
+            self._touches.setdefault(session, []).append(range(begin, len(self._order)))
+        for touch, block in enumerate(reversed(chain), begin):
+            if block not in held and len(held) >= capacity:
                 self._evict()
-            touched[block] = touch = len(order)
-            order.append(block)
-            if session >= 0:
-                kept[block] = session
-                kept.move_to_end(block)
-            else:
-                kept.pop(block, None)
-                heappush(self._idle, touch)
+            held[block] = touch
+            if session < 0:
+                self._let_go(touch)
 
     def _retire(self, before: float) -> None:
         """Sessions whose latest request was before that are active no more."""
-        active, kept = self._active, self._kept
+        active, order, held = self._active, self._order, self._held
         while active and next(iter(active.values())) < before:
             session, _ = active.popitem(last=False)
-            for block in self._blocks.pop(session):
-                if kept.get(block) == session:
-                    del kept[block]
-                    heappush(self._idle, self._held[block])
+            for touches in self._touches.pop(session):
+                for touch in touches:
+                    if held.get(order[touch]) == touch:
+                        self._let_go(touch)
+
+    def _let_go(self, touch: int) -> None:
+        """What was touched then is of no active session."""
+        if not self._idle or touch > self._idle[-1]:
+            self._idle.append(touch)
+        else:
+            heappush(self._astray, touch)
 
     def _evict(self) -> None:
-        while self._idle:
-            touch = heappop(self._idle)
-            block = self._order[touch]
-            if block not in self._kept and self._held.get(block) == touch:
-                del self._held[block]
+        idle, astray, order, held = self._idle, self._astray, self._order, self._held
+        while idle or astray:
+            touch = heappop(astray) if astray and not (idle and idle[0] < astray[0]) else idle.popleft()
+            if held.get(order[touch]) == touch:
+                del held[order[touch]]
                 return
-        block, _ = self._kept.popitem(last=False)
-        del self._held[block]
+        while held.get(order[self._first]) != self._first:
+            self._first += 1
+        del held[order[self._first]]
 
 
 def cache(policy: Policy, capacity: int, horizon: float) -> Cache:
