@@ -22,6 +22,8 @@ from agent.config.checks import host_and_port
 from rules.finding import Triage
 from rules.loader import Knowledge
 from rules.loader import load as load_knowledge
+from series.history.schema import FILE
+from ui.keeping import directory
 from ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
@@ -166,6 +168,12 @@ def url_of(address: tuple[str, int]) -> str:
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def history_file(named: Path | None, config: Config) -> Path:
+    """The file of a history that was named, by itself or by its directory; of none that of this node's agent."""
+    place = named or directory(config)
+    return place if place.suffix == Path(FILE).suffix else place / FILE
 
 
 def knowledge(directories: Sequence[Path]) -> Knowledge:

@@ -19,12 +19,18 @@ from rich.table import Table
 from series.history import notes, retention, schema
 from series.history.export import FORMATS, export
 from series.history.reader import HistoryReader
-from series.history.schema import FILE
 from series.promql import PromQLError, Selector, parse
 from series.types import METRIC_NAME, Matcher, MatchOp
-from ui.cli.common import UsageError, add_config_option, answer_console, configuration, parse_past, status_console
+from ui.cli.common import (
+    UsageError,
+    add_config_option,
+    answer_console,
+    configuration,
+    history_file,
+    parse_past,
+    status_console,
+)
 from ui.cli.words import moment
-from ui.keeping import directory
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
 MAX_EVENTS = 1000
@@ -230,8 +236,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _path(args: argparse.Namespace) -> Path:
-    place: Path = args.dir or directory(configuration(args))
-    return place / FILE if place.is_dir() or not place.suffix else place
+    return history_file(args.dir, configuration(args))
 
 
 def _matchers(text: str | None) -> tuple[Matcher, ...]:

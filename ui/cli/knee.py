@@ -21,7 +21,6 @@ from diagnoser.leading import Audit, Ready
 from diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
 from diagnoser.steps import Steps, gather, step_of, together
 from diagnoser.text import render
-from series.history.schema import FILE
 from series.types import Labels
 from ui import courses
 from ui.cli import prometheus
@@ -30,6 +29,7 @@ from ui.cli.common import (
     add_judging_options,
     agent_of,
     answer_console,
+    history_file,
     parse_duration,
     parse_past,
     print_json,
@@ -37,7 +37,6 @@ from ui.cli.common import (
 )
 from ui.cli.words import bar, moment
 from ui.courses import Course
-from ui.keeping import directory
 from ui.pipeline import Setup
 
 BINDING_SECONDS = 3600.0
@@ -118,18 +117,16 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
         args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
     if args.prometheus:
         return courses.of_server(prometheus.access(args), chosen, start, end or time.time())
-    path = Path(args.source) if args.source else directory(chosen.config)
-    if args.source and not path.exists():
+    path = Path(args.source) if args.source else None
+    if path is not None and not path.exists():
         raise UsageError(f"no file or directory {path}; a URL begins with http://")
-    if not args.source or path.is_dir() or path.suffix == ".db":
-        file = path if path.suffix == ".db" else path / FILE
-        if not file.exists():
-            at = agent_of(chosen.config)
-            raise UsageError(
-                f"no history in {path}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})"
-            )
-        return courses.of_history(file, start, end)
-    return courses.of_recording(path, chosen)
+    if path is not None and path.is_file() and path.suffix != ".db":
+        return courses.of_recording(path, chosen)
+    file = history_file(path, chosen.config)
+    if not file.exists():
+        at = agent_of(chosen.config)
+        raise UsageError(f"no history at {file}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})")
+    return courses.of_history(file, start, end)
 
 
 def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:

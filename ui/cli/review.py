@@ -18,20 +18,19 @@ from diagnoser.review.money import Given
 from diagnoser.review.result import Happened, Incidents
 from series.history import notes
 from series.history.reader import HistoryReader
-from series.history.schema import FILE
 from ui import courses
 from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
     add_judging_options,
     answer_console,
+    history_file,
     parse_duration,
     parse_past,
     setup,
     status_console,
 )
 from ui.courses import Course
-from ui.keeping import directory
 from ui.pipeline import Setup
 from ui.review.write import write
 
@@ -126,10 +125,9 @@ def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
 
 
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
-    path = Path(args.source) if args.source else directory(chosen.config)
-    file = path if path.suffix == ".db" else path / FILE
+    file = history_file(Path(args.source) if args.source else None, chosen.config)
     if not file.exists():
-        raise UsageError(f"no history in {path}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
+        raise UsageError(f"no history at {file}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
     return file
 
 

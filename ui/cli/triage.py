@@ -12,7 +12,6 @@ from typing import Any
 from rich.text import Text
 
 from rules.finding import Triage, encode
-from series.history.schema import FILE
 from series.promql import PromQLError
 from ui.cli import prometheus
 from ui.cli.common import (
@@ -20,6 +19,7 @@ from ui.cli.common import (
     add_judging_options,
     answer_console,
     exit_code,
+    history_file,
     judged_until,
     parse_duration,
     parse_moment,
@@ -29,7 +29,6 @@ from ui.cli.common import (
 )
 from ui.cli.render import show
 from ui.historic import judge_history
-from ui.keeping import directory
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
 from ui.since_change import Source, of_history, of_recording, since_change
@@ -113,8 +112,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     end = parse_past(until, option) if until else None
     if start is not None and start >= (end or time.time()):
         raise UsageError("--from must lie before --to")
-    place = path or directory(chosen.config)
-    file = place / FILE if place.is_dir() else place
+    file = history_file(path, chosen.config)
     if args.since_change:
         return _since_change(of_history(file, chosen, start, end), args)
     judged = judge_history(file, chosen, Moments(end, start))
