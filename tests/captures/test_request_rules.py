@@ -63,3 +63,23 @@ def test_what_is_seen_and_what_the_engine_counts_agree(name: str) -> None:
 def test_no_tenant_is_blamed_where_none_is_known(name: str) -> None:
     if not any(one.get("tenant") for one in clients(name)):
         assert not [c for c in ("TEN03", "TEN04", "TEN05", "TEN07", "TEN08") if "fired" in outcome(name, c)]
+
+
+INCIDENTS = FOLDER.parent / "incidents"
+
+
+def test_requests_that_are_too_long_are_told_of_the_engine_that_refused_them() -> None:
+    """A real vLLM behind the tap, with prompts beyond its context. Its own page tells nothing of them."""
+    name = INCIDENTS / "too_long-1"
+    assert outcome(str(name), "ENG07") == "fired"
+    incident = json.loads(name.with_suffix(".truth.json").read_text())["phases"][-1]
+    refused = incident["status"]["400"] / incident["requests"]
+    # The window has quiet time before the incident in it, and no requests of the last seconds, which may still change.
+    assert 0.5 * refused < signal(str(name), "too_long_per_request") < refused
+    (finding,) = (note for note in judged(str(name)).document.notes if note.code == "ENG07")
+    whose = next(evidence for evidence in finding.evidence if evidence.title.startswith("Whose"))
+    assert len(whose.lines) == 1  # of two tenants
+
+
+def test_requests_that_fit_are_not_said_to_be_too_long() -> None:
+    assert outcome(str(INCIDENTS / "hang_ups_tap-1"), "ENG07") == "clear"
