@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
-from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, signal_names
+from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
 from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
 from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp, Row, SeriesSource, newest_rows
@@ -20,8 +21,11 @@ from series.window import Group, Window
 
 FACT = "kvitals_engine_fact"
 BASELINE_SECONDS = 3600.0
+MILLISECOND = 0.001
+"""To which PromQL rounds times."""
 MAX_ENTITIES = 100_000
 """Labels of which it is remembered whose they are, for each scope."""
+T = TypeVar("T")
 _FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})  # have a value without series
 
 
@@ -80,6 +84,11 @@ class Union:
         window = self.window(selector.name)
         return self.has(selector.name) if window is None else window.finds(selector.all_matchers())
 
+    def begins(self, selector: Selector) -> float:
+        """From this moment on a selector may find a sample; it looks back by its offset. Seconds since the epoch."""
+        window = self.window(selector.name)
+        return window.oldest + selector.offset if window is not None and selector.offset > 0 else -math.inf
+
     @property
     def version(self) -> tuple[int, int] | None:
         """As long as it is the same, there are the same series. None: that is not known."""
@@ -99,6 +108,16 @@ class Union:
 
     def _named(self, name: str) -> SeriesSource:
         return self.signals if name.startswith(SIGNAL_PREFIX) else self.families
+
+
+@dataclass(frozen=True)
+class _Possible:
+    """Signals that may have a value, with the series of a version and from one moment until another."""
+
+    names: frozenset[str]
+    version: tuple[int, int]
+    since: float
+    until: float
 
 
 @dataclass(frozen=True)
@@ -131,7 +150,7 @@ class Signals:
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
         self._compiled: dict[tuple[float, float], dict[str, _Compiled]] = {}
         self._batches: list[Batch] = []  # of each stage
-        self._that_can: dict[Group, tuple[tuple[int, int], set[str]]] = {}  # of each stage, as of a version
+        self._that_can: dict[Group, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
@@ -148,23 +167,27 @@ class Signals:
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
             self.now = Moment(self.source, span.at)
             self.now.prepare(batch)
-            possible = self._that_may_be(group, names, compiled)
+            possible = self._that_may_be(group, names, compiled, span.at)
             for name in names:
                 self.known[name] = self._evaluate(name, compiled[name], possible=name in possible)
             self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return self.known
 
-    def _that_may_be(self, stage: Group, names: Sequence[str], compiled: Mapping[str, _Compiled]) -> set[str]:
+    def _that_may_be(
+        self, stage: Group, names: Sequence[str], compiled: Mapping[str, _Compiled], at: float
+    ) -> frozenset[str]:
         """Those of a stage's signals of which there are the series that they can not do without."""
-        version = self.source.version
         known = self._that_can.get(stage)
-        if known is not None and known[0] == version:
-            return known[1]
+        if known is not None and known.version == self.source.version and known.since <= at < known.until:
+            return known.names
         there = _Memo(self.source.finds)
-        found = {name for name in names if all(any(there[one] for one in either) for either in compiled[name].reads)}
-        if version is not None:
-            self._that_can[stage] = version, found
+        begins = _Memo(self.source.begins)
+        begun = _Memo(lambda one: there[one] and begins[one] <= at + MILLISECOND)
+        found = frozenset(n for n in names if all(any(begun[one] for one in either) for either in compiled[n].reads))
+        if self.source.version is not None:
+            until = min((begin for begin in begins.values() if begin > at + MILLISECOND), default=math.inf)
+            self._that_can[stage] = _Possible(found, self.source.version, at, until)
         return found
 
     def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
@@ -328,13 +351,13 @@ def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
     return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
 
 
-class _Memo(dict[Selector, bool]):
+class _Memo(dict[Selector, T]):
     """The answers to a question, each asked once."""
 
-    def __init__(self, ask: Callable[[Selector], bool]) -> None:
+    def __init__(self, ask: Callable[[Selector], T]) -> None:
         self._ask = ask
 
-    def __missing__(self, selector: Selector) -> bool:
+    def __missing__(self, selector: Selector) -> T:
         self[selector] = self._ask(selector)
         return self[selector]
 
@@ -366,8 +389,7 @@ def selections(expr: Expr) -> list[frozenset[Selector]]:
 
 def _readers(knowledge: Knowledge) -> set[str]:
     """Signals that are made from other signals' history."""
-    dummy = {"window": "1m", "baseline": "1h", "scope": "engine"}
-    return {n for n, s in knowledge.signals.items() if signal_names(expression(expand(s.expr, dummy)))}
+    return {name for name, signal in knowledge.signals.items() if SIGNAL_PREFIX in signal.expr}
 
 
 def _stages(knowledge: Knowledge, readers: set[str]) -> dict[str, list[str]]:

@@ -71,6 +71,11 @@ class Window:
         lost = max((group.lost_before for group in self._groups.values()), default=self._dropped)
         return max(self._begun, self._dropped, lost)
 
+    @property
+    def oldest(self) -> float:
+        """Time of the oldest row that is here; infinity where there is none."""
+        return min((group.first_time for group in self._groups.values() if group.rows), default=float("inf"))
+
     def group(self, name: str) -> Group:
         """The group of that name, made if there is none."""
         found = self._groups.get(name)
@@ -187,6 +192,11 @@ class Group:
     def last_time(self) -> float | None:
         """Time of the newest row."""
         return float(self._times[self._last - 1]) if self._last > self._first else None
+
+    @property
+    def first_time(self) -> float:
+        """Time of the oldest row, where there is one."""
+        return float(self._times[self._first])
 
     @property
     def nbytes(self) -> int:
