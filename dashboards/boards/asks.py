@@ -50,5 +50,18 @@ def buckets(histogram: str, unit: str = "seconds") -> From:
     return From(f"sum by (le) (rate({histogram}_bucket[$window]))", unit, "fleet")
 
 
+def tokens() -> tuple[Line, Line]:
+    """What an engine generates, and what it is asked to read."""
+    return (
+        Line(rate("kvitals_generation_tokens_total"), "{{engine}} generated"),
+        Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
+    )
+
+
+def lost_events() -> tuple[Line, Line]:
+    """KV events that never came."""
+    return of("kv_event_gaps", "{{engine}} gaps"), of("kv_event_batches_lost", "{{engine}} batches")
+
+
 def _labels(by: tuple[str, ...]) -> str:
     return ", ".join(("$scope", *by))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, of, rate, share
+from dashboards.boards.asks import gauge, of, rate, share, tokens
 from dashboards.boards.board import Board, Row
 from dashboards.panels import Line, Question
-from dashboards.queries import By, From, Of
+from dashboards.queries import By, From
 
 _YIELD = Row(
     "What do we get for it?",
@@ -17,13 +17,7 @@ _YIELD = Row(
         ),
         Question(
             title="How many tokens go in and come out?",
-            lines=(
-                Line(
-                    rate("kvitals_generation_tokens_total"),
-                    "{{engine}} generated",
-                ),
-                Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
-            ),
+            lines=tokens(),
             unit="suffix:tokens/s",
         ),
         Question(

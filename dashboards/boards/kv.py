@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import buckets, gauge, of, rate
+from dashboards.boards.asks import buckets, gauge, lost_events, of, rate
 from dashboards.boards.board import Board, Row
 from dashboards.panels import Bars, Heat, Line, Question, States
 from dashboards.queries import By
@@ -196,7 +196,7 @@ _BELIEVE = Row(
         ),
         Question(
             title="Were KV events lost?",
-            lines=(of("kv_event_gaps", "{{engine}} gaps"), of("kv_event_batches_lost", "{{engine}} batches")),
+            lines=lost_events(),
             judged=By("TEL04", "kv_event_gaps"),
             drill="kvitals-telemetry",
             width=12,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import buckets, of, percentile, rate
+from dashboards.boards.asks import buckets, of, percentile, rate, tokens
 from dashboards.boards.board import Board, Row
 from dashboards.panels import Heat, Line, Question
 from dashboards.queries import By, From, Of
@@ -160,13 +160,7 @@ _ASKED = Row(
         ),
         Question(
             title="How many tokens go in and come out?",
-            lines=(
-                Line(
-                    rate("kvitals_generation_tokens_total"),
-                    "{{engine}} generated",
-                ),
-                Line(Of("prompt_tokens_per_second"), "{{engine}} prompt", "faint"),
-            ),
+            lines=tokens(),
             unit="suffix:tokens/s",
             drill="kvitals-efficiency",
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, of, rate, rise
+from dashboards.boards.asks import gauge, lost_events, of, rate, rise
 from dashboards.boards.board import Board, Row
 from dashboards.panels import Line, Question, States, Table
 from dashboards.queries import By, From, Of
@@ -120,7 +120,7 @@ _SENSES = Row(
         ),
         Question(
             title="Were KV events lost?",
-            lines=(of("kv_event_gaps", "{{engine}} gaps"), of("kv_event_batches_lost", "{{engine}} batches")),
+            lines=lost_events(),
             judged=By("TEL04", "kv_event_gaps"),
         ),
         Question(
