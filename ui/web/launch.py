@@ -17,17 +17,21 @@ be half way through importing it."""
 def main() -> None:
     """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
     net_util.get_external_ip = lambda: None
+    imported = threading.Event()
+    threading.Thread(target=_prepare, args=(imported,), name="prepare", daemon=True).start()
     for module in WHOLE:
         importlib.import_module(module)
-    threading.Thread(target=_prepare, name="prepare", daemon=True).start()
+    imported.set()
     cli.main(prog_name="kvitals-web")
 
 
-def _prepare() -> None:
-    """What the first page takes longest for."""
+def _prepare(imported: threading.Event) -> None:
+    """What the first page takes longest for: the recording first, which goes on by itself."""
     from ui.web import warm
 
-    warm.up()
+    warm.source()
+    imported.wait()
+    warm.pages()
 
 
 if __name__ == "__main__":

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 
-import altair as alt
-
 from ui.web import places
-from ui.web.charts import values
 from ui.web.failure import UnansweredError
 from ui.web.settings import SettingsError
 
 
-def up() -> None:
-    """Knowledge, charts, and the recording that is shown first. What fails is said when it is asked for."""
-    alt.Chart(values([])).mark_line().encode(x="a:Q").to_dict()
+def source() -> None:
+    """Knowledge, and the recording that is shown first. What fails is said when it is asked for."""
     with contextlib.suppress(UnansweredError, SettingsError, OSError):
         places.setup()
         if places.first() == places.RECORDING:
             places.open_source(places.RECORDING)
+
+
+def pages() -> None:
+    """What draws. Only once Pandas and Altair are there: see `launch.WHOLE`."""
+    import altair as alt
+
+    from ui.web.charts import spec
+    from ui.web.views import timeline, triage
+
+    del timeline, triage
+    spec(alt.Chart().mark_line().encode(x="a:Q"), [])

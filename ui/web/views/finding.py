@@ -36,21 +36,32 @@ def card(
     *,
     number: int | None = None,
     explained: Sequence[Finding] = (),
+    whole: bool = True,
 ) -> None:
-    """A whole finding. `explained` are folded in; `number` is its rank where there are several."""
-    place = finding.id
-    with st.container(border=True, key=f"card-{finding.severity}-{place}", gap="small"):
+    """A finding. `explained` are folded in; `number` is its rank where there are several; unless it is shown `whole`,
+    its proof and what to do are behind a click."""
+    with st.container(border=True, key=f"card-{finding.severity}-{finding.id}", gap="small"):
         rank = f"{number}\\. " if number else ""
         st.markdown(f"## {rank}{literal(finding.title)}")
         _badges(finding)
         st.markdown(literal(finding.conclusion))
         _since(finding, zone)
         _explains(finding, explained)
-        _proof(finding, place)
-        _explained_proof(finding, explained)
-        _levers(finding, place)
-        _doubt(finding)
-        _ticket(finding, triage)
+        if whole:
+            _details(finding, triage, explained)
+            return
+        opened = st.expander("Proof, and what to do", key=f"details-{finding.id}", on_change="rerun")
+        if opened.open:  # what nobody looks at takes the browser as long as what is looked at
+            with opened:
+                _details(finding, triage, explained)
+
+
+def _details(finding: Finding, triage: Triage, explained: Sequence[Finding]) -> None:
+    _proof(finding, finding.id)
+    _explained_proof(finding, explained)
+    _levers(finding, finding.id)
+    _doubt(finding)
+    _ticket(finding, triage)
 
 
 def _badges(finding: Finding) -> None:
@@ -112,7 +123,7 @@ def _explained_proof(finding: Finding, explained: Sequence[Finding]) -> None:
         label = f"Proof of what it explains: {literal(codes)}"
         opened = st.expander(label, key=f"explains-{finding.id}", on_change="rerun")
         if not opened.open:
-            return  # its charts would take the browser as long as all else of the page
+            return
         with opened:
             for f in explained:
                 st.markdown(f"{inline_code(f.code)} **{literal(f.title)}**")

@@ -19,6 +19,9 @@ OLD_SECONDS = 60.0
 MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12
 """Of a large fleet; the worst are first. Others are one line each, then counted."""
 
+WHOLE = 3
+"""Cards whose proof and levers are there at once; of others they are a click away."""
+
 _STATE = {
     True: ("healthy", ":material/check_circle:", "Healthy"),
     False: ("unhealthy", ":material/error:", "Unhealthy"),
@@ -62,10 +65,12 @@ def document(triage: Triage, place: str) -> None:
     # A circle of causes, or one whose explanation is not a head, must not vanish.
     alone = [c for c in triage.causes if c not in heads and c.id not in shown]
     for number, cause in enumerate([*heads, *alone][:MAX_CARDS], 1):
-        card(cause, zone, triage, number=number if len(heads) > 1 else None, explained=_explained(cause, triage))
+        rank = number if len(heads) > 1 else None
+        card(cause, zone, triage, number=rank, explained=_explained(cause, triage), whole=number <= WHOLE)
     _plain("Further causes", [*heads, *alone][MAX_CARDS:], "further")
-    _group("Seen, but not explained", [s for s in triage.symptoms if s.id not in shown], zone, triage)
-    _group("What kvitals cannot see well", triage.telemetry, zone, triage)
+    unexplained, left = [s for s in triage.symptoms if s.id not in shown], WHOLE - len(heads) - len(alone)
+    _group("Seen, but not explained", unexplained, zone, triage, left)
+    _group("What kvitals cannot see well", triage.telemetry, zone, triage, left - len(unexplained))
     _ruled_out(triage.ruled_out)
     _unknown(triage)
     _plain("Noted", triage.notes, "noted")
@@ -144,12 +149,13 @@ def _explained(cause: Finding, triage: Triage) -> list[Finding]:
     return [f for f in [*triage.symptoms, *triage.causes] if f.id in cause.explained and f.id != cause.id]
 
 
-def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage: Triage) -> None:
+def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage: Triage, whole: int) -> None:
+    """Findings beside the causes, the first so many as whole cards."""
     with st.container():
         if findings:
             st.markdown(f"## {title}")
-        for finding in findings[:MAX_CARDS]:
-            card(finding, zone, triage)
+        for number, finding in enumerate(findings[:MAX_CARDS], 1):
+            card(finding, zone, triage, whole=number <= whole)
         _plain("Further ones", findings[MAX_CARDS:], f"further-{title}")
 
 
