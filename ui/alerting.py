@@ -33,7 +33,8 @@ def groups(pipeline: Pipeline) -> list[dict[str, Any]]:
         for shown in rules:
             if error := crashed.get(shown["labels"]["code"]):
                 shown |= {"health": "err", "lastError": error}
-    return [{"name": name, "file": "kvitals", "interval": 5, "rules": rules} for name, rules in by_group.items()]
+    every = pipeline.setup.config.agent.interval
+    return [{"name": name, "file": "kvitals", "interval": every, "rules": rules} for name, rules in by_group.items()]
 
 
 def _rule(rule: Rule, fired: list[Finding], judged: list[Judgement], at: str) -> dict[str, Any]:

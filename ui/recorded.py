@@ -14,6 +14,8 @@ from rules.finding import Source, Triage
 from series.capture import CaptureReader, Record
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, STEP_SECONDS, Pipeline, Setup
 
+LEAST_SECONDS = 1.0
+"""Of a window that can be judged."""
 MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
 AT_ONCE = 60
 """Moments whose signals are evaluated together."""
@@ -56,18 +58,23 @@ def span_of(path: Path) -> tuple[float, float]:
 
 
 def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
-    """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds."""
+    """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds.
+
+    Raises CaptureError, and RecordingError where there is nothing to judge.
+    """
     first, last = span_of(path)
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
-        raise RecordingError(f"{path.name} begins at {first:.0f}, after the moment asked for ({at:.0f})")
+        raise RecordingError(f"{path.name} begins {first - at:.0f} s after the moment asked for; write +75s of it")
+    window = at - max(moments.start, first) if moments.start is not None else min(FAST_SECONDS, at - first)
+    if window < LEAST_SECONDS:
+        raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
     pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for _ in judged_before(at, pipeline, reader, step):
             pass
         damage = reader.problem or ""
-    window = at - moments.start if moments.start is not None else min(FAST_SECONDS, at - first)
     pipeline.observe(at, fast=window, cold=at - first < COLD_SECONDS)
     return Judged(pipeline, pipeline.triage(), damage)
 

@@ -137,7 +137,19 @@ def test_a_wrong_objective(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_moment_outside_of_the_recording(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "triage", str(DEMO), "--at", "2001-01-01T00:00:00Z")
     assert code == 2
-    assert "begins at" in err
+    assert "s after the moment asked for" in err
+
+
+@pytest.mark.parametrize("start", ["+9999s", "+119.9s"])
+def test_a_window_that_begins_where_a_recording_ends(capsys: pytest.CaptureFixture[str], start: str) -> None:
+    code, _, err = run(capsys, "triage", str(DEMO), f"--from={start}")
+    assert code == 2
+    assert "has no window there" in err
+
+
+def test_a_window_that_begins_before_a_recording_is_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "triage", str(DEMO), "--from", "2001-01-01", "--json")
+    assert json.loads(out)["window"]["seconds"] == pytest.approx(120.0, abs=2.0)
 
 
 @pytest.mark.parametrize(
