@@ -19,7 +19,7 @@ import numpy as np
 
 from series.panel import Panel, Part
 from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Ints, by_nameless, without_names
+from series.promql.grid import Budget, Grid, Ints, by_nameless, the_one, without_names
 from series.promql.nodes import Call, Expr, Range, Selector, Subquery
 from series.promql.selection import HALF_MILLISECOND, Selected, empty, milliseconds
 from series.promql.windows import RANGE_FUNCTIONS, Windows
@@ -218,7 +218,7 @@ def _usable(panel: Panel, budget: Budget) -> Iterator[tuple[int, LabelSets, Colu
     """The panel's selections that need not be looked at by themselves, with their labels and columns."""
     for i, (labels, columns) in enumerate(zip(panel.labels, panel.columns, strict=True)):
         if i not in panel.doubled and len(labels) <= budget.series:
-            yield i, labels, columns
+            yield i, the_one(labels), columns
 
 
 def _seconds(start: int, end: int) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class Grid(msgspec.Struct, frozen=True, gc=False):
         kept = _picked.get(
             (columns.tobytes(), self.labels),
             len(columns) + 1,
-            lambda: LabelSets(self.labels[i] for i in columns.tolist()),
+            lambda: the_one(LabelSets(self.labels[i] for i in columns.tolist())),
         )
         return Grid(kept, self.values.take(columns, axis=1), self.present.take(columns, axis=1))
 
@@ -106,6 +106,12 @@ class _Layouts:
 
 _layouts = _Layouts(limit=200_000)
 _picked = _Layouts(limit=50_000)  # of these there are more, as what is picked depends on values
+_sets = _Layouts(limit=50_000)
+
+
+def the_one(labels: LabelSets) -> LabelSets:
+    """Of all label sets that are equal always the same, which is soon found to be equal."""
+    return _sets.get(labels, len(labels) + 1, lambda: labels)
 
 
 def layout(kind: Hashable, labels: LabelSets, compute: Callable[[], T]) -> T:
@@ -158,7 +164,7 @@ def group_by(keys: Sequence[Labels]) -> Groups:
     of = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
     members = np.argsort(of, kind="stable").astype(np.int64)
     starts = np.searchsorted(of[members], np.arange(len(index))).astype(np.int64)
-    return Groups(LabelSets(index), of, members, starts)
+    return Groups(the_one(LabelSets(index)), of, members, starts)
 
 
 def nameless(labels: LabelSets) -> LabelSets:
