@@ -92,11 +92,26 @@ class Brief:
     open: Sequence[Finding]
 
 
-def brief(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> Brief:
-    """The document's beginning, for whoever looks at many moments and at what is open in them alone."""
+def brief(
+    judge: Judge,
+    judgements: Sequence[Judgement],
+    span: Span,
+    mutes: Sequence[Mute] = (),
+    before: Sequence[Finding] = (),
+) -> Brief:
+    """The document's beginning, for whoever looks at many moments and at what is open in them alone. `before`: what was
+    open at the moment before; of what still is, the conclusion stays that of when it began."""
     findings = Findings(judge, judgements, span)
     true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    open_ = [f for f in (findings.build(j, proven=False) for j in true) if not _mute(f, mutes, span.at)]
+    concluded = {finding.id: finding.conclusion for finding in before}
+
+    def told(judgement: Judgement) -> Finding:
+        outline = findings.outline(judgement)
+        if outline.id not in concluded:
+            return findings.build(judgement, proven=False)
+        return msgspec.structs.replace(outline, conclusion=concluded[outline.id])
+
+    open_ = [f for f in map(told, true) if not _mute(f, mutes, span.at)]
     healthy = is_healthy(judge, judgements, open_)
     return Brief(healthy, verdict(healthy, *_sorted(open_), judgements), open_)
 

@@ -154,11 +154,12 @@ class Pipeline:
             return self.triage().verdict
         return headline(self.judge, self.judgements, self.span, self._mutes())
 
-    def brief(self) -> Brief:
-        """The beginning of the document of the last moment that was observed; the document is not made for it."""
+    def brief(self, before: Brief | None) -> Brief:
+        """The beginning of the document of the last moment that was observed; the document is not made for it.
+        `before`: that of the moment before."""
         if self.span is None:
             raise RuntimeError("observe() comes first")
-        return brief(self.judge, self.judgements, self.span, self._mutes())
+        return brief(self.judge, self.judgements, self.span, self._mutes(), before.open if before is not None else ())
 
     def true_findings(self, known: Container[str] = ()) -> dict[str, Finding | None]:
         """The findings of the document that are true, muted ones included, by episode; the document is not made for

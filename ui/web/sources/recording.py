@@ -99,11 +99,14 @@ class Recording:
         seconds = self._end - self._start
         pipeline = Pipeline(with_window(self._setup, seconds + 2 * FAST_SECONDS), Source("capture", self.name))
         outcomes: Outcomes | None = None
+        said: Brief | None = None
         with CaptureReader.open(self.path) as reader:
             pipeline.node.expect(reader.header.meta)
             for at in judged_before(self._end, pipeline, self._within(reader, until)):
                 before, outcomes = outcomes, _outcomes(pipeline)
-                self._said.append((at, self._said[-1][1] if outcomes == before else pipeline.brief()))
+                if said is None or outcomes != before:
+                    said = pipeline.brief(said)
+                self._said.append((at, said))
                 self._at = at
                 time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
