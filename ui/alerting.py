@@ -33,7 +33,7 @@ def groups(pipeline: Pipeline) -> list[dict[str, Any]]:
         for shown in rules:
             if error := crashed.get(shown["labels"]["code"]):
                 shown |= {"health": "err", "lastError": error}
-    every = pipeline.setup.config.agent.interval
+    every = float(pipeline.setup.config.agent.interval)  # JSON has no other kind of number
     return [{"name": name, "file": "kvitals", "interval": every, "rules": rules} for name, rules in by_group.items()]
 
 
