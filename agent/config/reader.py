@@ -286,6 +286,8 @@ def _from_groups(groups: Any) -> Iterator[Target]:
             kept.pop("role", None)
         path = str(labels.get("__metrics_path__", ""))
         for address in group["targets"]:
+            if "://" in str(address):
+                raise ValueError(f"{address!r} must be HOST:PORT; its scheme is the label __scheme__")
             url = normal_url(f"{labels.get('__scheme__', 'http')}://{address}")
             yield Target(url=url + path, labels=kept)
 

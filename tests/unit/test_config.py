@@ -459,7 +459,12 @@ class TestTargetsFile:
 
     @pytest.mark.parametrize(
         ("text", "said"),
-        [("http://a\n\nhttp://b c\n", "line 3: 'http://b c' is no URL"), ('{"targets": ["a"]}', "must be a list, ")],
+        [
+            ("http://a\n\nhttp://b c\n", "line 3: 'http://b c' is no URL"),
+            ("http://http://a:8000", "line 1: 'http://http://a:8000' is no URL"),
+            ('{"targets": ["a"]}', "must be a list, "),
+            ('[{"targets": ["http://a:8000"]}]', "'http://a:8000' must be HOST:PORT; its scheme is the label"),
+        ],
     )
     def test_what_is_broken_is_said_with_its_place(self, folder: Path, text: str, said: str) -> None:
         with pytest.raises(ConfigError, match=said):

@@ -166,7 +166,7 @@ async def test_a_good_change_takes_effect_and_a_wrong_one_is_refused(tmp_path: P
             assert f"{one}: no longer named, forgotten" in agent.said()
 
 
-async def test_what_needs_a_restart_is_said_and_what_is_gone_is_refused(tmp_path: Path) -> None:
+async def test_what_needs_a_restart_is_said_and_what_can_not_be_watched_or_is_gone_is_refused(tmp_path: Path) -> None:
     async with engine() as one, running(tmp_path, f'{AGENT}[[target]]\nurl = "{one}"\n') as agent:
         agent.write(f'[agent]\ninterval = "0.5s"\nwindow = "5m"\nlisten = ":1"\n[[target]]\nurl = "{one}"\n')
         agent.process.send_signal(signal.SIGHUP)
@@ -176,6 +176,14 @@ async def test_what_needs_a_restart_is_said_and_what_is_gone_is_refused(tmp_path
             return words in agent.said()
 
         await until(said, agent)
+        engines = await agent.engines()
+        agent.write(f"{agent.config.read_text()}[[target]]\nurl = 'http://127.0.0.1:9'\nbearer_file = 'none'\n")
+
+        async def refused() -> bool:
+            return "bearer_file" in agent.said()
+
+        await until(refused, agent)
+        assert await agent.engines() == engines
         agent.config.unlink()
 
         async def gone() -> bool:
@@ -199,7 +207,9 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
         text = '[agent]\ninterval = "0.5s"\ntargets_file = "sd/*.json"\nrules = ["own"]\n'
         async with running(tmp_path, text) as agent:
             assert "no targets yet" in agent.said()
-            (tmp_path / "sd" / "a.json").write_text(json.dumps([{"targets": [one], "labels": {"pool": "a"}}]))
+            (tmp_path / "sd" / "a.json").write_text(
+                json.dumps([{"targets": [one.removeprefix("http://")], "labels": {"pool": "a"}}])
+            )
 
             async def seen(engines: int) -> bool:
                 return len(await agent.engines()) == engines
@@ -207,6 +217,7 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
             await until(lambda: seen(1), agent)
             (tmp_path / "sd" / "b.json").write_text(json.dumps([{"targets": [two.removeprefix("http://")]}]))
             await until(lambda: seen(2), agent)
+            assert await agent.engines() == {f"{url.removeprefix('http://')}/0" for url in (one, two)}
             (tmp_path / "sd" / "b.json").write_text("[{]")
 
             async def kept() -> bool:
@@ -245,16 +256,3 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
 
             await until(refused, agent)
             assert await has_own()
-
-
-async def test_a_target_that_can_not_be_watched_refuses_the_change(tmp_path: Path) -> None:
-    async with engine() as one:
-        text = f'{AGENT}[[target]]\nurl = "{one}"\nname = "one"\n'
-        async with running(tmp_path, text) as agent:
-            agent.write(f"{text}[[target]]\nurl = 'http://127.0.0.1:9'\nbearer_file = 'none'\n")
-
-            async def refused() -> bool:
-                return "bearer_file" in agent.said()
-
-            await until(refused, agent)
-            assert await agent.engines() == {"one"}
