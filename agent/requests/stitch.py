@@ -67,13 +67,12 @@ class _Open(Struct, eq=False, gc=False):
 
     parts: tuple[RequestPart, ...]
     keys: tuple[str, ...]  # ids and spans by which it is found
-    own: str  # its span and the one around it, which nobody looks for before another part of its trace comes
-    parent: str
     traces: tuple[str, ...]
     first: float
     last: float
     parents: tuple[str, ...] = ()  # spans around its parts
     place: int = NOWHERE  # in the queue of those that settle
+    hidden: bool = False  # its first part is not found by spans, since nothing else of its trace has come
     alone: bool = False  # its trace has several requests, so the trace says nothing
     into: _Open | None = None  # the one that it became part of
 
@@ -136,8 +135,16 @@ class Stitcher:
         self._now = max(self._now, t)
         self._forget()
         settled = self._now - self._limits.settle
-        while self._active and (one := self._first()).last <= settled:
-            self._settle(one)
+        queue = self._queue
+        while self._active:
+            one = queue[0]
+            if one.place != self._begin:  # it stands elsewhere by now, or nowhere
+                queue.popleft()
+                self._begin += 1
+            elif one.last > settled:
+                break
+            else:
+                self._settle(one)
         while self._held:
             one, until = next(iter(self._held.items()))
             if until > self._now:
@@ -183,7 +190,8 @@ class Stitcher:
                 ids = tuple(keys)
                 keys.append(own)
                 if not self._is_gone(part, trace, keys, own, parent):
-                    self._traces[trace] = self._begun(part, ids, own, parent, (trace,))
+                    one = self._traces[trace] = self._begun(part, ids, (trace,))
+                    one.hidden = True
                 return
         elif isinstance(mate := self._traces.get(trace), _Open):  # else there were others, for whom all of them were
             self._introduce(_root(mate))
@@ -192,17 +200,17 @@ class Stitcher:
         if not by.keys().isdisjoint(keys) or (parent and parent in by) or (own and own in self._waiting):
             self._join(part, trace, keys, own, parent)
         elif not self._is_gone(part, trace, keys, own, parent):
-            one = self._begun(part, tuple(keys), "", "", (trace,) if trace else ())
+            one = self._begun(part, tuple(keys), (trace,) if trace else ())
             if parent:
                 one.parents = (parent,)
                 self._list(self._waiting, parent, one)
             if trace:
                 self._list_in_trace(trace, one)
 
-    def _begun(self, part: RequestPart, keys: tuple[str, ...], own: str, parent: str, traces: tuple[str, ...]) -> _Open:
+    def _begun(self, part: RequestPart, keys: tuple[str, ...], traces: tuple[str, ...]) -> _Open:
         """A request of one part."""
         now = self._now
-        one = _Open((part,), keys, own, parent, traces, now, now)
+        one = _Open((part,), keys, traces, now, now)
         self._firsts[now] = self._firsts.get(now, 0) + 1
         self._line_up(one)
         by = self._by
@@ -212,12 +220,16 @@ class Stitcher:
 
     def _introduce(self, one: _Open) -> None:
         """Let it be found by its span, and by the one around it."""
-        own, parent = one.own, one.parent
-        one.own = one.parent = ""
-        if own:
+        if not one.hidden:
+            return
+        one.hidden = False
+        part, trace = one.parts[0], one.traces[0]
+        if part.span:
+            own = trace + part.span
             one.keys += (own,)
             self._by[own] = one
-        if parent:
+        if part.parent:
+            parent = trace + part.parent
             one.parents += (parent,)
             self._list(self._waiting, parent, one)
 
@@ -277,9 +289,11 @@ class Stitcher:
 
     def _settle(self, one: _Open) -> None:
         """Nothing came for a while: it is done, or what is missing is waited for."""
-        one = self._joined(one)
-        if one.last > self._now - self._limits.settle:
-            return
+        traces = one.traces
+        if len(traces) != 1 or self._traces.get(traces[0]) is not one:  # else there is nobody to be joined
+            one = self._joined(one)
+            if one.last > self._now - self._limits.settle:
+                return
         until = self._waits(one)
         if until > self._now:
             self._leave_queue(one)
@@ -354,7 +368,7 @@ class Stitcher:
 
     def _unlist(self, one: _Open) -> None:
         """Forget its ids, but for telling what comes late."""
-        by, late, end, outer = self._by, self._gone, float("-inf"), False
+        by, late, traces, end, outer = self._by, self._gone, self._traces, float("-inf"), False
         for part in one.parts:
             if part.end is not None and part.end > end:
                 end = part.end
@@ -363,12 +377,15 @@ class Stitcher:
         for key in one.keys:
             by.pop(key, None)
             late[key] = gone
-        if one.own:
-            late[one.own] = gone
+        if one.hidden and one.parts[0].span:
+            late[one.traces[0] + one.parts[0].span] = gone
         for parent in one.parents:
             self._leave(self._waiting, parent, one)
         for trace in one.traces:
-            self._leave(self._traces, trace, one)
+            if traces.get(trace) is one:
+                del traces[trace]
+            else:
+                self._leave(traces, trace, one)
 
     def _list_in_trace(self, trace: str, one: _Open) -> None:
         if not self._list(self._traces, trace, one):
