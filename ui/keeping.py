@@ -54,7 +54,7 @@ class Keeping:
         self._rows = GaugeRows(pipeline.node.window, GROUP)
         self._labels = {"cluster": config.labels.cluster, "node": config.labels.node}
         self._requests = NewRequests()
-        self._episodes = _Episodes(pipeline)
+        self._episodes = Episodes(pipeline)
         self._waiting: list[Note] = []
         self._configuration: dict[str, Any] = {}
         self._targets: frozenset[str] = frozenset()
@@ -121,7 +121,7 @@ class Keeping:
             self._targets = targets
 
 
-class _Episodes:
+class Episodes:
     """Findings from when they open until they close."""
 
     def __init__(self, pipeline: Pipeline) -> None:

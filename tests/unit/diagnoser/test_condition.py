@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser.condition import Values, decide
+from diagnoser.condition import Values, decide, truths
 from rules.condition import Comparison, parse_condition
 from series.types import Labels
 
 ENTITY = Labels({"engine": "e"})
+OTHER = Labels({"engine": "of which nothing is known"})
 TRUTH = {"t": 2.0, "f": 0.0, "u": None}
 MEANS = {"t": True, "f": False, "u": None}
 
@@ -20,7 +21,11 @@ def verdict(text: str, known: dict[str, float | None]) -> bool | None:
         value = known[str(comparison.left)]
         return ({} if value is None else {ENTITY: value}), 1.0
 
-    return decide(parse_condition(text), ENTITY, side).truth
+    condition, both = parse_condition(text), [ENTITY, OTHER]
+    found = [decide(condition, entity, side).truth for entity in both]
+    assert truths(condition, both, side) == found
+    assert truths(condition, both[:1], side) == found[:1]
+    return found[0]
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.product("tfu", repeat=2)))

@@ -1,5 +1,6 @@
 """Hysteresis, memory over a restart, crashes of rules, and the ranking."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from diagnoser.triage import headline, triage
 from rules.finding import Source
 from rules.loader import Knowledge, load
 from series.promql import parse
-from series.types import Labels
+from series.types import METRIC_NAME, Labels
 from series.window import Window
 from ui.state import load_state, save_state
 
@@ -206,8 +207,27 @@ def test_what_an_expression_can_not_do_without(query: str, needs: list[set[str]]
     assert [set(either) for either in needed(parse(query))] == needs
 
 
+def test_what_looks_back_further_than_anything_is_remembered_has_a_value_as_soon_as_it_can() -> None:
+    families = Window(3600.0, 100)
+    group = families.group("g")
+    gauge, up = (
+        group.column(Labels({METRIC_NAME: name, "engine": "e"}))
+        for name in ("kvitals_kv_usage_ratio", "kvitals_target_up")
+    )
+    signals = Signals(KNOWLEDGE, families)
+    before: list[bool] = []
+    for second in range(0, 930, 30):
+        group.append(float(second), [gauge, up], [0.5, 1.0])
+        before.append(
+            "replicas_before" in {n for n, known in signals.observe(Span(float(second))).items() if known.values}
+        )
+    assert before == [second >= 900 for second in range(0, 930, 30)]
+
+
 def test_a_signal_is_the_same_whether_or_not_it_could_have_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine().live(90, slow=True)
     skipped = Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0))
     monkeypatch.setattr(Window, "has", lambda *_: True)
+    monkeypatch.setattr(Window, "finds", lambda *_: True)
+    monkeypatch.setattr(Window, "oldest", -math.inf)
     assert Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0)) == skipped

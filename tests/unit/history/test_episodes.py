@@ -1,0 +1,42 @@
+"""Findings are written into history when they open, when they close, and once a minute in between."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.config import Config
+from rules.finding import Finding, Source
+from rules.loader import load
+from series.capture import CaptureReader
+from series.history.notes import Episode, Event
+from ui.demo import DEMO
+from ui.keeping import DOCUMENT_SECONDS, Episodes
+from ui.pipeline import Pipeline, Setup
+
+
+def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
+    pipeline = Pipeline(Setup(load(), Config()), Source("capture", "test"))
+    episodes = Episodes(pipeline)
+    written: dict[str, float] = {}  # key -> when it was last written as open
+    with CaptureReader.open(DEMO.parent / "few_slots.kvcap") as reader:
+        pipeline.node.expect(reader.header.meta)
+        for at in pipeline.replay(reader):
+            pipeline.observe(at)
+            notes = episodes.changed(at)
+            whole = pipeline.true_findings()
+            for note in notes:
+                if isinstance(note, Event):
+                    assert written[note.key] == at
+                elif isinstance(note, Episode) and note.open:
+                    assert msgspec.json.decode(note.document, type=Finding) == whole[note.key]
+                    assert note.key not in written
+                    written[note.key] = at
+                elif isinstance(note, Episode):
+                    assert pipeline.span is not None and note.end == pipeline.span.at
+                    assert note.key not in whole
+                    del written[note.key]
+            assert written.keys() == whole.keys()
+    assert written
+    assert episodes.changed(at) == []
+    assert {note.key for note in episodes.changed(at + DOCUMENT_SECONDS)} == written.keys()
+    assert {note.key for note in episodes.end(at) if isinstance(note, Episode)} == written.keys()
