@@ -233,6 +233,46 @@ def test_one_trace_id_of_everybody_costs_no_more_than_others() -> None:
     assert len(stitched.records()) == 20 * MAX_MATES
 
 
+def test_a_part_below_another_finds_it_by_its_span_alone() -> None:
+    """Neither shares an id, so only the spans join them; the first of its trace is not found by spans before."""
+    around, within = tap(1, T, span="a1"), with_(llm(2, T, trace=1, parent="a1"), ids=(f"trace:{1:032x}",))
+    for first, second in ((around, within), (within, around)):
+        stitched = Stitched()
+        stitched.add(T, first)
+        stitched.add(T + 1, second)
+        assert [record.observers for record in stitched.records()] == [("kvitals", "vllm")]
+
+
+def test_a_span_that_comes_twice_is_a_duplicate_before_and_after_its_request_was_given_out() -> None:
+    nameless = with_(llm(1, T), ids=(f"trace:{1:032x}",))
+    stitched = Stitched()
+    stitched.add(T, nameless)
+    stitched.add(T + 1, nameless)
+    stitched.records(T + SETTLE + 1)
+    stitched.add(T + SETTLE + 2, nameless)
+    assert len(stitched.records()) == 1
+    assert stitched.stitcher.dropped["duplicate"] == 2
+
+
+def test_a_request_beyond_those_listed_of_its_trace_is_still_found_by_its_spans() -> None:
+    stitched = Stitched()
+    stitched.add(T, *(llm(n, T, trace=7) for n in range(MAX_MATES)))
+    stitched.add(T + 5, llm(1000, T + 5, trace=7, parent="a7"))
+    stitched.records(T + SETTLE)  # all that are listed are given out
+    stitched.add(T + SETTLE + 1, with_(tap(1000, T + 5, trace=7, span="a7"), ids=(f"trace:{7:032x}",)))
+    assert [record.observers for record in stitched.records()].count(("kvitals", "vllm")) == 1
+
+
+def test_since_when_the_oldest_is_open() -> None:
+    stitched = Stitched()
+    stitched.add(T, llm(1, T))
+    stitched.add(T + 3, llm(2, T + 3), tap(1, T))
+    assert stitched.stitcher.oldest() == T
+    stitched.records(T + SETTLE + 3)
+    assert stitched.stitcher.oldest() is None
+    assert stitched.stitcher.open == 0
+
+
 def _request(n: int, kind: str, trace: int) -> list[RequestPart]:
     t = T + n * 0.01
     around = f"a{n:015x}"
