@@ -65,7 +65,8 @@ class Ahead(Signals):
         """What is known of a signal at each moment. Raises PromQLError."""
         signal, compiled = self.knowledge.signals[name], self._compile(spans[0])[name]
         scope = SCOPES[signal.scope]
-        possible = all(any(self.source.has(metric) for metric in either) for either in compiled.needs)
+        last = spans[-1].at
+        possible = all(any(self.source.may_find(one, last) for one in either) for either in compiled.reads)
         values = self._values(compiled.expr, scope, spans) if possible else [{} for _ in spans]
         if compiled.samples is None:
             return [Known(each) for each in values]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
@@ -25,7 +24,6 @@ MILLISECOND = 0.001
 """To which PromQL rounds times."""
 MAX_ENTITIES = 100_000
 """Labels of which it is remembered whose they are, for each scope."""
-T = TypeVar("T")
 _FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})  # have a value without series
 
 
@@ -88,6 +86,10 @@ class Union:
         """From this moment on a selector may find a sample; it looks back by its offset. Seconds since the epoch."""
         window = self.window(selector.name)
         return window.oldest + selector.offset if window is not None and selector.offset > 0 else -math.inf
+
+    def may_find(self, selector: Selector, at: float) -> bool:
+        """Whether a selector may find samples at a moment or before it."""
+        return self.finds(selector) and self.begins(selector) <= at + MILLISECOND
 
     @property
     def version(self) -> tuple[int, int] | None:
@@ -181,12 +183,11 @@ class Signals:
         known = self._that_can.get(stage)
         if known is not None and known.version == self.source.version and known.since <= at < known.until:
             return known.names
-        there = _Memo(self.source.finds)
-        begins = _Memo(self.source.begins)
-        begun = _Memo(lambda one: there[one] and begins[one] <= at + MILLISECOND)
-        found = frozenset(n for n in names if all(any(begun[one] for one in either) for either in compiled[n].reads))
+        there = _Memo(lambda selector: self.source.may_find(selector, at))
+        found = frozenset(n for n in names if all(any(there[one] for one in either) for either in compiled[n].reads))
         if self.source.version is not None:
-            until = min((begin for begin in begins.values() if begin > at + MILLISECOND), default=math.inf)
+            begins = (self.source.begins(one) for one in there)
+            until = min((begin for begin in begins if begin > at + MILLISECOND), default=math.inf)
             self._that_can[stage] = _Possible(found, self.source.version, at, until)
         return found
 
@@ -351,13 +352,13 @@ def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
     return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
 
 
-class _Memo(dict[Selector, T]):
+class _Memo(dict[Selector, bool]):
     """The answers to a question, each asked once."""
 
-    def __init__(self, ask: Callable[[Selector], T]) -> None:
+    def __init__(self, ask: Callable[[Selector], bool]) -> None:
         self._ask = ask
 
-    def __missing__(self, selector: Selector) -> T:
+    def __missing__(self, selector: Selector) -> bool:
         self[selector] = self._ask(selector)
         return self[selector]
 
