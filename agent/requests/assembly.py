@@ -66,7 +66,7 @@ class Assembly:
                 return None
         elif len(parts) > 2:
             return None
-        head = outer or engine
+        head = engine if outer is None else outer
         e2e = length(head)
         if engine.observer != "engine" or e2e is None or (engine.role or self._engines.role(engine.engine)) in SIDES:
             return None
@@ -271,7 +271,7 @@ class _First:
 def _count(said: str, outer: int | None, engine: int | None) -> tuple[int | None, str]:
     """A count that an observer `said`, else the engine; and who that was, and who says otherwise."""
     if outer is None:
-        return engine, "engine" if engine is not None else ""
+        return (None, "") if engine is None else (engine, "engine")
     return outer, said if engine is None or engine == outer else f"{said}; engine says {engine}"
 
 

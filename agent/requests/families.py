@@ -255,15 +255,19 @@ class Families:
 
     def _add_engines(self, record: RequestRecord, engine: str, outcome: str) -> float | None:
         """Count it by engine. Returns its queue time."""
+        own: _Engine | None = None
         for role, label in record.engines.items():
-            seen = self._seen(engine if label == engine else self._engine_name(label))
+            if label == engine:
+                seen = own = self._seen(engine)
+            else:
+                seen = self._seen(self._engine_name(label))
             counts = seen.counts.get(role)
             if counts is None:
                 counts = seen.counts[role] = _Counts()
             counts.add(record, outcome)
         if not engine:
             return record.seconds("queue")
-        phases, trace, end, queue = self._seen(engine).phases, record.trace, record.end, None
+        phases, trace, end, queue = (own or self._seen(engine)).phases, record.trace, record.end, None
         for phase in record.phases:
             name, seconds = phase.name, phase.seconds
             if seconds is None:

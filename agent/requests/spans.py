@@ -181,13 +181,14 @@ class SpanReader:
             said.called or span.name,
             start,
             end,
-            kind.engine(got) or (engine if kind.is_engine else ""),
-            kind.role(span.name, got),
+            (kind.engine(got) if said.engine else "") or (engine if kind.is_engine else ""),
+            kind.role(span.name, got) if kind.tells_role else said.role,
         )
         self._tell(kind, attributes, end - start, row)
         if said.first_token and row[_TTFT] is None:
             row[_TTFT] = _first_token(span, said.first_token)
-        self._judge(span, kind, got, row)
+        if span.status.code == ERROR or kind.tells_end:
+            self._judge(span, kind, got, row)
         if not kind.whose.isdisjoint(got):
             self._name(kind, got, row)
         return RequestPart(*row)
@@ -288,8 +289,9 @@ class _Kind:
         self._wanted = sorted({*keys, *said.where, *said.matching, *said.roles, *said.aborted})
         self._having = frozenset(said.having)
         self._pattern = re.compile(said.pattern) if said.pattern else None
-        self._tells_role = bool(said.roles)
         self._role_in_name = self._pattern if self._pattern and "role" in self._pattern.groupindex else None
+        self.tells_role = bool(said.roles or self._role_in_name)
+        self.tells_end = bool(said.aborted or {"error", "status"} & said.fields.keys())
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
         self._where = tuple(said.where.items())
         self._conditional = bool(said.having or said.where or said.matching)
@@ -344,11 +346,10 @@ class _Kind:
         if self._role_in_name is not None:
             match = self._role_in_name.fullmatch(name[:MAX_NAME])
             return (match["role"] if match else "") or "unified"
-        if self._tells_role:
-            for attribute, means in self.said.roles.items():
-                role = means.get(str(got.get(attribute, "")))
-                if role:
-                    return role
+        for attribute, means in self.said.roles.items():
+            role = means.get(str(got.get(attribute, "")))
+            if role:
+                return role
         return self.said.role
 
     def _holds(self, got: Mapping[str, Value]) -> bool:
