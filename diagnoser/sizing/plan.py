@@ -74,14 +74,8 @@ class Plan:
 
 def plan(of: Inputs) -> Plan:
     """Size it. Raises SizingError where no layout serves the workload."""
-    if not 0 <= of.workload.cached < 1:
-        raise SizingError("of a prompt something is always computed: hits are below 100 %")
-    if not of.model.parameters or not of.model.active:
-        raise SizingError(f"{of.model.name}: its parameters are not known; give --parameters and --active")
-    if not of.model.hidden:
-        raise SizingError(f"{of.model.name}: its hidden size is not known; give --hidden")
-    if of.layout is not None and not divides(of.model, of.layout.tensor):
-        raise SizingError(f"{of.layout}: {of.model.query_heads} heads, {of.model.kv_heads} of KV, can not be spread so")
+    if why := _cannot(of):
+        raise SizingError(why)
     tried = tuple(tried_one(of, one) for one in ([of.layout] if of.layout else layouts(of.model, of.gpu)))
     good = [one for one in tried if not one.why]
     if not good:
@@ -92,6 +86,27 @@ def plan(of: Inputs) -> Plan:
     price = of.price if of.price is not None else cost.typical(prices_of(of.gpu))
     usable = _usable(of, chosen)
     return Plan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
+
+
+def _cannot(of: Inputs) -> str:
+    """What is missing or does not go, and what to give; empty where it can be sized."""
+    model, layout = of.model, of.layout
+    known = model.latent or (model.kv_heads and model.head_dim)
+    wrong = (
+        (not 0 <= of.workload.cached < 1, "of a prompt something is always computed: hits are below 100 %"),
+        (min(of.reached.compute, of.reached.memory) <= 0, "of a peak some share is reached: it is above 0"),
+        (not model.parameters or not model.active, "its parameters are not known; give --dims parameters=N,active=N"),
+        (model.active > model.parameters, "a token passes no more parameters than there are: look at active"),
+        (not model.hidden, "its hidden size is not known; give --dims hidden=N"),
+        (not model.layers or min(model.full, model.sliding) < 0, "its layers do not add up; look at layers, sliding"),
+        (not known, "its KV heads are not known; give --dims kv_heads=N,head_dim=N, or latent=N"),
+        (layout is not None and layout.pipeline > model.layers, f"{layout}: it has {model.layers} layers"),
+        (
+            layout is not None and not divides(model, layout.tensor),
+            f"{layout}: {model.query_heads} heads, {model.kv_heads} of KV, can not be spread so",
+        ),
+    )
+    return next((f"{model.name}: {why}" for is_so, why in wrong if is_so), "")
 
 
 def tried_one(of: Inputs, layout: Layout) -> Instance:

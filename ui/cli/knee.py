@@ -69,13 +69,13 @@ def add(commands: Any) -> None:
     parser.set_defaults(do=do)
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """Where it is read what engines did over time."""
+def add_source(parser: argparse.ArgumentParser, none: str = "the history of this node's agent") -> None:
+    """Where it is read what engines did over time. none: what it is where nothing is named."""
     parser.add_argument(
         "source",
         nargs="?",
         metavar="URL|DIR|FILE",
-        help="a kvitals agent, the directory of a history, a recording; none: the history of this node's agent",
+        help=f"a kvitals agent, the directory of a history, a recording; none: {none}",
     )
     parser.add_argument(
         "--history", action="store_true", help="the history of this node's agent, whether it runs or not"

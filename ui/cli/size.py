@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_source(parser)
+    add_source(parser, none="what the options say")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace in Mooncake's JSONL format, also as .gz")
     _add_workload(parser.add_argument_group("the workload"))
     _add_machine(parser.add_argument_group("the model and the hardware"))
@@ -334,6 +334,8 @@ def _adapters(text: str | None, model: Model) -> Adapters:
     if text is None:
         return Adapters()
     most, _, rank = text.partition("x")
+    if not rank:
+        raise UsageError(f"--adapters {text}: write how many, x, and their rank, as 8x16")
     if not model.head_dim or not model.query_heads:
         raise UsageError("--adapters: of this model's attention the dimensions are not known")
     return Adapters(_whole(most, "--adapters"), memory.adapter_bytes(model, _whole(rank, "--adapters NxRANK")))

@@ -124,3 +124,22 @@ def test_a_price_is_the_users_before_it_is_the_catalogues(capsys: pytest.Capture
     given = document(capsys, *LLAMA, *LOAD, "--config", str(path), "--price", "9")
     assert given["usd_per_hour"] == 9 * given["gpus"]
     assert "median of 6 in the catalogue" in line(document(capsys, *LLAMA, *LOAD), 12, "a GPU-hour")["how"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--dims", "layers=10,parameters=1e9,query_heads=8,head_dim=64"), "--dims kv_heads=N"),
+        (("--dims", "layers=10,parameters=1e9,kv_heads=8"), "--dims hidden=N"),
+        (("--model", "Llama 3.3 70B", "--dims", "sliding=90"), "layers do not add up"),
+        (("--model", "Llama 3.3 70B", "--dims", "active=100G"), "look at active"),
+        (("--model", "Llama 3.3 70B", "--pp", "100"), "it has 80 layers"),
+        (("--model", "Llama 3.3 70B", "--compute", "0"), "above 0"),
+        (("--model", "Llama 3.3 70B", "--bandwidth", "0"), "above 0"),
+        (("--model", "Llama 3.3 70B", "--adapters", "8"), "as 8x16"),
+    ],
+)
+def test_what_can_not_be_sized_is_told(capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str) -> None:
+    code, _, err = run(capsys, *given, "--gpu", "H100 SXM", "--peak", "3", "--prompt", "300", "--answer", "30")
+    assert code == 2
+    assert says in err
