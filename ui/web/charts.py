@@ -21,10 +21,13 @@ NAME_LENGTH = 32
 Spec = dict[str, Any]
 """A chart as Vega-Lite has it."""
 
+ROWS = alt.NamedData(name="rows")
+"""What a chart is made over whose rows `spec` puts in."""
+
 
 def spec(drawn: alt.TopLevelMixin, rows: Sequence[Mapping[str, Any]]) -> Spec:
-    """A chart without data, over these rows. Altair itself would hold each row and each mark against the schema, which
-    takes longer than all else on a page."""
+    """A chart that was made over `ROWS`, over these. Altair itself would hold each row and each mark against the
+    schema, which takes longer than all else on a page."""
     found: Spec = drawn.to_dict(validate=False)
     found.pop("config", None)  # Altair's own sizes; colours and fonts are those of the page
     return found | {"data": {"values": list(rows)}}
@@ -44,7 +47,7 @@ def chart(evidence: Evidence, entity: Entity) -> Spec | None:
     legend_rows = len(names) if 1 < len(names) <= MAX_LEGEND else 0
     spoken = f"{evidence.title}, over time: {evidence.text}"
     height = HEIGHT + LEGEND_ROW * legend_rows
-    base = alt.Chart(height=height, padding=PADDING, description=spoken)
+    base = alt.Chart(ROWS, height=height, padding=PADDING, description=spoken)
     x = alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=time_axis())
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True, nice=True), axis=value_axis(evidence.unit, rows))
     tooltip = [

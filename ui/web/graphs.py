@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from ui.web.charts import Spec, spec, time_axis, value_axis
+from ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
 from ui.web.charts import show as show
 from ui.web.charts import values as values
 from ui.web.sources.base import Line
@@ -84,7 +84,7 @@ def lanes(rows: Sequence[Mapping[str, Any]], order: Sequence[str], start: float,
                 "room": _room(row, rows, start, end, late),
             }
         )
-    base = alt.Chart().encode(
+    base = alt.Chart(ROWS).encode(
         y=alt.Y(
             "lane:N",
             sort=list(order),
@@ -154,7 +154,7 @@ def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height:
     columns = 3 if max(len(name) for name in names) <= SHORT else 1
     below = 22 * -(-len(names) // columns) if len(names) > 1 else 0
     chart: alt.Chart = (
-        alt.Chart(height=height + below, padding=PADDING)
+        alt.Chart(ROWS, height=height + below, padding=PADDING)
         .mark_line(strokeWidth=2, interpolate="step-after" if unit == "bool" else "linear")
         .encode(
             x=alt.X("time:T", title=None, scale=_scale(start, end), axis=time_axis()),

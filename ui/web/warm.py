@@ -21,8 +21,8 @@ def pages() -> None:
     """What draws. Only once Pandas and Altair are there: see `launch.WHOLE`."""
     import altair as alt
 
-    from ui.web.charts import spec
+    from ui.web.charts import ROWS, spec
     from ui.web.views import timeline, triage
 
     del timeline, triage
-    spec(alt.Chart().mark_line().encode(x="a:Q"), [])
+    spec(alt.Chart(ROWS).mark_line().encode(x="a:Q"), [])

@@ -12,7 +12,7 @@ import pytest
 
 from rules.finding import EvidenceLine, Point
 from tests.unit.web.documents import END, ENGINE, evidence, line
-from ui.web import serve
+from ui.web import graphs, serve
 from ui.web.charts import chart, line_name
 from ui.web.settings import Settings
 
@@ -33,6 +33,14 @@ def test_several_lines_differ_by_more_than_colour() -> None:
     encoding = spec(line(0, 8, reason="capacity"), line(0, 1, reason="deferred"))["encoding"]
     assert encoding["color"]["sort"] == ["capacity", "deferred"]
     assert encoding["strokeDash"]["field"] == "line"
+
+
+def test_all_that_is_drawn_is_of_the_rows() -> None:
+    row = {"lane": "a", "start": 1.0, "end": 3.0, "color": "page", "label": "x", "text": "", "where": "", "from": ""}
+    for found in (spec(line(0, 8)), graphs.lanes([row], ["a"], 0.0, 10.0)):
+        assert found["data"]["values"]
+        assert "datasets" not in found
+        assert not any("data" in layer for layer in found.get("layer", []))
 
 
 @pytest.mark.parametrize(
