@@ -5,6 +5,7 @@ Known differences, none of which a rule should rest on:
 - a range vector or a string alone is refused, where Prometheus prints it;
 - sums are plain and not Kahan-compensated, regressions are centred: they differ in the last digits;
 - of equal values topk and bottomk keep the first in order, where Prometheus has none;
+- the left side of an `and` with nothing is not evaluated; Prometheus does, and may fail there;
 - a subquery that hits no step is empty; Prometheus still evaluates its inside, and may fail there;
 - the parameter of an aggregation of a constant vector is taken at every step, not at the first alone.
 """
@@ -267,6 +268,8 @@ class Evaluation:
         return self._call(expr)
 
     def _binary(self, expr: Binary) -> Grid:
+        if expr.op == "and":
+            return self._and(expr)
         left, right = self.of(expr.left), self.of(expr.right)
         sides = [side for side in (left, right) if isinstance(side, Grid)]
         if expr.op not in SET_OPERATORS and not all(side.labels for side in sides):
@@ -274,6 +277,13 @@ class Evaluation:
         if isinstance(left, Grid) and isinstance(right, Grid):
             return binary.vectors(expr, left, right, self.budget)
         return binary.mixed(expr, left, right)
+
+    def _and(self, expr: Binary) -> Grid:
+        """Where the right side has nothing the left one need not be known, which may take long to find out."""
+        right = self.vector(expr.right)
+        if not right.present.any():
+            return selection.empty(len(self.steps))
+        return binary.vectors(expr, self.vector(expr.left), right, self.budget)
 
     def _call(self, call: Call) -> Grid:
         if any(isinstance(arg, _OVER_TIME) for arg in call.args):
