@@ -26,7 +26,8 @@ USUAL = (
     "prefix_hit_ratio",
     "refault_share",
 )
-MAX_SIGNALS = 12
+SHOWN, MAX_SIGNALS = 6, 12
+"""Signals at first, and at most: each is a chart, which takes a browser a tenth of a second."""
 MAX_LANES = 24
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 
@@ -172,7 +173,7 @@ def _telling(known: Mapping[str, Signal], triage: Triage | None) -> list[str]:
     found = [] if triage is None else [*triage.causes, *triage.symptoms]
     queries = [item.query.strip() for finding in found for item in finding.evidence]
     names = [query.removeprefix(SIGNAL_PREFIX) for query in queries if query.startswith(SIGNAL_PREFIX)]
-    return [name for name in dict.fromkeys([*USUAL[:3], *names, *USUAL]) if name in known][:8]
+    return [name for name in dict.fromkeys([*USUAL[:3], *names, *USUAL]) if name in known][:SHOWN]
 
 
 def _document(place: str) -> Triage | None:
