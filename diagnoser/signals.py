@@ -150,7 +150,7 @@ class Signals:
         self.known: dict[str, Known] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
-        self._compiled: dict[tuple[float, float], dict[str, _Compiled]] = {}
+        self._compiled: dict[tuple[float, float, bool], dict[str, _Compiled]] = {}
         self._batches: list[Batch] = []  # of each stage
         self._that_can: dict[Group, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
@@ -233,7 +233,7 @@ class Signals:
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
     def _compile(self, span: Span) -> dict[str, _Compiled]:
-        key = (span.fast, span.slow)
+        key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
             compiled = {n: _compile(s, span) for n, s in self.knowledge.signals.items()}
             self._compiled, self._that_can = {key: compiled}, {}
