@@ -129,6 +129,7 @@ def test_the_timeline_and_a_window_that_every_page_follows(url: str, driver: web
     ends = driver.find_elements(By.CSS_SELECTOR, ".st-key-pick input[type='range']")
     for _ in range(30):  # with the keyboard alone
         ends[1].send_keys(Keys.ARROW_LEFT)
+    wait_for(driver, "10:40:48 to 10:41:18")  # the last key has come to the server
     wait_until(lambda: "to=" in driver.current_url, "the address has the window")
     go(driver, "Triage")
     wait_for(driver, "window of 30 s up to 2026-11-21 10:41:18 UTC")
