@@ -154,9 +154,11 @@ def _finding(finding: Finding, console: Console, verbose: bool, explained: Seque
     _proof(finding.evidence, console, verbose)
     if explained:
         console.print(_indent(Text("EXPLAINS", style="bold")))
+        rows = []
         for symptom in explained:
             where = "" if symptom.entity == finding.entity else f" on {symptom.entity.title}"
-            console.print(_indent(f"{symptom.code}  {symptom.title}{where}. {symptom.conclusion}", 4))
+            rows.append((symptom.code, f"{symptom.title}{where}. {symptom.conclusion}"))
+        console.print(_items(rows, 4))
     _levers(finding.levers, console, verbose)
 
 
@@ -225,44 +227,61 @@ def _ruled_out(ruled_out: Sequence[RuledOut], console: Console, verbose: bool) -
     console.print()
     console.print(Text("RULED OUT", style="bold"))
     told = ruled_out if verbose else ruled_out[:ALTERNATIVES]
-    for r in told:
-        console.print(_indent(f"{r.code}  {r.title}: {r.because}"))
+    console.print(_items([(r.code, f"{r.title}: {r.because}") for r in told]))
     if rest := ruled_out[len(told) :]:
         codes = ", ".join(sorted({r.code for r in rest}))
         console.print(_indent(Text(f"and {codes} (by which number: --verbose)", style="dim")))
 
 
 def _notes(notes: Sequence[Finding], console: Console) -> None:
-    if notes:
-        console.print()
-        console.print(Text("NOTED", style="bold"))
-        for n, others in _each_rule(notes):
-            also = f" The same on {_names(others)}." if others else ""
-            console.print(_indent(f"{n.code}  {n.title} ({n.entity.title}). {n.conclusion}{also}"))
+    if not notes:
+        return
+    console.print()
+    console.print(Text("NOTED", style="bold"))
+    rows = []
+    for n, others in _each_rule(notes):
+        also = f" The same on {_names(others)}." if others else ""
+        rows.append((n.code, f"{n.title} ({n.entity.title}). {n.conclusion}{also}"))
+    console.print(_items(rows))
 
 
 def _unknown(document: Triage, console: Console, verbose: bool) -> None:
     if not document.unknown:
         return
     console.print()
-    console.print(Text("COULD NOT TELL", style="bold"))
+    console.print(Text("COULD NOT TELL", style="bold"), "for want of" if not verbose and document.healthy is not None else "")
     if verbose or document.healthy is None:
-        for f, others in _each_rule(document.unknown):
-            also = f" ({f.entity.title}, {_names(others)})" if others else ""
-            console.print(_indent(f"{f.code}  {f.title}: {f.reason}{also}"))
+        console.print(_items([(same[0].code, _why_not(same, document)) for same in _each_reason(document.unknown)]))
         if document.coverage.unknown_not_listed:
             console.print(_indent(f"and {document.coverage.unknown_not_listed} more of these rules on other engines"))
     else:
-        codes = ", ".join(sorted({f.code for f in document.unknown}))
-        console.print(_indent(f"{codes} (why: --verbose)"))
+        table = Table.grid(padding=(0, 2))
+        for one in document.lacking:
+            table.add_row(Text(str(len(one.codes)), justify="right"), one.what, Text(one.brings, style="dim"))
+        console.print(_indent(table))
+        console.print(_indent(Text("which checks, and why each: --verbose", style="dim")))
+
+
+def _each_reason(unknown: Sequence[Finding]) -> list[list[Finding]]:
+    """Those of one rule that can not be told for one reason are told once."""
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for finding in unknown:
+        found.setdefault((finding.code, finding.reason), []).append(finding)
+    return list(found.values())
+
+
+def _why_not(same: Sequence[Finding], document: Triage) -> str:
+    """Why a rule can not be told, and of whom unless it is the only engine there."""
+    text = f"{same[0].title}: {same[0].reason}"
+    only = {engine["engine"] for engine in document.coverage.engines} if len(document.coverage.engines) == 1 else set()
+    return text if {f.entity.title for f in same} == only else f"{text} ({_names(same)})"
 
 
 def _muted(muted: Sequence[Finding], console: Console) -> None:
     if muted:
         console.print()
         console.print(Text("MUTED", style="bold"))
-        for f in muted:
-            console.print(_indent(f"{f.code}  {f.title} on {f.entity.title}: {f.muted}"))
+        console.print(_items([(f.code, f"{f.title} on {f.entity.title}: {f.muted}") for f in muted]))
 
 
 def _foot(document: Triage, console: Console) -> None:
@@ -278,6 +297,16 @@ def _foot(document: Triage, console: Console) -> None:
     engines = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
     console.print()
     console.print(Text(f"{c.rules} rules: {counts} · {engines or 'no engine seen'}", style="dim"))
+
+
+def _items(rows: Sequence[tuple[str, str]], left: int = 2) -> Padding:
+    """A line for each rule, with its text beside its code."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for code, text in rows:
+        table.add_row(code, Text(text))
+    return _indent(table, left)
 
 
 def _indent(what: str | Text | Table, left: int = 2) -> Padding:

@@ -51,7 +51,7 @@ def show(args: argparse.Namespace) -> int:
     rule = knowledge.rules.get(args.code.upper())
     if rule is None:
         raise UsageError(f"no rule {args.code}; kvitals rules list shows them")
-    Console().print(Markdown(runbooks.page(rule, knowledge)))
+    answer_console().print(Markdown(runbooks.page(rule, knowledge)))
     return 0
 
 
@@ -67,5 +67,5 @@ def site(args: argparse.Namespace) -> int:
 
 def _problems(knowledge: Knowledge, console: Console) -> int:
     for problem in knowledge.problems:
-        console.print(f"{problem}", style="red")
+        console.print(f"{problem}", style="red", soft_wrap=True)
     return 1 if knowledge.problems else 0

@@ -15,7 +15,14 @@ from diagnoser.cases.case import CaseFile, read, read_all
 from diagnoser.cases.running import Bench
 from rules import authoring
 from rules.loader import ROOT, Knowledge, Problem, load
-from ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, UsageError, add_config_option, configuration
+from ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    UsageError,
+    add_config_option,
+    answer_console,
+    configuration,
+)
 
 CODE, NAME = re.compile(r"[A-Z]{3}\d{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXAMPLE_CODE, EXAMPLE_NAME = "OWN01", "too-many-wait"
@@ -196,7 +203,10 @@ def _nobodys(file: CaseFile) -> Problem:
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    """A problem is one line, so that an editor finds its file and line number."""
+    console = answer_console()
+    console.soft_wrap = True
+    return console
 
 
 def _end(problems: Sequence[Problem], what: str, console: Console) -> int:
