@@ -1,6 +1,7 @@
 """One sweep: a real engine under so many clients at a time, level after level, with an agent that keeps history.
 
-Leaves NAME/history.db, as the agent wrote it, and NAME/clients.json: what clients saw at each level.
+Leaves NAME/history.db, as the agent wrote it, NAME/clients.json: what clients saw at each level, and
+NAME/requests.jsonl: each request as its client saw it, for whoever wants to compute something else of it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ async def sweep(name: str, out: Path, kvitals: Sequence[str], seed: int, level_s
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     levels: list[Level] = []
+    requests: list[str] = []
     async with Engines() as lab, Programs() as programs:
         engine = await lab.start("engine", None, max_num_seqs=SLOTS)
         async with Load([engine.url], [_tenant(2)], seed=f"warm-{seed}"):
@@ -60,10 +62,12 @@ async def sweep(name: str, out: Path, kvitals: Sequence[str], seed: int, level_s
                 await asyncio.sleep(level_s)
             assert load.started is not None and load.ended is not None
             levels.append(_level(clients, load.samples, load.started + SETTLE_S, load.ended))
+            requests += [json.dumps([clients, s.sent, s.ttft, s.e2e, s.answer_tokens, s.status]) for s in load.samples]
         await asyncio.sleep(3)
         await programs.stop("agent")
     told: dict[str, Any] = {"seed": seed, "order": order, "load": load_average(), "slots": SLOTS}
     told["levels"] = [asdict(level) for level in sorted(levels, key=lambda one: one.clients)]
+    (folder / "requests.jsonl").write_text("\n".join(requests) + "\n")
     (folder / "clients.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
