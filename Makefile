@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 600
 PARSERS := parser families otlp kv_events log_lines promql captures rules config history
 SOAK_SECONDS ?= 3600
 
-.PHONY: help run test check format system ship lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
+.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ fleet-week: $(VENV)/.dev ## the review of 40 simulated engines for 7 days in a r
 ship: $(VENV)/.dev ## the wheel in an empty environment, the Helm chart, units and container file by their own checkers
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ship]'
 	@$(BIN)/python -m pytest -q tests/ship
+
+root: ## as root on Debian (debootstrap): make run, make test and the wheel alone in an empty Debian, as a user without rights
+	@tests/ship/root.sh
 
 lock: $(VENV)/.dev ## renew the pinned versions that CI installs
 	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
