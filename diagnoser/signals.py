@@ -9,13 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
+from rules.telemetry import FACTS, HISTORY, PAGE, TRAFFIC, telemetry
 from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
-from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp, Row, SeriesSource, newest_rows
+from series.types import (
+    METRIC_NAME,
+    Frame,
+    Labels,
+    LabelSets,
+    Matcher,
+    MatchOp,
+    Row,
+    SeriesSource,
+    label_sets,
+    newest_rows,
+)
 from series.window import Group, Window
 
 FACT = "kvitals_engine_fact"
@@ -45,6 +58,20 @@ class Span:
         return self.at - self.fast
 
 
+class Missing(NamedTuple):
+    """Why a signal has no value, the kind of telemetry that it lacks, in words, and what brings that."""
+
+    why: str
+    lacks: str
+    remedy: str
+
+
+def lacking(kind: str, why: str) -> Missing:
+    """What is missing for want of a kind of telemetry (rules/telemetry.yaml)."""
+    known = telemetry()[kind]
+    return Missing(why, known.title, known.brings)
+
+
 @dataclass
 class Known:
     """What is known of one signal at one moment: values by entity, and why others are missing."""
@@ -71,6 +98,10 @@ class Union:
                 return None
             found += rows
         return found
+
+    def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        """The series that `select` would give."""
+        return {labels for source in self._of(matchers) for labels in label_sets(source, matchers, start, end)}
 
     def has(self, name: str) -> bool:
         """Whether there may be series of that name."""
@@ -191,23 +222,27 @@ class Signals:
             self._that_can[stage] = _Possible(found, self.source.version, at, until)
         return found
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
-        """Why a signal has no value for an entity, and what would bring it (may be empty)."""
+    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
+        """Why a signal has no value for an entity, what it lacks, and what would bring that."""
         signal = self.knowledge.signals[name]
         known = self.known.get(name, Known())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
-            return (
-                f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}",
-                "a longer window, or more traffic",
-            )
-        for family in self.untold(name, entity, span):
-            return f"no {family} from this engine", _remedy(family, self.knowledge)
-        if name in self._readers:
-            return "no history before this window", "the running agent keeps a baseline"
+            return lacking(TRAFFIC, f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}")
+        for metric in self.untold(name, entity, span):
+            family = family_of(metric, self.knowledge.families)
+            kind = self.knowledge.families[family].telemetry if family else PAGE
+            return lacking(kind, f"no {metric} from this engine")
+        if name in self._readers or self._looks_before(name, span):
+            return lacking(HISTORY, "no history before this window")
         for fact in self._unknown_facts(name, entity, span):
-            return f"fact {fact} is not known", f"the command line, or `facts = {{{fact} = ...}}` of the target"
-        return "no value in the window", ""
+            missing = lacking(FACTS, f"fact {fact} is not known")
+            return missing._replace(remedy=missing.remedy.replace("NAME", fact))
+        return lacking(signal.telemetry, "no value in the window")
+
+    def _looks_before(self, name: str, span: Span) -> bool:
+        """Whether a signal compares with a time before the first that was seen."""
+        return any(self.source.begins(use.selector) > span.at for use in selectors(self._compile(span)[name].expr))
 
     def _unknown_facts(self, name: str, entity: Labels, span: Span) -> list[str]:
         """The facts of the configuration that a signal names and an entity does not have."""
@@ -397,8 +432,3 @@ def _stages(knowledge: Knowledge, readers: set[str]) -> dict[str, list[str]]:
     """Signals over families first, then those over signals, which read what the first stage remembered."""
     first = [n for n in knowledge.signals if n not in readers]
     return {"signals": first, "baselines": sorted(readers)}
-
-
-def _remedy(metric: str, knowledge: Knowledge) -> str:
-    family = family_of(metric, knowledge.families)
-    return knowledge.families[family].caveat if family else ""

@@ -205,3 +205,13 @@ def newest_rows(source: SeriesSource, matchers: Sequence[Matcher], start: float,
     newest = getattr(source, "newest", None)  # a check for the protocol would cost more than the answer
     rows: list[Row] | None = newest(matchers, start, end) if newest is not None else None
     return rows
+
+
+def label_sets(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+    """The series that `select` of a source would give. A source that knows them without their samples has
+    `label_sets`; of any other the samples are read."""
+    known = getattr(source, "label_sets", None)
+    if known is not None:
+        found: set[Labels] = known(matchers, start, end)
+        return found
+    return {labels for frame in source.select(matchers, start, end) for labels in frame.labels}

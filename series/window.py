@@ -119,6 +119,15 @@ class Window:
         frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
 
+    def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        """The series that `select` would give, without a copy of their samples."""
+        key, name = tuple(matchers), _name(matchers)
+        found: set[Labels] = set()
+        for group in self._groups.values():
+            if name is None or group.has(name):
+                found.update(group.label_sets(key, start, end))
+        return found
+
     def has(self, name: str) -> bool:
         """Whether there is a series of that name, if only an ended one."""
         return any(group.has(name) for group in self._groups.values())
@@ -326,6 +335,21 @@ class Group:
         times = live[low:high]
         times.flags.writeable = values.flags.writeable = False
         return Frame(times, values, list(labels))
+
+    def label_sets(self, matchers: tuple[Matcher, ...], start: float, end: float) -> list[Labels]:
+        """The matching series that have a sample in start <= t <= end. Most have one in the last row of it, so the
+        other rows are read of those alone that have none there."""
+        columns, labels = self._selected(matchers)
+        _, rows = self.rows_between(start, end)
+        if not labels or not len(rows):
+            return []
+        stale = is_stale(rows[-1, columns])
+        if not stale.any():
+            return labels
+        numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
+        kept = ~stale
+        kept[stale] = _sampled(rows[:, numbers[stale]])
+        return [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
 
     def after(self, t: float) -> Frame:
         """The rows later than `t` of every series, samples or not. While series neither come nor go nor change their

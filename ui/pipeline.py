@@ -23,7 +23,7 @@ from rules.finding import Finding, Slo, Source, Triage
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
-from series.types import METRIC_NAME, Frame, Matcher, MatchOp
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 from ui.operating import Operating
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
@@ -88,6 +88,10 @@ class Pipeline:
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         """Families and signals, as a source of series that stays the same through every `reconfigure`."""
         return self.judge.signals.source.select(matchers, start, end)
+
+    def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+        """The series that `select` would give."""
+        return self.judge.signals.source.label_sets(matchers, start, end)
 
     def whole_since(self, matchers: Sequence[Matcher]) -> float:
         """The time since which `select` finds all there ever was of these; infinity while there was nothing."""

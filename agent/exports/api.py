@@ -50,7 +50,7 @@ from series.promql import (
     evaluate_range,
     parse,
 )
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SeriesSource
+from series.types import Frame, Labels, Matcher, SeriesSource, label_sets
 
 MAX_POINTS = 11_000
 MAX_BODY_BYTES = 1 << 20
@@ -66,7 +66,7 @@ _THREADS = 2
 _SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
+_EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
 _log = structlog.get_logger()
 
@@ -259,22 +259,25 @@ class _Api:
         return exemplars(self._requests.exemplars(), expr, start, end) if self._requests is not None else []
 
     async def labels(self, asked: _Parameters) -> Any:
-        found = await self._series(asked, asked.all("match[]"))
-        return _first(sorted({name for labels in found for name in labels}), asked.limit())
+        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
+        return await self._packed(lambda: _first(sorted({name for labels in found for name in labels}), limit))
 
     async def label_values(self, asked: _Parameters) -> Any:
         name = asked.path["name"]
         if not _LABEL.fullmatch(name):
             raise ApiError("bad_data", f'invalid label name: "{name}"')
-        found = await self._series(asked, asked.all("match[]"))
-        return _first(sorted({labels[name] for labels in found if name in labels}), asked.limit())
+        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
+        return await self._packed(lambda: _first(sorted({one[name] for one in found if name in one}), limit))
 
     async def series(self, asked: _Parameters) -> Any:
         if not asked.all("match[]"):
             raise ApiError("bad_data", "no match[] parameter provided")
-        found = await self._series(asked, asked.all("match[]"))
-        ordered = sorted(found, key=lambda labels: tuple(labels.items()))
-        return [dict(labels) for labels in _first(ordered, asked.limit())]
+        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
+
+        def ordered() -> list[dict[str, str]]:
+            return [dict(labels) for labels in _first(sorted(found, key=lambda one: tuple(one.items())), limit)]
+
+        return await self._packed(ordered)
 
     async def metadata(self, asked: _Parameters) -> Any:
         wanted = asked.text("metric")
@@ -326,15 +329,15 @@ class _Api:
         return frames
 
     async def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
-        """The label sets in the time that was asked for. On the loop: it only looks at labels; on disk in a thread."""
+        """The label sets in the time that was asked for: of the window on the loop, without samples; on disk in a
+        thread."""
         start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
         if len(texts) > MAX_SELECTORS:
             raise _invalid("match[]", f"{len(texts)} selectors, {MAX_SELECTORS} are allowed: ask for them in turn")
         selectors = [_selector(text) for text in texts] or [_EVERYTHING]
         found: set[Labels] = set()
         for one in selectors:
-            for frame in self._source.select(one, start, end):
-                found.update(frame.labels)
+            found |= label_sets(self._source, one, start, end)
             await asyncio.sleep(0)  # so that scrapes have their turn between two of them
         if self._past is not None and start < max(self._whole_since(one) for one in selectors):
             found |= await self._in_thread(lambda: self._past_series(selectors, start, end))
@@ -357,6 +360,10 @@ class _Api:
                 raise ApiError("timeout" if late else "execution", str(error)) from None
 
         return await self._in_thread(timed)
+
+    async def _packed(self, work: Callable[[], object]) -> msgspec.Raw:
+        """What is computed and written down in a thread: of many series either takes its time."""
+        return await self._in_thread(lambda: msgspec.Raw(msgspec.json.encode(work())))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         if self._waiting >= MAX_WAITING:

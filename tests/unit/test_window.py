@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from series.promql import Vector, evaluate
-from series.types import STALE, Labels, Matcher, MatchOp, SeriesSource, is_stale
+from series.types import STALE, Labels, Matcher, MatchOp, SeriesSource, is_stale, label_sets
 from series.window import MAX_ROWS_PER_SECOND, RESTART_SECONDS, Window
 
 
@@ -242,6 +242,26 @@ def test_series_without_a_sample_in_the_range_are_left_out():
     assert cells(window, "m", 2.5).keys() == {series("m", x="b")}
     assert cells(window, "m", 0, 1.5).keys() == {series("m", x="a")}
     assert window.select(named("m"), 3.5, 9) == []
+
+
+@pytest.mark.parametrize("matchers", [(), tuple(named("b")), tuple(named("none"))])
+def test_label_sets_are_those_of_what_is_selected(matchers):
+    """Series that begin late, end early, come back or have a gap; rows without any sample; two groups."""
+    window = Window(1000, 100)
+    for name in ("one", "two"):
+        group = window.group(name)
+        steady, early, late, other = (group.column(series(n, i=f"{name}{i}")) for i, n in enumerate("aabb"))
+        group.append(10, [steady, early], [1.0, 1.0])
+        group.append(20, [], [], gaps=[steady])
+        group.end([early])
+        group.append(30, [late], [1.0])
+        group.append_gap(40)
+        group.append(50, [other], [1.0], gaps=[late, other])
+    for start in range(0, 65, 5):
+        for end in range(start, 65, 5):
+            selected = {labels for frame in window.select(matchers, start, end) for labels in frame.labels}
+            assert window.label_sets(matchers, start, end) == selected, (start, end)
+            assert label_sets(WithoutNewest(window), matchers, start, end) == selected
 
 
 def test_relabel_takes_the_past_along():

@@ -217,6 +217,33 @@ class TestThreads:
         assert read_in == [threading.current_thread()] * 3
         assert evaluated_in != [threading.current_thread()]
 
+    async def test_labels_are_told_without_samples_and_put_in_order_elsewhere(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class LabelsOnly:
+            """What the loop may do for labels: a window's samples are many times as much to copy."""
+
+            def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
+                looked_in.append(threading.current_thread())
+                return window().label_sets(matchers, start, end)
+
+        looked_in: list[threading.Thread] = []
+        cut_in: list[threading.Thread] = []
+        first = api._first
+
+        def cut(*arguments: Any) -> Any:
+            cut_in.append(threading.current_thread())
+            return first(*arguments)
+
+        monkeypatch.setattr(api, "_first", cut)
+        async with serving(LabelsOnly()) as client:
+            assert await data_of(client, "labels") == ["__name__", "engine"]
+            assert await data_of(client, "label/engine/values") == ["a", "b"]
+            picked = {"match[]": 'kvitals_running{engine="b"}'}
+            assert await data_of(client, "series", **picked) == [{"__name__": "kvitals_running", "engine": "b"}]
+        assert looked_in == [threading.current_thread()] * 3
+        assert len(cut_in) == 3 and threading.current_thread() not in cut_in
+
     async def test_a_window_that_grows_while_it_is_asked(self) -> None:
         source = window()
         group = source.group("a")
