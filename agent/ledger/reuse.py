@@ -20,9 +20,8 @@ CAPACITIES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Of which the hit ratio is told, in pools."""
 
 MAX_BLOCKS = 8_192
-"""Blocks that a curve remembers: about 2 MB."""
+"""Blocks that a curve remembers: it takes a quarter of a megabyte, and 2 MB for the moment in which it counts."""
 
-MAX_CURVES = 24
 HALF_LIFE = 3_600.0
 MAX_WAITING = 262_144
 """Block references that wait for their turn, at most: 2 MB."""
@@ -49,8 +48,11 @@ class _Turn:
 class Reuse:
     """Feed look-ups as they are settled; ask for the curves."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """most: curves. With as many as there can be engines and tenants that have one, and one more, all have."""
         self.left_out = 0  # block references that were too many
+        self.other_size = 0  # and those of blocks of another size than the first ones had
+        self._most = most
         self._curves: dict[Name, ReuseCurve] = {}
         self._turns: list[_Turn] = []
         self._waits = 0  # block references
@@ -60,7 +62,10 @@ class Reuse:
 
     def add(self, look: Look, engine: str, tenant: str) -> None:
         """A look-up of an engine. tenant: under which name it is counted."""
-        if look.chain is None or not look.tokens or (self._tokens and look.tokens != self._tokens):
+        if look.chain is None or not look.tokens:
+            return
+        if self._tokens and look.tokens != self._tokens:
+            self.other_size += len(look.chain)
             return
         self._tokens = look.tokens
         if self._waits + len(look.chain) > MAX_WAITING:
@@ -133,10 +138,10 @@ class Reuse:
         """A curve; None where there are too many, or where the engine's pool is not known. Where there are too many
         those of tenants who are no longer among those that have one make room."""
         found = self._curves.get(name)
-        if found is None and len(self._curves) >= MAX_CURVES:
+        if found is None and len(self._curves) >= self._most:
             for kind, which in [one for one in self._curves if one[0] == "tenant" and one[1] not in tenants]:
                 self.gone((kind, which))
-        if found is None and len(self._curves) < MAX_CURVES:
+        if found is None and len(self._curves) < self._most:
             pool = pools.get(name[1], 0) if name[0] == "engine" else max(pools.values())
             pool = sum(pools.values()) if name == POOLED else pool
             if pool:

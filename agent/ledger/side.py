@@ -59,7 +59,7 @@ class LedgerSide:
         self._families = LedgerFamilies(window, labels, labels_of)
         self._labels_of = labels_of
         self._owners, self._room = Owners(), Room()
-        self._reuse = Reuse()
+        self._reuse = Reuse(MAX_ENGINES + 1 + CURVE_TENANTS)
         self._references = references
         self._heard = float("-inf")
         self._surveyed: float | None = None
@@ -198,7 +198,11 @@ class LedgerSide:
             pool = pools.get(name, 0) if kind == "engine" else max(pools.values(), default=0)
             _say_curve(kind, name, curve, sum(pools.values()) if (kind, name) == POOLED else pool, gauges)
         node: Said = {}
-        for reason, count in (("engine_limit", self._refused), ("curve_limit", self._reuse.left_out)):
+        for reason, count in (
+            ("engine_limit", self._refused),
+            ("curve_limit", self._reuse.left_out),
+            ("curve_block_size", self._reuse.other_size),
+        ):
             if count:
                 node["kvitals_cache_ledger_dropped_total", (("reason", reason),)] = float(count)
         self.cascades.say(t, node, gauges)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from agent.ledger.engine import Look
 from agent.ledger.parties import Party
-from agent.ledger.reuse import MAX_CURVES, MAX_FEED, POOLED, Reuse, signed
+from agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
+from agent.ledger.side import CURVE_TENANTS, MAX_ENGINES
 from kvcache.accesses import Builder
 from kvcache.reuse import ReuseCurve
 
 T = 1_790_000_000.0
 POOL = 200
+MOST = MAX_ENGINES + 1 + CURVE_TENANTS
 
 
 def look(at: float, chain: list[int], tenant: str = "a") -> Look:
@@ -33,7 +36,7 @@ def test_the_curve_does_not_depend_on_the_order_in_which_requests_end() -> None:
     for one in some:
         builder.add(one.at, one.prompt, signed(one.chain or []) or (), "inferred")
     straight.feed(builder.accesses())
-    reuse = Reuse()
+    reuse = Reuse(MOST)
     chance = random.Random(5)
     for one in sorted(some, key=lambda one: one.at + chance.uniform(0, 30)):
         reuse.add(one, "e", "a")
@@ -46,7 +49,7 @@ def test_the_curve_does_not_depend_on_the_order_in_which_requests_end() -> None:
 
 
 def test_pool_and_tenants_have_curves_of_their_own() -> None:
-    reuse = Reuse()
+    reuse = Reuse(MOST)
     for i, one in enumerate(looks(600)):
         reuse.add(one, f"e{i % 2}", one.party.tenant)
     reuse.flush({"e0": POOL, "e1": POOL}, ["a"])
@@ -56,11 +59,11 @@ def test_pool_and_tenants_have_curves_of_their_own() -> None:
 
 
 def test_too_little_makes_no_curve_and_an_engine_of_unknown_size_none_either() -> None:
-    reuse = Reuse()
+    reuse = Reuse(MOST)
     reuse.add(look(T, [1, 2]), "e", "a")
     reuse.flush({"e": POOL}, ())
     assert reuse.curve(("engine", "e")) is None
-    other = Reuse()
+    other = Reuse(MOST)
     for one in looks(400):
         other.add(one, "e", "a")
     other.flush({}, ())
@@ -68,7 +71,7 @@ def test_too_little_makes_no_curve_and_an_engine_of_unknown_size_none_either() -
 
 
 def test_what_comes_too_fast_or_too_late_is_left_out_and_counted() -> None:
-    reuse = Reuse()
+    reuse = Reuse(MOST)
     chain = list(range(1, 1001))
     for i in range(MAX_FEED // 1000 + 5):
         reuse.add(look(T + i, chain), "e", "a")
@@ -80,14 +83,36 @@ def test_what_comes_too_fast_or_too_late_is_left_out_and_counted() -> None:
 
 
 def test_curves_of_whoever_is_gone_make_room() -> None:
-    reuse = Reuse()
-    for i in range(2 * MAX_CURVES):
+    reuse = Reuse(8)
+    for i in range(16):
         reuse.add(look(T + i, [i, i + 1]), "e", f"t-{i}")
         reuse.flush({"e": POOL}, [f"t-{i}"])
-    assert len(reuse.names) <= MAX_CURVES
-    assert ("tenant", f"t-{2 * MAX_CURVES - 1}") in reuse.names and ("engine", "e") in reuse.names
+    assert len(reuse.names) <= 8
+    assert ("tenant", "t-15") in reuse.names and ("engine", "e") in reuse.names
     reuse.gone(("engine", "e"))
     assert ("engine", "e") not in reuse.names
+
+
+def test_every_engine_that_has_a_ledger_has_a_curve() -> None:
+    """And the node and its first tenants, though tenants of earlier days had all the places."""
+    reuse = Reuse(MOST)
+    for i in range(MOST):
+        reuse.add(look(T + i, [i, i + 1]), "e-0", f"old-{i}")
+        reuse.flush({"e-0": POOL}, [f"old-{i}"])
+    pools = {f"e-{n}": POOL for n in range(MAX_ENGINES)}
+    tenants = [f"t-{n}" for n in range(CURVE_TENANTS)]
+    for i, engine in enumerate(pools):
+        reuse.add(look(T + MOST + i, [i, i + 1]), engine, tenants[i % CURVE_TENANTS])
+    reuse.flush(pools, tenants)
+    assert set(reuse.names) == {*(("engine", one) for one in pools), POOLED, *(("tenant", one) for one in tenants)}
+    assert reuse.left_out == 0
+
+
+def test_blocks_of_another_size_are_left_out_and_counted() -> None:
+    reuse = Reuse(MOST)
+    reuse.add(look(T, [1, 2]), "e", "a")
+    reuse.add(replace(look(T, [1, 2, 3]), tokens=32), "f", "a")
+    assert (reuse.other_size, reuse.left_out) == (3, 0)
 
 
 def test_hashes_of_more_than_64_bits_are_none() -> None:
