@@ -1,10 +1,15 @@
 """What engines did, step by step: load, work done and latencies, each over the same few seconds.
 
 Read with the same few queries from a window, a history or a server, so that what is computed of them is the same.
+
+Counters are read where steps end, with the times of the rows that they are from, and what they grew by is divided by
+the seconds between those rows. PromQL's rate() extrapolates to the ends of its window instead: with the few rows of a
+step, not evenly apart as those of a history are, it is off by a factor of two now and then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +23,9 @@ from series.promql import Expr, Series
 from series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
 
 STEP_ROWS = 4
-"""Rows in a step: fewer make a rate of noise."""
+"""Rows in a step: the mean of a gauge takes some."""
+LATE = 2.0
+"""Steps between two rows after which the rows between them are missing."""
 MIN_STEP_SECONDS, MAX_STEP_SECONDS = 5.0, 300.0
 SECONDS_AT_ONCE = 6 * 3600.0
 """That one question asks about: a histogram of many engines is large."""
@@ -28,7 +35,8 @@ Ask = Callable[[Expr, float, float, float], list[Series]]
 
 _BY = ", ".join(SCOPES["engine"])
 _GAUGES = {"running": "kvitals_requests_running", "waiting": "kvitals_requests_waiting"}
-_RATES = {
+_ROW = "row"
+_COUNTERS = {
     "tokens": ("kvitals_generation_tokens_total",),
     "requests": ("kvitals_requests_finished_total", "kvitals_e2e_seconds_count"),
     "residence": ("kvitals_e2e_seconds_sum",),
@@ -91,7 +99,8 @@ def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:
     for begin in np.arange(start, last - step / 2, at_once).tolist():
         until = min(begin + at_once, last)
         for name, text in _questions(step).items():
-            for one in ask(expression(text), begin + step, until, step):
+            first = begin + step if name in _GAUGES else begin
+            for one in ask(expression(text), first, until, step):
                 entity, places = one.labels.keep(SCOPES["engine"]), np.rint((one.times - start) / step).astype(int)
                 row = dict(zip(places.tolist(), one.values.tolist(), strict=True))
                 if name in _LATENCIES:
@@ -179,9 +188,10 @@ def together(several: Sequence[Steps], entity: Labels) -> Steps:
 def _questions(step: float) -> dict[str, str]:
     window = f"[{round(step)}s]"
     gauges = {k: f"sum by ({_BY}) (avg_over_time({family}{window}))" for k, family in _GAUGES.items()}
-    rates = {k: " or ".join(f"sum by ({_BY}) (rate({f}{window}))" for f in either) for k, either in _RATES.items()}
-    counts = {k: f"sum by ({_BY}, le) (increase({family}{window}))" for k, family in _LATENCIES.items()}
-    return {**gauges, **rates, **counts}
+    totals = {k: " or ".join(f"sum by ({_BY}) ({family})" for family in either) for k, either in _COUNTERS.items()}
+    counts = {k: f"sum by ({_BY}, le) ({family})" for k, family in _LATENCIES.items()}
+    row = f"max by ({_BY}) (timestamp({_GAUGES['running']}))"
+    return {**gauges, **totals, **counts, _ROW: row}
 
 
 def _steps(
@@ -193,28 +203,38 @@ def _steps(
 ) -> Steps:
     places = sorted(rows["running"])
     index = {place: i for i, place in enumerate(places)}
+    seconds = _grown(rows.get(_ROW, {}), places)
+    seconds[~((seconds > 0) & (seconds <= LATE * step))] = np.nan
 
     def column(name: str) -> Floats:
-        return _placed(rows.get(name, {}), index)
+        return _grown(rows.get(name, {}), places) / seconds
 
     latencies = {}
     for name, of in buckets.items():
         bounds = np.array(sorted(one for one in of if one == one))
-        counts = np.column_stack([_placed(of[one], index) for one in bounds.tolist()])
         if len(bounds) and np.isinf(bounds[-1]):
+            counts = np.column_stack([_grown(of[one], places) for one in bounds.tolist()])
+            counts[np.isnan(seconds) | np.isnan(counts).any(axis=1)] = np.nan
             latencies[name] = Counts(bounds, counts)
     return Steps(
         entity,
         step,
         start + np.array(places) * step + 0.0,
-        column("running"),
-        column("waiting"),
+        _placed(rows.get("running", {}), index),
+        _placed(rows.get("waiting", {}), index),
         column("tokens"),
         column("requests"),
         column("residence"),
         latencies,
         np.ones(len(places)),
     )
+
+
+def _grown(level: Mapping[int, float], places: Sequence[int]) -> Floats:
+    """What a counter grew by in each step; NaN where it is not known or fell, as when an engine starts anew."""
+    values = np.array([level.get(p, math.nan) - level.get(p - 1, math.nan) for p in places], dtype=np.float64)
+    values[values < 0] = np.nan
+    return values
 
 
 def _placed(row: Mapping[int, float], index: Mapping[int, int]) -> Floats:
