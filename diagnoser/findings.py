@@ -270,7 +270,7 @@ class Findings:
             value = self._judge.signals.known[name].values.get(judgement.entity)
             text = render(value, signal.unit)
             if value is None:
-                text = self._judge.signals.why_missing(name, judgement.entity, self._span)[0]
+                text = self._judge.signals.why_missing(name, judgement.entity, self._span).why
             number = value if value is not None and math.isfinite(value) else None
             measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip()))
         return measures
@@ -336,8 +336,8 @@ class Findings:
         found = []
         for name in dict.fromkeys(wanted):
             if judgement.entity not in self._judge.signals.known[name].values:
-                why, remedy = self._judge.signals.why_missing(name, judgement.entity, self._span)
-                found.append(Unknown(plain(name), why, remedy))
+                missing = self._judge.signals.why_missing(name, judgement.entity, self._span)
+                found.append(Unknown(plain(name), missing.why, missing.remedy, missing.lacks))
         return found
 
     def _next_check(self, rule: Rule) -> str:

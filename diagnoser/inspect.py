@@ -32,6 +32,7 @@ from rules.inspection import (
 from rules.journeys import Journey, journeys
 from rules.loader import family_of, parameters
 from rules.model import SCOPES
+from rules.origins import PAGE, origins
 from rules.versions import in_range, release
 from series.promql import evaluate, expand, parse
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, is_stale
@@ -240,9 +241,10 @@ class _Look:
 
     def _remedy(self, lacking: Sequence[str]) -> str:
         families = self._judge.knowledge.families
-        caveats = [families[name].caveat for name in map(self._family, lacking) if name]
-        caveats = [caveat for caveat in caveats if caveat.startswith("Only with")]
-        return f"no {', '.join(lacking[:3])}" + (f": {caveats[0]}" if caveats else "") if lacking else ""
+        named = [families[name] for name in map(self._family, lacking) if name]
+        remedies = [family.caveat for family in named if family.caveat.startswith("Only with")]
+        remedies += [origins()[family.origin].brings for family in named if family.origin != PAGE]
+        return f"no {', '.join(lacking[:3])}" + (f": {remedies[0]}" if remedies else "") if lacking else ""
 
     def _family(self, metric: str) -> str | None:
         return family_of(metric, self._judge.knowledge.families)

@@ -448,7 +448,7 @@ class Judge:
         missing = missing_signals(verdict)
         known = self.signals.known
         absent = [n for n in missing if entity not in known[n].values]
-        return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span)[0]}" for n in absent)
+        return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""

@@ -15,7 +15,7 @@ from diagnoser.expressions import expression
 from diagnoser.text import render
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
-from rules.telemetry import FACTS, HISTORY, PAGE, TRAFFIC, telemetry
+from rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
 from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
 from series.types import (
     METRIC_NAME,
@@ -59,16 +59,16 @@ class Span:
 
 
 class Missing(NamedTuple):
-    """Why a signal has no value, the kind of telemetry that it lacks, in words, and what brings that."""
+    """Why a signal has no value, what it lacks, in words, and what brings that."""
 
     why: str
     lacks: str
     remedy: str
 
 
-def lacking(kind: str, why: str) -> Missing:
-    """What is missing for want of a kind of telemetry (rules/telemetry.yaml)."""
-    known = telemetry()[kind]
+def lacking(origin: str, why: str) -> Missing:
+    """What is missing for want of an origin (rules/origins.yaml)."""
+    known = origins()[origin]
     return Missing(why, known.title, known.brings)
 
 
@@ -231,14 +231,14 @@ class Signals:
             return lacking(TRAFFIC, f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}")
         for metric in self.untold(name, entity, span):
             family = family_of(metric, self.knowledge.families)
-            kind = self.knowledge.families[family].telemetry if family else PAGE
-            return lacking(kind, f"no {metric} from this engine")
+            origin = self.knowledge.families[family].origin if family else PAGE
+            return lacking(origin, f"no {metric} from this engine")
         if name in self._readers or self._looks_before(name, span):
             return lacking(HISTORY, "no history before this window")
         for fact in self._unknown_facts(name, entity, span):
             missing = lacking(FACTS, f"fact {fact} is not known")
             return missing._replace(remedy=missing.remedy.replace("NAME", fact))
-        return lacking(signal.telemetry, "no value in the window")
+        return lacking(signal.origin, "no value in the window")
 
     def _looks_before(self, name: str, span: Span) -> bool:
         """Whether a signal compares with a time before the first that was seen."""

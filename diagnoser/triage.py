@@ -12,7 +12,8 @@ from diagnoser.findings import Findings, Mute
 from diagnoser.judge import Judge, Judgement
 from diagnoser.signals import Span
 from diagnoser.text import lowered
-from rules.finding import Coverage, Finding, RuledOut, Slo, Source, Triage, Window
+from rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
+from rules.origins import origins
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
@@ -30,7 +31,8 @@ def triage(
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
     findings = Findings(judge, judgements, span)
-    unknown = _by_rule([j for j in judgements if j.outcome == "unknown"], MAX_OF_A_RULE)
+    untold = _by_rule([j for j in judgements if j.outcome == "unknown"], MAX_OF_A_RULE)
+    unknown = [finding for few in untold for finding in findings.of_rule(few, len(few))]
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
@@ -47,9 +49,10 @@ def triage(
         telemetry=telemetry,
         notes=[f for f in open_ if f.kind == "note"],
         ruled_out=_ruled_out(symptoms),
-        unknown=[finding for few in unknown for finding in findings.of_rule(few, len(few))],
+        unknown=unknown,
         muted=muted,
-        coverage=_coverage(judge, judgements, span, sum(map(len, unknown))),
+        coverage=_coverage(judge, judgements, span, len(unknown)),
+        lacking=_lacking(unknown),
     )
 
 
@@ -229,6 +232,17 @@ def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judge
     place = {finding.id: i for i, finding in enumerate((*causes, *symptoms, *telemetry))}
     order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
     return _by_rule(fired[i] for i in order)
+
+
+def _lacking(unknown: Sequence[Finding]) -> list[Lacking]:
+    """What would have told them: each rule by the first thing that it lacks, most rules first."""
+    brings = {origin.title: origin.brings for origin in origins().values()}
+    codes: dict[str, set[str]] = {}
+    for finding in unknown:
+        if finding.unknowns and finding.unknowns[0].lacks in brings:
+            codes.setdefault(finding.unknowns[0].lacks, set()).add(finding.code)
+    found = [Lacking(what, brings[what], sorted(of_it)) for what, of_it in codes.items()]
+    return sorted(found, key=lambda lacking: (-len(lacking.codes), lacking.what))
 
 
 def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:

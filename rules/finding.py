@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from rules.model import Kind, Severity
 from series.types import Labels
 
-VERSION = "1.3"
+VERSION = "1.4"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -62,6 +62,15 @@ class Unknown(Struct, frozen=True):
     what: str
     why: str
     remedy: str = ""
+    lacks: str = ""  # where it would come from, in words
+
+
+class Lacking(Struct, frozen=True):
+    """Something for want of which rules could not be told, each by the first thing that it lacks."""
+
+    what: str
+    brings: str  # what brings it
+    codes: list[str]
 
 
 class RuledOut(Struct, frozen=True):
@@ -219,6 +228,7 @@ class Triage(Struct, frozen=True, kw_only=True):
     unknown: list[Finding]
     muted: list[Finding]
     coverage: Coverage
+    lacking: list[Lacking] = []  # for want of what, most rules first
     since_change: SinceChange | None = None  # only where it was asked for
 
 

@@ -20,6 +20,7 @@ import yaml
 
 from rules.condition import Condition, parse_condition
 from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
+from rules.origins import PAGE, origins
 from rules.shipped import YAML_LOADER
 from rules.versions import in_range
 from series.promql import Expr, PromQLError, expand, names, parse, selectors
@@ -33,18 +34,19 @@ PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
 
 
 T = TypeVar("T")
+K = TypeVar("K", Family, Signal)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file of knowledge, where, and what is allowed there."""
+    """What is wrong with a file of knowledge, where, and what is allowed there. line: 0 is the file as a whole."""
 
     file: Path
     line: int
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}"
+        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
 
 
 class KnowledgeError(Exception):
@@ -328,25 +330,31 @@ def _load_one(
 
 
 def _load_subject(knowledge: Knowledge, path: Path) -> None:
-    """Read one subject: its `families` and `signals`."""
+    """Read one subject: its `families` and `signals`, and where they come from."""
     file = read_yaml(path)
     if isinstance(file, Problem):
         knowledge.problems.append(file)
         return
-    for key in file.data.keys() - {"families", "signals"}:
-        problem = Problem(path, file.line(key), f"unknown key `{key}` (allowed: families, signals)")
+    for key in file.data.keys() - {"families", "signals", "origin"}:
+        problem = Problem(path, file.line(key), f"unknown key `{key}` (allowed: families, signals, origin)")
         knowledge.problems.append(problem)
-    _collect(knowledge, file, "families", Family, knowledge.families, lambda name, family: None)
-    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal)
+    origin = file.data.get("origin", PAGE)
+    if not isinstance(origin, str) or origin not in origins():
+        allowed = ", ".join(sorted(origins()))
+        knowledge.problems.append(Problem(path, file.line("origin"), f"unknown origin `{origin}` (allowed: {allowed})"))
+        return
+    _collect(knowledge, file, "families", Family, knowledge.families, _check_family, origin)
+    _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal, origin)
 
 
 def _collect(
     knowledge: Knowledge,
     file: YamlFile,
     section: str,
-    type_: type[T],
-    into: dict[str, T],
-    check: Callable[[str, T], str | None],
+    type_: type[K],
+    into: dict[str, K],
+    check: Callable[[str, K], str | None],
+    origin: str,
 ) -> None:
     named = file.data.get(section) or {}
     if not isinstance(named, dict):
@@ -355,6 +363,7 @@ def _collect(
     for name, data in named.items():
         value = convert(file, data, type_, section, name)
         if not isinstance(value, Problem):
+            value = value if value.origin else msgspec.structs.replace(value, origin=origin)
             message = f"`{name}` is defined twice" if name in into else check(name, value)
             if message is None:
                 into[name] = value
@@ -363,8 +372,15 @@ def _collect(
         knowledge.problems.append(value)
 
 
+def _check_family(name: str, family: Family) -> str | None:
+    known = origins()
+    return None if family.origin in known else f"`{name}`: unknown origin `{family.origin}`"
+
+
 def check_signal(name: str, signal: Signal) -> str | None:
-    """What is wrong with a signal's expressions, or None."""
+    """What is wrong with a signal's origin or its expressions, or None."""
+    if signal.origin and signal.origin not in origins():
+        return f"signal `{name}`: unknown origin `{signal.origin}`"
     scope = ", ".join(SCOPES[signal.scope])
     for text in [signal.expr] + ([signal.samples.expr] if signal.samples else []):
         try:

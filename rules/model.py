@@ -53,6 +53,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     meaning: Text
     labels: tuple[str, ...] = ()  # beyond the identity of the entity
     caveat: str = ""
+    origin: str = ""  # in rules/origins.yaml; empty in a file: that of the file
 
 
 class Samples(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +74,7 @@ class Signal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     window: Literal["fast", "slow"] = "fast"
     samples: Samples | None = None
     better: Literal["lower", "higher", "neither"] = "neither"
+    origin: str = ""  # as a family's
 
 
 class Param(Struct, frozen=True, forbid_unknown_fields=True):

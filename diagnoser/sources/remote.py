@@ -10,10 +10,11 @@ import numpy as np
 
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
-from diagnoser.signals import Known, Signals, Span, Union, needed, with_enough_samples
+from diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, needed, with_enough_samples
 from diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from rules.model import SCOPES
+from rules.origins import AGENT, SERVER
 from series.promql import Binary, Expr, Matching, Moment, Number, Range, Selector, Series, Subquery, Vector, inline
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 
@@ -121,13 +122,13 @@ class RemoteSignals(Signals):
             self._there[key] = {labels for labels, _ in self.ask([asked], span.at, shared=True)[asked]}
         return entity in self._there[key]
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
+    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
         for expr in self._asked_for[name]:
             if expr is not None and (why := self.served.why_failed(self._expanded(expr))):
-                return f"the server could not tell: {why}", "more time (--prometheus-timeout), or higher limits there"
+                return lacking(SERVER, f"the server could not tell: {why}")
         for metric in self.untold(name, entity, span):
             if why := self.served.dialect.why_not(metric):
-                return why, "an agent beside the engine"
+                return lacking(AGENT, why)
         return super().why_missing(name, entity, span)
 
     @property
@@ -206,8 +207,8 @@ class PastSignals(Signals):
     def exists(self, metric: str, entity: Labels, span: Span) -> bool:
         return self._now.exists(metric, entity, span)
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> tuple[str, str]:
-        return "not asked for", ""
+    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
+        return Missing("not asked for", "", "")
 
 
 def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Judgement]:

@@ -280,7 +280,13 @@ def test_a_broken_signal_is_named_with_its_line(tmp_path: Path) -> None:
     own(tmp_path, textwrap.dedent(text).replace("[$window])", "[$window]))"), "coffee.yaml", "signals")
     assert not load([tmp_path]).problems
     own(tmp_path, "recipes: {}\n", "coffee.yaml", "signals")
-    assert the_problem(tmp_path, path) == "1: unknown key `recipes` (allowed: families, signals)"
+    assert the_problem(tmp_path, path) == "1: unknown key `recipes` (allowed: families, signals, origin)"
+    for text in (
+        "origin: tea\n",
+        "families:\n  kvitals_tea: {type: gauge, unit: cups, meaning: Tea., origin: tea}\n",
+    ):
+        own(tmp_path, text, "coffee.yaml", "signals")
+        assert "unknown origin `tea`" in the_problem(tmp_path, path)
 
 
 def test_what_ships_must_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

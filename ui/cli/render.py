@@ -249,8 +249,9 @@ def _unknown(document: Triage, console: Console, verbose: bool) -> None:
     if not document.unknown:
         return
     console.print()
-    console.print(Text("COULD NOT TELL", style="bold"), "for want of" if not verbose and document.healthy is not None else "")
-    if verbose or document.healthy is None:
+    whole = verbose or document.healthy is None
+    console.print(Text.assemble(("COULD NOT TELL", "bold"), "" if whole else ", for want of"))
+    if whole:
         console.print(_items([(same[0].code, _why_not(same, document)) for same in _each_reason(document.unknown)]))
         if document.coverage.unknown_not_listed:
             console.print(_indent(f"and {document.coverage.unknown_not_listed} more of these rules on other engines"))

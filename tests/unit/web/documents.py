@@ -13,6 +13,7 @@ from rules.finding import (
     Evidence,
     EvidenceLine,
     Finding,
+    Lacking,
     LeverAdvice,
     LeverSetting,
     Measure,
@@ -258,7 +259,7 @@ def missing_metrics() -> Finding:
     )
 
 
-def undecided(code: str, title: str, reason: str, remedy: str = "") -> Finding:
+def undecided(code: str, title: str, reason: str) -> Finding:
     return finding(
         code,
         "undecided",
@@ -270,7 +271,7 @@ def undecided(code: str, title: str, reason: str, remedy: str = "") -> Finding:
         confidence=0.0,
         confidence_words="",
         confidence_why=[],
-        unknowns=[Unknown("kv events", "not switched on", remedy)],
+        unknowns=[Unknown("kv events", "not switched on")],
         next_check="",
     )
 
@@ -340,7 +341,6 @@ def unhealthy() -> Triage:
                 "KVC06",
                 "The cache is too small for what is reused",
                 "block evictions per request: no such family",
-                "--kv-cache-metrics",
             )
         ],
         muted=[
@@ -353,6 +353,7 @@ def unhealthy() -> Triage:
             )
         ],
         coverage=replace(document().coverage, fired=5, clear=14),
+        lacking=[Lacking("a tracked cache", "--kv-cache-metrics", ["KVC06"])],
     )
 
 
@@ -367,7 +368,6 @@ def could_not_tell() -> Triage:
                 "LAT01",
                 "Time to first token breaches its objective",
                 "ttft p99 seconds: only 7 of 20 requests in 12 s",
-                "a longer window, or more traffic",
             ),
             undecided(
                 "LAT02",
@@ -375,4 +375,5 @@ def could_not_tell() -> Triage:
                 "itl p99 seconds: only 44 of 100 output gaps in 12 s",
             ),
         ],
+        lacking=[Lacking("requests to judge by", "a longer window, or more traffic", ["LAT01", "LAT02"])],
     )

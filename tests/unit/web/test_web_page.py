@@ -51,7 +51,8 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "What kvitals cannot see well",
         "muted: adapter roll-out until Friday",
         "kv usage p90 is 97 %, not below 50 %",
-        "what would tell: --kv-cache-metrics",
+        "1 for want of **a tracked cache**",
+        "what brings it: --kv-cache-metrics",
     ):
         assert text in said, text
 
@@ -103,7 +104,8 @@ def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
     assert ":material/help: Could not tell" in said
     assert "window of 12 s up to 2025-12-31 14:03:20 UTC, nothing seen before it" in said
     assert "only 7 of 20 requests in 12 s" in said
-    assert "what would tell: a longer window, or more traffic" in said
+    assert "2 for want of **requests to judge by**" in said
+    assert "what brings it: a longer window, or more traffic" in said
     assert not app.expander[0].proto.expanded
 
 

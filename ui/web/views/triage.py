@@ -165,14 +165,13 @@ def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
 
 
 def _unknown(triage: Triage) -> None:
-    lines = [_untold(finding) for finding in triage.unknown[:MAX_LINES]]
-    _list(f"Could not tell: {count(len(triage.unknown), 'check')}", lines, len(triage.unknown), "unknown")
-
-
-def _untold(finding: Finding) -> str:
-    remedies = "; ".join(dict.fromkeys(u.remedy for u in finding.unknowns if u.remedy))
-    line = _line(finding.code, finding.title, finding.entity.title, finding.reason)
-    return line + (f"  \n:gray[what would tell: {literal(remedies)}]" if remedies else "")
+    wants = [
+        f"- {len(one.codes)} for want of **{literal(one.what)}**  \n:gray[what brings it: {literal(one.brings)}]"
+        for one in triage.lacking
+    ]
+    lines = [_line(f.code, f.title, f.entity.title, f.reason) for f in triage.unknown[:MAX_LINES]]
+    label = f"Could not tell: {count(len(triage.unknown), 'check')}"
+    _list(label, ["\n".join(wants), *lines] if wants else lines, len(triage.unknown) + bool(wants), "unknown")
 
 
 def _plain(title: str, findings: Sequence[Finding], key: str) -> None:
