@@ -40,7 +40,7 @@ def normal_url(text: str) -> str:
     host_is_good = HOST.fullmatch(parts.hostname or "")
     is_cut = parts.netloc.endswith(":") or re.search(r"\s", url)
     if parts.scheme not in ("http", "https") or not host_is_good or port == 0 or is_cut:
-        raise ValueError(f"{text!r} is no URL of an engine, such as http://127.0.0.1:8000")
+        raise ValueError(f"{text!r} is no URL of a server, such as http://127.0.0.1:8000")
     if parts.query or parts.fragment:
         raise ValueError(f"{text!r} must end with the path, without ? and #")
     return url.rstrip("/")

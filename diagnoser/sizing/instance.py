@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from diagnoser.sizing import memory
 from diagnoser.sizing.memory import Adapters, Budget, Layout, Shares
+from diagnoser.sizing.quantity import seconds
 from diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
 from diagnoser.sizing.workload import Workload
 from rules.catalogue import Gpu, Model
@@ -16,13 +17,14 @@ NODE = 8
 """GPUs of a node where nothing joins them but PCIe."""
 MOST_STAGES = 16
 MOST_BATCH = 100_000
+SMALLER_WEIGHTS, SHORTER_PROMPTS = "smaller weights (--weights fp8)", "shorter prompts (--prompt)"
 
 
 @dataclass(frozen=True)
 class Instance:
     """A layout under a workload. holds: sequences of the longest that memory is reserved for. batch: sequences at a
     time, rate: requests a second, itl: seconds between tokens then; all bounds. ttft: of a prompt at the 99th
-    percentile that nothing holds up. why: it can not serve the workload; empty where it can.
+    percentile that nothing holds up. why: it can not serve the workload; remedies: what would help; empty where it can.
     """
 
     machine: Machine
@@ -33,6 +35,7 @@ class Instance:
     itl: float
     ttft: float
     why: str
+    remedies: tuple[str, ...]
 
     @property
     def layout(self) -> Layout:
@@ -66,7 +69,7 @@ def instance(machine: Machine, of: Workload, shares: Shares, adapters: Adapters,
     batch = _batch(machine, of, min(holds, MOST_BATCH))
     itl = gap(machine, of, max(batch, 1))
     rate = batch / (_prefill(machine, of) + of.output.mean * itl)
-    return Instance(machine, room, holds, batch, rate, itl, ttft, _why(room, holds, least, batch, itl, ttft, of))
+    return Instance(machine, room, holds, batch, rate, itl, ttft, *_lacks(room, holds, least, batch, itl, ttft, of))
 
 
 def gap(machine: Machine, of: Workload, batch: float) -> float:
@@ -91,13 +94,19 @@ def _batch(machine: Machine, of: Workload, most: int) -> int:
     return low
 
 
-def _why(room: Budget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload) -> str:
+def _lacks(
+    room: Budget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload
+) -> tuple[str, tuple[str, ...]]:
+    """Why it can not serve, and what would help beside more GPUs; empty where it can."""
     if room.room <= 0:
-        return "the weights do not fit"
+        return "the weights do not fit", (SMALLER_WEIGHTS,)
     if holds < least:
-        return f"room for {holds} of {least} sequences of {of.longest:,.0f} tokens"
+        why = f"room for {holds} of {least} sequences of {of.longest:,.0f} tokens"
+        return why, ("smaller keys and values (--kv fp8)", SHORTER_PROMPTS, *(("a smaller --hold",) * (least > 1)))
     if batch < 1:
-        return f"a token takes {itl * 1000:.3g} ms even alone, over the objective"
+        why = f"a token takes {seconds(itl)} even alone, over the objective"
+        return why, (SMALLER_WEIGHTS, "a longer objective (--slo itl=TIME)")
     if ttft > of.ttft:
-        return f"the p99 prompt takes {ttft:.3g} s to compute even alone, over the objective"
-    return ""
+        why = f"the p99 prompt takes {seconds(ttft)} to compute even alone, over the objective"
+        return why, (SHORTER_PROMPTS, "more of them cached (--hits)", "a longer objective (--slo ttft=TIME)")
+    return "", ()

@@ -14,9 +14,16 @@ from diagnoser.sizing.roofline import Machine, Reached
 from diagnoser.sizing.workload import Workload
 from rules.catalogue import Gpu, Model, prices_of
 
+NONE_SERVES = "no layout serves this; with "
+
 
 class SizingError(ValueError):
-    """It can not be sized; the message says what is missing or what does not go."""
+    """It can not be sized; the message says what is missing or what does not go. remedies: what would help, where that
+    is known."""
+
+    def __init__(self, message: str, remedies: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.remedies = remedies
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def plan(of: Inputs) -> Plan:
     tried = tuple(tried_one(of, one) for one in ([of.layout] if of.layout else layouts(of.model, of.gpu)))
     good = [one for one in tried if not one.why]
     if not good:
-        raise SizingError(f"{of.model.name} on {of.gpu.name}: {_none(tried)}")
+        raise _none(of, tried)
     if of.measured.usable is not None and of.layout is None:
         good = good[:1]  # what was measured is of one layout: the smallest, unless said otherwise
     chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
@@ -128,8 +135,9 @@ def _fleet(of: Inputs, one: Instance) -> Fleet:
     return fleet(of.workload.peak, _usable(of, one), one.layout.gpus, of.safety)
 
 
-def _none(tried: tuple[Instance, ...]) -> str:
+def _none(of: Inputs, tried: tuple[Instance, ...]) -> SizingError:
     """Why no layout serves, by the one that came closest."""
     best = max(tried, key=lambda one: (one.budget.room > 0, one.holds > 0, one.batch > 0, one.layout.gpus))
-    asked = "" if len(tried) == 1 else "no layout serves this; with "
-    return f"{asked}{best.layout}, {best.why}"
+    asked = "" if len(tried) == 1 else NONE_SERVES
+    remedies = best.remedies if of.layout is None else ("more GPUs (--tp, --pp)", *best.remedies)
+    return SizingError(f"{of.model.name} on {of.gpu.name}: {asked}{best.layout}, {best.why}", remedies)

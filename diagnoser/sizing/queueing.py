@@ -1,4 +1,4 @@
-"""Queues: who is there, how many may wait, and what a queue is worth."""
+"""Queues: how many may wait, and when a circuit breaker opens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import math
 
 BREAKER = (0.8, 0.9)
 """Of the queue limit: where a circuit breaker opens."""
-
-
-def at_a_time(rate: float, residence: float) -> float:
-    """Little's law: requests that are there, from how many come a second and how long each stays."""
-    return rate * residence
 
 
 def queue_limit(objective: float, prefill_p99: float, front_end: float, admitted: float) -> float:
@@ -23,8 +18,3 @@ def breaker(limit: float) -> tuple[int, int]:
     """Queue lengths between which a circuit breaker should open."""
     low, high = (math.floor(limit * share) for share in BREAKER)
     return low, high
-
-
-def stuck(concurrent: float, warm: int, each: float) -> float:
-    """Requests that wait for replicas which do not run yet."""
-    return max(0.0, concurrent - warm * each)

@@ -240,7 +240,7 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ("[prometheus]\nurl = 'http://p:9090'\nkey_file = 'k'", "name cert_file as well"),
         ("[prometheus]\nurl = 'http://p:9090'\nbearer_file = 'a'\nbasic_file = 'b'", "not both"),
         ("[prometheus]\nurl = 'http://u:p@p:9090'", "holds a password"),
-        ("[tap]\nupstream = 'ftp://x'", "no URL of an engine"),
+        ("[tap]\nupstream = 'ftp://x'", "no URL of a server"),
         ("[tap]\nlisten = '8100'", "listen must be HOST:PORT"),
         ("[tap]\nadmin = 'x'", "admin must be HOST:PORT"),
         ("[tap]\nrouter = true\nengine = 'a'", "leave engine and role away, or router"),

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import Config, ConfigError, check_codes
+from agent.config import Config, ConfigError, check_codes, normal_url
 from agent.config import load as load_config
 from agent.config.checks import host_and_port
 from rules.finding import Triage
@@ -88,6 +88,14 @@ def parse_address(text: str, where: str) -> tuple[str, int]:
         return host_and_port(text, where)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def parse_url(text: str, where: str = "") -> str:
+    """The URL of an agent or a server, without a trailing slash."""
+    try:
+        return normal_url(text)
+    except ValueError as error:
+        raise UsageError(f"{where} {error}".strip()) from None
 
 
 def port_number(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from agent.config import ReviewTable
 from diagnoser.sizing import config, memory
 from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
 from diagnoser.sizing.memory import Adapters, Layout, Shares
-from diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
+from diagnoser.sizing.plan import NONE_SERVES, Inputs, Measured, Plan, SizingError, plan
 from diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
 from diagnoser.sizing.quantity import several, usd
 from diagnoser.sizing.ratio import NETWORK
@@ -29,7 +29,7 @@ from diagnoser.sizing.workload import Lengths, Workload
 from rules import catalogue
 from rules.catalogue import CatalogueError, Gpu, Model
 from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, print_json, setup
+from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, print_json, print_wide, setup
 from ui.cli.knee import add_source, course
 from ui.pipeline import Setup
 from ui.sizing import Seen, of_trace, seen
@@ -134,7 +134,10 @@ def do(args: argparse.Namespace) -> int:
             made = plan(priced.on(base, catalogue.gpu(args.gpu)))
         else:
             made = _compared(base, priced, console, quiet=args.json)
-    except (CatalogueError, SizingError) as error:
+    except SizingError as error:
+        helps = f"\nWhat would help: {', '.join(error.remedies)}" if error.remedies else ""
+        raise UsageError(f"{error}{helps}") from error
+    except CatalogueError as error:
         raise UsageError(str(error)) from error
     if args.json:
         print_json(_document(made))
@@ -200,6 +203,7 @@ class _Prices:
 def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -> Plan:
     """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
     good: list[Plan] = []
+    failed: dict[str, SizingError] = {}
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("GPU", "layout", "instances", "GPUs", "an hour"):
         table.add_column(title, justify="left" if title in ("GPU", "layout") else "right", no_wrap=True)
@@ -207,17 +211,36 @@ def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -
         try:
             one = plan(priced.on(base, gpu))
         except SizingError as error:
-            table.add_row(gpu.name, Text(str(error).partition(": ")[2], style="dim"), "", "", "")
+            failed[gpu.name] = error
             continue
         good.append(one)
         money = "" if one.usd_per_hour is None else usd(one.usd_per_hour)
         table.add_row(gpu.name, str(one.chosen.layout), f"{one.fleet.instances}", f"{one.fleet.gpus}", money)
     if not good:
-        raise SizingError(f"{base.model.name}: no GPU of the catalogue serves this; look at one with --gpu")
+        raise _nothing(base, failed)
     if not quiet:
-        console.print(table)
+        print_wide(table, console)
+        for gpus, why in _reasons(failed):
+            console.print(Text(f"not {gpus}: {why}", style="dim"))
         console.print()
     return min(good, key=lambda one: (one.usd_per_hour is None, one.usd_per_hour or 0.0, one.fleet.gpus))
+
+
+def _reasons(failed: Mapping[str, SizingError]) -> Iterator[tuple[str, str]]:
+    """The GPUs of each reason why one does not serve, and the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for gpu, error in failed.items():
+        by_reason.setdefault(str(error).partition(": ")[2].removeprefix(NONE_SERVES), []).append(gpu)
+    for why, gpus in by_reason.items():
+        yield ", ".join(gpus), why
+
+
+def _nothing(base: Inputs, failed: Mapping[str, SizingError]) -> SizingError:
+    """Why no GPU of the catalogue serves, and all that would help one of them."""
+    reasons = list(_reasons(failed))
+    told = [f"{gpus}: {why}" for gpus, why in reasons] if len(reasons) > 1 else [reasons[0][1]]
+    remedies = dict.fromkeys(remedy for error in failed.values() for remedy in error.remedies)
+    return SizingError("\n  ".join([f"{base.model.name}: no GPU of the catalogue serves this", *told]), tuple(remedies))
 
 
 def _seen(args: argparse.Namespace, chosen: Setup) -> Seen:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable, normal_url
+from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable
 from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
@@ -26,6 +26,7 @@ from ui.cli.common import (
     configuration,
     parse_address,
     parse_duration,
+    parse_url,
     status_console,
 )
 
@@ -124,7 +125,7 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
     args = argparse.Namespace(**msgspec.structs.asdict(config.tap) | given)
     if not args.upstream:
         raise UsageError("name the engine or router behind the tap: --upstream URL, or upstream under [tap]")
-    upstream = _url("--upstream", args.upstream)
+    upstream = parse_url(args.upstream, "--upstream:")
     try:
         there = upstream_of(upstream)
     except ValueError as error:
@@ -141,7 +142,7 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         upstream=upstream,
         listen=parse_address(args.listen, "--listen"),
         admin=parse_address(args.admin, "--admin"),
-        agent="" if args.no_agent else _url("--agent", args.agent or agent_of(config)),
+        agent="" if args.no_agent else parse_url(args.agent or agent_of(config), "--agent:"),
         token_file=args.token_file,
         tls=_tls(args.cert_file, args.key_file),
         place=Place(engine, args.role),
@@ -149,13 +150,6 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         max_connections=args.max_connections,
         drain=parse_duration(args.drain, "--drain") if "drain" in given else config.tap.drain,
     )
-
-
-def _url(option: str, text: str) -> str:
-    try:
-        return normal_url(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

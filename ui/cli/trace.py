@@ -22,6 +22,7 @@ from ui.cli.common import (
     agent_of,
     answer_console,
     configuration,
+    parse_url,
 )
 from ui.cli.render import moment
 from ui.cli.words import PHASE_STYLES, plain, seconds
@@ -67,7 +68,7 @@ def do(args: argparse.Namespace) -> int:
     if "://" not in source and (Path(source).exists() or source.endswith(".kvcap")):
         found = of_recording(Path(source), asked)
     else:
-        found = asyncio.run(of_agent(source, asked))
+        found = asyncio.run(of_agent(parse_url(source), asked))
     if args.json:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")

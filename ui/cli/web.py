@@ -10,7 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ui.cli.common import UsageError, add_judging_options, agent_of, configuration, parse_slo, port_number
+from ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    agent_of,
+    configuration,
+    history_file,
+    parse_slo,
+    parse_url,
+    port_number,
+)
 from ui.web import serve
 from ui.web.settings import Settings
 
@@ -68,15 +77,20 @@ def settings_of(args: argparse.Namespace) -> Settings:
         raise UsageError(f"--password-file {args.password_file}: no such file")
     if not 1 <= args.max_upload <= MAX_UPLOAD_MEGABYTES:
         raise UsageError(f"--max-upload {args.max_upload}: write 1 to {MAX_UPLOAD_MEGABYTES}")
-    recording = args.source if args.source and "://" not in args.source else ""
+    recording = args.source if "://" not in args.source else ""
     if recording and not Path(recording).is_file():
         raise UsageError(f"{recording}: no such file; give a recording, or the URL of an agent")
     if args.source and args.prometheus:
         raise UsageError("one source at a time: leave --prometheus away, or the other")
+    if lost := next((one for one in args.rules if not one.is_dir()), None):
+        raise UsageError(f"--rules {lost}: no such directory")
+    config = configuration(args)
+    if args.history is not None and not (file := history_file(args.history, config)).exists():
+        raise UsageError(f"--history: no history at {file}; `kvitals run` keeps one")
     return Settings(
-        api=args.source if args.source and not recording else agent_of(configuration(args)),
+        api=parse_url(args.source) if args.source and not recording else agent_of(config),
         recording=str(Path(recording).absolute()) if recording else "",
-        prometheus=args.prometheus,
+        prometheus=parse_url(args.prometheus, "--prometheus:") if args.prometheus else "",
         history=str(args.history.absolute()) if args.history else "",
         config=str(args.config.absolute()) if args.config else "",
         rules=tuple(str(one.absolute()) for one in args.rules),

@@ -21,7 +21,7 @@ from kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvcache.routing import ROUTINGS
 from kvcache.sampling import SampleError
 from kvcache.whatif import Plan, Row, what_if
-from ui.cli.common import UsageError, answer_console, parse_duration, print_wide, status_console
+from ui.cli.common import UsageError, answer_console, parse_duration, parse_url, print_wide, status_console
 from ui.ledger import of_agent, of_recording
 
 BY_SESSION = ("sticky", "prefix")
@@ -111,8 +111,12 @@ def subject(args: argparse.Namespace) -> Subject:
 
 def _of_ledger(args: argparse.Namespace) -> Subject:
     """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
-    known = of_recording(args.capture) if args.capture is not None else asyncio.run(of_agent(args.agent))
-    return Subject(known.accesses, str(args.capture or args.agent), known.pool)
+    if args.capture is not None:
+        known = of_recording(args.capture)
+        return Subject(known.accesses, str(args.capture), known.pool)
+    agent = parse_url(args.agent, "--agent:")
+    known = asyncio.run(of_agent(agent))
+    return Subject(known.accesses, agent, known.pool)
 
 
 def do(args: argparse.Namespace) -> int:

@@ -88,7 +88,7 @@ def test_one_bad_target_does_not_hide_the_others(server: str, capsys: pytest.Cap
 def test_no_url_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "triage", "ht tp://x y")
     assert code == 2
-    assert "is no URL of an engine" in err
+    assert "is no URL of a server" in err
 
 
 def test_a_file_that_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

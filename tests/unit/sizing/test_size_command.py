@@ -72,6 +72,34 @@ def test_a_recording_is_a_workload_and_options_go_before_it(capsys: pytest.Captu
     assert load["cached"] == 0
 
 
+HUGE = ("--model", "Meta-Llama-3.1-405B", "--peak", "2", "--answer", "300")
+
+
+@pytest.mark.parametrize(
+    ("options", "why", "helps"),
+    [
+        (("--prompt", "2000", "--tp", "1"), "the weights do not fit", "more GPUs (--tp, --pp)"),
+        (("--prompt", "20000000"), "H100 NVL 94GB: TP2 x PP16, room for 0 of 1 sequences", "shorter prompts"),
+        (("--prompt", "2000", "--tp", "3"), "128 heads, 8 of KV, can not be spread so", ""),
+    ],
+)
+def test_what_no_gpu_serves_has_a_reason_and_what_to_change(
+    options: tuple[str, ...], why: str, helps: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *HUGE, *options)
+    assert (code, out) == (2, "")
+    assert why in err and err.count(why) == 1
+    assert helps in err.partition("What would help: ")[2]
+    assert "--tp" not in err.partition("What would help: ")[2] or "--tp" in options  # else all layouts were tried
+
+
+def test_a_gpu_that_does_not_serve_takes_no_figure_from_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *HUGE, "--prompt", "2000", "--slo", "itl=5ms")
+    rows = [line.split() for line in out.splitlines() if line.startswith("GB200 (NVL72)")]
+    assert [row[2:5] for row in rows] == [["TP32", "1", "32"]]
+    assert "not H100 SXM5 80GB: TP8 x PP16, a token takes 30.4 ms even alone, over the objective" in out
+
+
 def test_every_gpu_is_tried_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--model", "gpt-oss-120b", "--weights", "fp8", *LOAD)
     assert code == 0

@@ -147,22 +147,12 @@ def test_fleet_of_the_curve_example() -> None:
     assert fleet(100, 12, 4, 1.3).gpus == 44  # and not 9 x 4 x 1.3 = 46.8
 
 
-def test_a_request_stays_4_s_where_the_guide_divides_by_the_objective() -> None:
-    """C_max 48 at 12/s: by Little's law a request stays 4 s, first token to last. The guide divides by the 2 s of the
-    first token, makes 24/s a ceiling and calls a gap of 2x expected."""
-    assert queueing.at_a_time(12, 4.0) == 48
-
-
 def test_queue_limit_is_not_the_objective_times_arrivals() -> None:
     """The guide has 2 s x 50/s of arrivals = 100, breaker at 80 to 90. Prefill is part of the 2 s, and what counts is
     what the engine takes out of the queue."""
     assert queueing.queue_limit(2.0, 0.0, 0.0, 50) == 100
     assert queueing.breaker(100) == (80, 90)
     assert queueing.queue_limit(2.0, 0.5, 0.1, 30) == pytest.approx(42)
-
-
-def test_20_replicas_for_100_users_leave_95_waiting_at_first() -> None:
-    assert [queueing.stuck(100, warm, 5) for warm in (1, 3, 20)] == [95, 85, 0]
 
 
 def test_cost_counts_how_busy_the_fleet_is_once() -> None:
