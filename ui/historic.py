@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from diagnoser.judge import ENTITIES, Memory, seconds
+from diagnoser.judge import Memory, seconds
+from diagnoser.steps import row_gap
 from rules.finding import Source
 from series.history import notes
 from series.history.codec import DamagedError
 from series.history.reader import HistoryReader
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from series.types import Frame, Labels
 from series.window import Window
 from ui.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from ui.recorded import Judged, Moments, RecordingError, with_window
@@ -64,14 +65,12 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
 
 def _step(reader: HistoryReader, at: float, first: float) -> float:
     """Seconds between rows around a moment. Raises RecordingError where there are none."""
-    matchers = [Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)]
-    frames = reader.select(matchers, at - LOOKBACK_SECONDS, at)
-    gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
-    if at <= first or not frames:
+    gap = row_gap(reader, at - LOOKBACK_SECONDS, at) if at > first else None
+    if gap is None:
         raise RecordingError(
             f"history knows nothing of {_written(at)}: it begins at {_written(first)}, and has gaps where no agent ran"
         )
-    return float(np.median(gaps)) if len(gaps) else LOOKBACK_SECONDS / ROWS_IN_WINDOW
+    return gap
 
 
 def _fill(pipeline: Pipeline, reader: HistoryReader, start: float, end: float, until: float) -> int:

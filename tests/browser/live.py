@@ -22,7 +22,6 @@ from urllib.request import urlopen
 from tests.browser.page import (
     chromium,
     console_errors,
-    free_port,
     screenshot,
     text_of,
     traffic,
@@ -33,6 +32,7 @@ from tests.browser.page import (
 from tests.browser.test_journeys import charts, go
 from tests.lab.scenario import Scenario, load_scenario
 from tests.lab.stage import Stage
+from tests.processes import free_port
 
 BASELINE_SECONDS, LIMIT_SECONDS = 15.0, 280.0
 PAGES = {

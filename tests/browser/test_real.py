@@ -16,13 +16,13 @@ from rules.finding import Triage
 from tests.browser.page import (
     chromium,
     console_errors,
-    free_port,
     hosts_asked,
     screenshot,
     visit,
     wait_for,
     wait_until,
 )
+from tests.processes import free_port
 
 START_SECONDS = 60.0
 END_SECONDS = 15.0
