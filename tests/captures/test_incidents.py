@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rules.finding import Triage
+from rules.finding import Source, Triage
+from series.capture import CaptureReader
 from tests.captures.looks import cold_look, setup_of, truth
-from ui.demo import incidents
-from ui.recorded import Judged, judge_recording, span_of, verdicts
+from ui.demo import DEMO, incidents
+from ui.pipeline import Pipeline
+from ui.recorded import Judged, judge_recording, judged_before, span_of, with_window
 
 FILES = incidents()
 IDS = [path.stem for path in FILES]
@@ -18,13 +20,21 @@ SETTLED_SECONDS = 20.0  # at the end of a recording, in which its verdict must s
 
 
 @cache
+def replayed(path: Path) -> tuple[list[Triage], Judged]:
+    """What was said while the verdict must stand still, and at the end: one replay for both."""
+    first, last = span_of(path)
+    pipeline = Pipeline(with_window(setup_of(path), last - first), Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        moments = judged_before(last, pipeline, reader)
+        settled = [pipeline.triage() for at in moments if at >= last - SETTLED_SECONDS]
+        damage = reader.problem or ""
+    pipeline.observe(last)
+    return settled, Judged(pipeline, pipeline.triage(), damage)
+
+
 def at_the_end(path: Path) -> Judged:
-    return judge_recording(path, setup_of(path))
-
-
-@cache
-def course(path: Path) -> list[tuple[float, Triage]]:
-    return list(verdicts(path, setup_of(path)))
+    return replayed(path)[1]
 
 
 def codes(document: Triage) -> list[str]:
@@ -59,10 +69,13 @@ def test_a_cold_look_of_twelve_seconds_says_the_same(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_the_verdict_stands_still_once_the_incident_has_settled(path: Path) -> None:
-    _, last = span_of(path)
-    settled = [d for t, d in course(path) if t >= last - SETTLED_SECONDS]
+    settled, judged = replayed(path)
     assert len(settled) >= 3
-    assert {tuple(codes(d)[:1]) for d in settled} == {tuple(codes(at_the_end(path).document)[:1])}
+    assert {tuple(codes(d)[:1]) for d in settled} == {tuple(codes(judged.document)[:1])}
+
+
+def test_the_end_is_what_is_said_of_the_file() -> None:
+    assert judge_recording(DEMO, setup_of(DEMO)).document == at_the_end(DEMO).document
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
