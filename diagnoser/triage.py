@@ -74,16 +74,17 @@ def _fired(findings: Findings, judgements: Sequence[Judgement]) -> list[Finding]
 
 def _true(findings: Findings, judgements: Sequence[Judgement]) -> list[list[Judgement]]:
     """What is true and said best, by rule."""
-    true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    return _in_order(true, findings)
+    return _in_order(_best(findings, judgements), findings)
+
+
+def _best(findings: Findings, judgements: Sequence[Judgement]) -> list[Judgement]:
+    return [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
 
 
 def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
     """The verdict of the document alone, for whoever judges often and is rarely asked."""
     findings = Findings(judge, judgements, span)
-    outlines = [findings.outline(j) for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
-    open_ = [f for f in outlines if not _mute(f, mutes, span.at)]
-    return verdict(is_healthy(judge, judgements, open_), *_sorted(open_), judgements)
+    return _begun(judge, judgements, map(findings.outline, _best(findings, judgements)), mutes, span.at).verdict
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,6 @@ def brief(
     """The document's beginning, for whoever looks at many moments and at what is open in them alone. `before`: what was
     open at the moment before; of what still is, the conclusion stays that of when it began."""
     findings = Findings(judge, judgements, span)
-    true = [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
     concluded = {finding.id: finding.conclusion for finding in before}
 
     def told(judgement: Judgement) -> Finding:
@@ -114,7 +114,14 @@ def brief(
             return findings.build(judgement, proven=False)
         return msgspec.structs.replace(outline, conclusion=concluded[outline.id])
 
-    open_ = [f for f in map(told, true) if not _mute(f, mutes, span.at)]
+    return _begun(judge, judgements, map(told, _best(findings, judgements)), mutes, span.at)
+
+
+def _begun(
+    judge: Judge, judgements: Sequence[Judgement], true: Iterable[Finding], mutes: Sequence[Mute], at: float
+) -> Brief:
+    """The document's beginning, of what is true."""
+    open_ = [f for f in true if not _mute(f, mutes, at)]
     healthy = is_healthy(judge, judgements, open_)
     return Brief(healthy, verdict(healthy, *_sorted(open_), judgements), open_)
 
