@@ -12,6 +12,9 @@ from series.window import Window
 AROUND_SECONDS = 7.5
 """How far from a request's wait a sample may be to tell of it: pages are read every few seconds."""
 
+MAX_ASKED = 4_096
+"""Names of which it is remembered what they are; an observer may call an engine what it likes."""
+
 LOCAL = ("localhost", "::1")
 SIDES = ("prefill", "decode")
 
@@ -34,6 +37,8 @@ class SeenEngines:
         self._names: dict[str, str] = {}
         self._engines: dict[str, tuple[Mapping[str, str], str]] = {}
         self._processes: dict[int, str] = {}
+        self._labels: dict[str, str] = {}  # what was found for names that were asked
+        self._roles: dict[str, str] = {}
 
     def named(self, key: str, url: str, whole: str, engines: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
         """A target's engines: label -> labels of their series and role. `whole` is the page's own label."""
@@ -50,9 +55,18 @@ class SeenEngines:
     def found(self, processes: Mapping[int, str]) -> None:
         """Processes and the engines that they are of."""
         self._processes = {pid: engine for pid, engine in processes.items() if engine}
+        self._forget()
 
     def label(self, name: str) -> str:
         """The `engine` label of what observers call so; empty where no watched engine is meant."""
+        found = self._labels.get(name)
+        if found is None:
+            if len(self._labels) >= MAX_ASKED:
+                self._forget()
+            found = self._labels[name] = self._label(name)
+        return found
+
+    def _label(self, name: str) -> str:
         found = self._names.get(name)
         if found is not None:
             return found
@@ -63,8 +77,11 @@ class SeenEngines:
 
     def role(self, name: str) -> str:
         """Prefill or decode; empty where that is not known."""
-        known = self._engines.get(self.label(name)) if name else None
-        return known[1] if known is not None else ""
+        found = self._roles.get(name)
+        if found is None:
+            known = self._engines.get(self.label(name)) if name else None
+            found = self._roles[name] = known[1] if known is not None else ""
+        return found
 
     def labels(self, engine: str) -> Mapping[str, str] | None:
         """The labels of an engine's series, by its label `engine`; None for one that is not watched."""
@@ -100,7 +117,11 @@ class SeenEngines:
         ]
         return max(values, default=None)
 
+    def _forget(self) -> None:
+        self._labels, self._roles = {}, {}
+
     def _lay_out(self) -> None:
+        self._forget()
         self._names, self._engines = {}, {}
         for known in self._known.values():
             for engine, (labels, role) in known.engines.items():

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -196,9 +195,10 @@ class SpanReader:
     def _tell(self, kind: _Kind, attributes: Attributes, whole: float, row: list[Any]) -> None:
         """Fields of a span that took `whole` seconds."""
         longest = whole + CLOCK_SLACK
-        self._numbers(kind.numbers, attributes, longest, row)
+        self._durations(kind.durations, attributes, longest, row)
+        self._counts(kind.counts, attributes, row)
         phases: dict[str, float] = {}
-        self._numbers(kind.phases, attributes, longest, phases)
+        self._durations(kind.phases, attributes, longest, phases)
         if kind.said.phase:
             phases[kind.said.phase] = whole
         row[_PHASES] = phases
@@ -212,24 +212,38 @@ class SpanReader:
                         self.implausible += 1
                     break
 
-    def _numbers(self, uses: Iterable[_Number], attributes: Attributes, longest: float, into: Any) -> None:
-        """Put the numbers that a span tells in their places, of which durations are `longest` at most."""
-        for place, keys, most in uses:
-            limit = most or longest
-            for key, usual, convert in keys:
-                if key not in attributes:
-                    continue
-                holder = attributes[key]
-                made: float | None = usual(holder)
-                if made and 0 < made <= limit:
-                    into[place] = made
+    def _durations(self, uses: Iterable[_Number], attributes: Attributes, longest: float, into: Any) -> None:
+        """Put the durations that a span tells in their places, of which each is `longest` at most."""
+        for number in uses:
+            for key in number.keys:
+                if key in attributes:
+                    seconds = attributes[key].double_value
+                    if number.usual and 0.0 < seconds <= longest:
+                        into[number.place] = seconds
+                    else:
+                        self._unusual(number, attributes, longest, into)
                     break
-                value = _scalar(holder)  # 0, of another type, or none that can be
-                if value is None:
-                    continue
-                made = convert(value)
+
+    def _counts(self, uses: Iterable[_Number], attributes: Attributes, row: list[Any]) -> None:
+        """Put the counts that a span tells in their places."""
+        for number in uses:
+            for key in number.keys:
+                if key in attributes:
+                    count = attributes[key].int_value
+                    if 0 < count <= MAX_TOKENS:
+                        row[number.place] = count
+                    else:
+                        self._unusual(number, attributes, MAX_TOKENS, row)
+                    break
+
+    def _unusual(self, number: _Number, attributes: Attributes, limit: float, into: Any) -> None:
+        """The same of a number that is 0, of another type or unit than most are, or none that can be."""
+        for key in number.keys:
+            value = _scalar(attributes[key]) if key in attributes else None
+            if value is not None:
+                made = number.converts[key](value)
                 if made is not None and made <= limit:
-                    into[place] = made
+                    into[number.place] = made
                 else:
                     self.implausible += 1
                 break
@@ -278,10 +292,10 @@ class _Kind:
         self.session = of.session if of_somebody else ()
         self.is_engine = of.is_engine
         self.phases = [_duration(phase, keys, said) for phase, keys in said.phases.items()]
-        self.numbers = [
-            _duration(_AT[field], keys, said) if field in _DURATIONS else _Number(_AT[field], _counts(keys), MAX_TOKENS)
-            for field, keys in said.fields.items()
-            if field in _DURATIONS or field in _COUNTS
+        told = said.fields.items()
+        self.durations = [_duration(_AT[field], keys, said) for field, keys in told if field in _DURATIONS]
+        self.counts = [
+            _Number(_AT[field], keys, dict.fromkeys(keys, _count), True) for field, keys in told if field in _COUNTS
         ]
         self.words = [(_AT[field], keys, _WORDS[field]) for field, keys in said.fields.items() if field in _WORDS]
         self.whose = frozenset((*self.tenant, *self.session))
@@ -367,29 +381,15 @@ class _Kind:
 class _Number(NamedTuple):
     """A number that attributes tell."""
 
-    place: int | str  # of the part's fields, or a phase
-    keys: tuple[tuple[str, Callable[[Any], float], Callable[[Value], float | None]], ...]
-    """Attributes, of which the first counts, each with its usual type, read as 0 where it is another, and any type."""
-    most: int  # that it can be; 0: as long as the span
+    place: Any  # of the part's fields, or a phase
+    keys: tuple[str, ...]  # attributes, of which the first counts that is there
+    converts: Mapping[str, Callable[[Value], float | None]]  # makes the number of each of them, whatever its type
+    usual: bool  # it is in seconds, or a count
 
 
 def _duration(place: int | str, keys: Sequence[str], said: SpanKind) -> _Number:
-    ways = [
-        (key, _double_of_milliseconds, _milliseconds) if key in said.milliseconds else (key, _double, _seconds)
-        for key in keys
-    ]
-    return _Number(place, tuple(ways), 0)
-
-
-def _counts(keys: Sequence[str]) -> tuple[tuple[str, Callable[[Any], int], Callable[[Value], int | None]], ...]:
-    return tuple((key, _int, _count) for key in keys)
-
-
-_double, _int = attrgetter("double_value"), attrgetter("int_value")
-
-
-def _double_of_milliseconds(holder: Any) -> float:
-    return float(holder.double_value / 1000.0)
+    converts = {key: _milliseconds if key in said.milliseconds else _seconds for key in keys}
+    return _Number(place, tuple(keys), converts, _milliseconds not in converts.values())
 
 
 def _value(holder: Any) -> Value | None:

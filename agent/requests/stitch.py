@@ -102,8 +102,10 @@ class Stitcher:
         self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
         self._traces: _Listed = {}
         self._crowded: set[str] = set()  # traces of which some open requests are not listed
-        self._gone: dict[str, _Gone] = {}
+        self._gone: dict[str, _Gone] = {}  # id or span -> request
         self._gone_before: dict[str, _Gone] = {}
+        self._gone_traces: set[str] = set()
+        self._gone_traces_before: set[str] = set()
         self._gone_since = float("-inf")
         self._has_outer: dict[tuple[str, str], float] = {}  # system, engine -> when one had an observer around it
         self.dropped = {"late": 0, "duplicate": 0, "orphan": 0, "open_limit": 0}
@@ -143,6 +145,8 @@ class Stitcher:
                 self._begin += 1
             elif one.last > settled:
                 break
+            elif one.hidden and len(one.parts) == 1 and self._traces.get(one.traces[0]) is one:
+                self._settle_lone(one)
             else:
                 self._settle(one)
         while self._held:
@@ -181,39 +185,38 @@ class Stitcher:
 
     def _take(self, part: RequestPart) -> None:
         trace, keys = _keys(part)
-        own = trace + part.span if part.span else ""
-        parent = trace + part.parent if part.parent else ""
         by = self._by
         if trace and trace not in self._traces and trace not in self._crowded:
             # The first of its trace, as most are: so nobody has its span, or one around it or below.
             if by.keys().isdisjoint(keys):
-                ids = tuple(keys)
-                keys.append(own)
-                if not self._is_gone(part, trace, keys, own, parent):
-                    one = self._traces[trace] = self._begun(part, ids, (trace,))
-                    one.hidden = True
+                if not self._is_gone(part, trace, keys):
+                    self._traces[trace] = self._begun(part, keys, (trace,), hidden=True)
                 return
         elif isinstance(mate := self._traces.get(trace), _Open):  # else there were others, for whom all of them were
             self._introduce(_root(mate))
+        own = trace + part.span if part.span else ""
+        parent = trace + part.parent if part.parent else ""
+        ids = keys
         if own:
-            keys.append(own)
+            keys = (*ids, own)
         if not by.keys().isdisjoint(keys) or (parent and parent in by) or (own and own in self._waiting):
             self._join(part, trace, keys, own, parent)
-        elif not self._is_gone(part, trace, keys, own, parent):
-            one = self._begun(part, tuple(keys), (trace,) if trace else ())
+        elif not self._is_gone(part, trace, ids):
+            one = self._begun(part, keys, (trace,) if trace else ())
             if parent:
                 one.parents = (parent,)
                 self._list(self._waiting, parent, one)
             if trace:
                 self._list_in_trace(trace, one)
 
-    def _begun(self, part: RequestPart, keys: tuple[str, ...], traces: tuple[str, ...]) -> _Open:
+    def _begun(self, part: RequestPart, keys: tuple[str, ...], traces: tuple[str, ...], hidden: bool = False) -> _Open:
         """A request of one part."""
-        now = self._now
-        one = _Open((part,), keys, traces, now, now)
+        now, by = self._now, self._by
+        one = _Open((part,), keys, traces, now, now, (), self._end, hidden)
+        self._queue.append(one)
+        self._end += 1
+        self._active += 1
         self._firsts[now] = self._firsts.get(now, 0) + 1
-        self._line_up(one)
-        by = self._by
         for key in keys:
             by[key] = one
         return one
@@ -233,7 +236,7 @@ class Stitcher:
             one.parents += (parent,)
             self._list(self._waiting, parent, one)
 
-    def _join(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> None:
+    def _join(self, part: RequestPart, trace: str, keys: tuple[str, ...], own: str, parent: str) -> None:
         """Add a part to the request, or the requests, that it shares something with."""
         by = self._by
         if own in by:
@@ -248,7 +251,7 @@ class Stitcher:
             return
         self._touch(one)
         one.parts += (part,)
-        one.keys += tuple(keys)
+        one.keys += keys
         for key in keys:
             by[key] = one
         if parent:
@@ -300,6 +303,34 @@ class Stitcher:
             self._held[one] = until
         else:
             self._close(one, whole=not until)
+
+    def _settle_lone(self, one: _Open) -> None:
+        """The same, soon, of the first one in the queue, if it has one part and is found by its ids and trace alone."""
+        parts, traces = one.parts, one.traces
+        part, trace = parts[0], traces[0]
+        until = self._waits(one)
+        if until > self._now:
+            self._leave_queue(one)
+            self._held[one] = until
+            return
+        one.place = NOWHERE
+        self._queue.popleft()
+        self._begin += 1
+        self._active -= 1
+        self._forget_first(one.first)
+        by, late = self._by, self._gone
+        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, traces
+        for key in one.keys:
+            del by[key]
+            late[key] = gone
+        if part.span:
+            late[trace + part.span] = gone
+        del self._traces[trace]
+        self._gone_traces.add(trace)
+        if part.observer == "stage":
+            self.dropped["orphan"] += 1
+        else:
+            self._give(parts, not until)
 
     def _waits(self, one: _Open) -> float:
         """Until when more is waited for; 0 where nothing is missing."""
@@ -377,6 +408,7 @@ class Stitcher:
         for key in one.keys:
             by.pop(key, None)
             late[key] = gone
+        self._gone_traces.update(one.traces)
         if one.hidden and one.parts[0].span:
             late[one.traces[0] + one.parts[0].span] = gone
         for parent in one.parents:
@@ -425,12 +457,16 @@ class Stitcher:
                         self._has_outer.clear()
                     self._has_outer[part.system, part.engine] = self._now
 
-    def _is_gone(self, part: RequestPart, trace: str, keys: Sequence[str], own: str, parent: str) -> bool:
+    def _is_gone(self, part: RequestPart, trace: str, ids: tuple[str, ...]) -> bool:
         """Whether a part is of no request any more, which is counted."""
         late, before = self._gone, self._gone_before
-        if late.keys().isdisjoint(keys) and before.keys().isdisjoint(keys) and not (parent in late or parent in before):
+        # Spans are told apart by their trace, so where that is unknown they need not be put together.
+        is_near = trace in self._gone_traces or trace in self._gone_traces_before or not trace
+        if not is_near and late.keys().isdisjoint(ids) and before.keys().isdisjoint(ids):
             return False
-        for key in (own, *keys, parent):
+        own = trace + part.span if part.span else ""
+        parent = trace + part.parent if part.parent else ""
+        for key in (own, *ids, parent):
             gone = late.get(key) or before.get(key)
             reason = _why_gone(part, trace, gone, key == own) if gone is not None else ""
             if reason:
@@ -441,19 +477,20 @@ class Stitcher:
     def _forget(self) -> None:
         if len(self._gone) >= self._limits.gone or self._now - self._gone_since > self._limits.age / 2:
             self._gone_before, self._gone = self._gone, {}
+            self._gone_traces_before, self._gone_traces = self._gone_traces, set()
             self._gone_since = self._now
 
 
-def _keys(part: RequestPart) -> tuple[str, list[str]]:
+def _keys(part: RequestPart) -> tuple[str, tuple[str, ...]]:
     """The trace, and the ids that make two parts one request."""
-    trace = ""
-    keys = []
-    for one in part.ids:
-        if not one.startswith("trace:"):
-            keys.append(one)
-        elif not trace:
-            trace = one
-    return trace, keys
+    ids = part.ids
+    if not ids or not ids[0].startswith("trace:"):
+        traces = [one for one in ids if one.startswith("trace:")]
+        return traces[0] if traces else "", tuple(one for one in ids if not one.startswith("trace:"))
+    for one in ids[1:]:
+        if one.startswith("trace:"):
+            return ids[0], tuple(one for one in ids if not one.startswith("trace:"))
+    return ids[0], ids[1:]
 
 
 def _why_gone(part: RequestPart, trace: str, gone: _Gone, is_own: bool) -> str:
