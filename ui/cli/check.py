@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,10 +31,13 @@ from ui.cli.common import (
     add_judging_options,
     answer_console,
     parse_duration,
+    recordings,
     setup,
     status_console,
 )
 from ui.live import Collector
+from ui.pipeline import Pipeline
+from ui.recorded import judge_recording
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
 _STATE_WORDS = {
@@ -54,7 +58,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "check", help="what telemetry there is, what is wrong with it, and what would bring more"
     )
-    parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: discover the engines on this node")
+    parser.add_argument(
+        "source", nargs="*", metavar="URL|FILE", help="engines, or one recording; none: the engines on this node"
+    )
     parser.add_argument("--for", dest="look", default="3s", metavar="TIME", help="how long to look (default: 3s)")
     parser.add_argument("--json", action="store_true", help="the inspection as JSON")
     parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
@@ -70,10 +76,19 @@ def do(args: argparse.Namespace) -> int:
         return EXIT_HEALTHY
     if args.prometheus:
         return prometheus.check(args)
-    return asyncio.run(_check(args))
+    if files := recordings(args.source):
+        return _answer(_recording(files[0], args), [], args)
+    return asyncio.run(_live(args))
 
 
-async def _check(args: argparse.Namespace) -> int:
+def _recording(path: Path, args: argparse.Namespace) -> Inspection:
+    judged = judge_recording(path, setup(args))
+    if judged.damage:
+        status_console().print(f"{path.name}: {judged.damage}", style="yellow")
+    return _inspected(judged.pipeline)
+
+
+async def _live(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.look, "--for")
     async with Collector(setup(args), args.source) as collector:
         for line in collector.said:
@@ -81,10 +96,15 @@ async def _check(args: argparse.Namespace) -> int:
         async for _ in collector.collect(seconds):
             pass
         collector.document()
-        pipeline = collector.pipeline
-        assert pipeline.span is not None
-        inspection = inspect(pipeline.judge, pipeline.span, pipeline.source)
-        complaints = collector.complaints()
+        return _answer(_inspected(collector.pipeline), collector.complaints(), args)
+
+
+def _inspected(pipeline: Pipeline) -> Inspection:
+    assert pipeline.span is not None
+    return inspect(pipeline.judge, pipeline.span, pipeline.source)
+
+
+def _answer(inspection: Inspection, complaints: Sequence[str], args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(inspection)) + b"\n")
         return _EXIT[inspection.ok]

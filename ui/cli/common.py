@@ -43,6 +43,19 @@ def exit_code(document: Triage) -> int:
     return {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}[document.healthy]
 
 
+def is_recording(source: str) -> bool:
+    """Whether a file is meant, and no URL."""
+    return "://" not in source and (Path(source).exists() or source.endswith(".kvcap"))
+
+
+def recordings(sources: Sequence[str]) -> list[Path]:
+    """The recording that is asked about, or none. Raises UsageError where something stands beside it."""
+    files = [Path(source) for source in sources if is_recording(source)]
+    if files and len(sources) > 1:
+        raise UsageError("one recording at a time, and no URL beside it")
+    return files
+
+
 def add_rules_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules",

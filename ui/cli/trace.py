@@ -22,6 +22,7 @@ from ui.cli.common import (
     agent_of,
     answer_console,
     configuration,
+    is_recording,
     parse_url,
 )
 from ui.cli.render import moment
@@ -65,7 +66,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     asked, source = _asked(args)
-    if "://" not in source and (Path(source).exists() or source.endswith(".kvcap")):
+    if is_recording(source):
         found = of_recording(Path(source), asked)
     else:
         found = asyncio.run(of_agent(parse_url(source), asked))

@@ -24,6 +24,7 @@ from ui.cli.common import (
     parse_duration,
     parse_moment,
     parse_past,
+    recordings,
     setup,
     status_console,
 )
@@ -75,10 +76,7 @@ def do(args: argparse.Namespace) -> int:
         if len(args.source) > 1:
             raise UsageError("one history at a time, and nothing beside it")
         return _answer(_history(next(iter(histories), None), args), args)
-    files = [Path(s) for s in args.source if "://" not in s and (Path(s).exists() or s.endswith(".kvcap"))]
-    if files and len(args.source) > 1:
-        raise UsageError("one recording at a time, and no URL beside it")
-    if files:
+    if files := recordings(args.source):
         return _answer(_recording(files[0], args), args)
     if args.since_change:
         raise UsageError("--since-change takes a recording or a history: without a URL, that of this node's agent")

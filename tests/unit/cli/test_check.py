@@ -78,3 +78,13 @@ def test_everything_at_length(url: str, capsys: pytest.CaptureFixture[str]) -> N
     _, long = run(capsys, "check", url, "--for", "1s", "-v")
     assert "kvitals_ttft_seconds " in long and "kvitals_ttft_seconds " not in short
     assert "block_tokens" in long
+
+
+def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = str(Path(__file__).parents[3] / "ui" / "demo" / "healthy.kvcap")
+    code, out = run(capsys, "check", recording)
+    assert code == 0 and "vllm 0.32, model tiny" in out and "on      --kv-cache-metrics" in out
+    assert "Nothing is wrong with the telemetry that is on." in out
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", recording, "http://127.0.0.1:8000"])
+    assert "one recording at a time, and no URL beside it" in capsys.readouterr().err
