@@ -18,6 +18,9 @@ from series.types import Bools, Floats
 
 Result = tuple[Floats, Bools]
 
+MAX_CELLS = 100_000
+"""Of windows that are laid side by side: less than a megabyte."""
+
 
 @dataclass
 class Windows:
@@ -296,11 +299,34 @@ def _regression(w: Windows, origin: Ints) -> Result:
     """Slope per second and value at `origin` [N] of the least-squares line through each window."""
     slopes = np.full((len(w.low), w.values.shape[1]), np.nan)
     values = np.full_like(slopes, np.nan)
-    for step, block, mask in w.blocks():
-        low, high = int(w.low[step]), int(w.high[step])
-        x = np.broadcast_to((w.times[low:high] - origin[step]) / 1000.0, block.shape)
-        slopes[step], values[step] = _line(x, block, mask)
+    steps = np.flatnonzero(w.low < w.high)
+    cells = int((w.high - w.low).max(initial=1)) * w.values.shape[1]
+    portion = max(MAX_CELLS // max(cells, 1), 1)
+    for first in range(0, len(steps), portion):
+        w.budget.take(0)
+        some = steps[first : first + portion]
+        slope, value = _line(*_side_by_side(w, some, origin[some]))
+        slopes[some], values[some] = slope.reshape(len(some), -1), value.reshape(len(some), -1)
     return slopes, values
+
+
+def _side_by_side(w: Windows, steps: Ints, origin: Ints) -> tuple[Floats, Floats, Bools | None]:
+    """The windows of some steps as columns of one block, for all of which one calculation is one call: when their
+    samples are, in seconds from each step's `origin`, the samples, and which of the cells hold one."""
+    rows = w.low[steps] + np.arange((w.high - w.low)[steps].max())[:, None]
+    mask = (rows < w.high[steps])[:, :, None]
+    rows = np.minimum(rows, len(w.values) - 1)
+    if w.present is not None:
+        mask = mask & w.present[rows]
+    values = w.values[rows]
+    seconds = np.broadcast_to((w.times[rows] - origin[:, None]) / 1000.0, values.shape)
+    flat = len(rows), len(steps) * values.shape[2]
+    whole = bool(mask.all())
+    return (
+        seconds.reshape(flat),
+        values.reshape(flat),
+        None if whole else np.broadcast_to(mask, values.shape).reshape(flat),
+    )
 
 
 def _line(x: Floats, y: Floats, mask: Bools | None) -> tuple[Floats, Floats]:

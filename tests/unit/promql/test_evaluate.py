@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse
+from series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse, windows
 from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
 
 NAN, INF = math.nan, math.inf
@@ -196,6 +196,30 @@ def test_range_and_instant_agree() -> None:
         for t, values in by_step.items():
             expected = ask(query, source, t)
             assert values == pytest.approx(expected, nan_ok=True, abs=1e-12), (query, t)
+
+
+@pytest.mark.parametrize("cells", [1, 30, 100_000])
+def test_lines_through_many_windows_are_those_through_each(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
+    """They are laid side by side, as many as the limit takes: with gaps, of other lengths, and empty ones between."""
+    monkeypatch.setattr(windows, "MAX_CELLS", cells)
+    chance = np.random.default_rng(3)
+    times = np.delete(np.arange(0.0, 400.0, 5.0), [*range(20, 34), 50])
+    held = chance.normal(1e6, 10.0, (len(times), 3))
+    held[chance.random(held.shape) < 0.2] = STALE
+    held[:, 2] = 7.0
+    source = Memory(Frame(times, held, [labels("m", s=s) for s in "abc"]))
+    for query in ("deriv(m[40s])", "predict_linear(m[40s], 60)"):
+        found = evaluate_range(query, source, 0, 400, 7)
+        told = {
+            (one.labels, t): v for one in found for t, v in zip(one.times.tolist(), one.values.tolist(), strict=True)
+        }
+        alone = {}
+        for t in range(0, 401, 7):
+            here = evaluate(query, source, t)
+            assert isinstance(here, Vector)
+            alone |= {(one, float(t)): value for one, value in here}
+        assert told.keys() == alone.keys() and len(told) > 100
+        assert list(told.values()) == pytest.approx([alone[key] for key in told], rel=1e-9, abs=1e-9)
 
 
 def test_range_of_a_scalar_and_of_nothing() -> None:
