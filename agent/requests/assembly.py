@@ -76,12 +76,12 @@ class Assembly:
             return None
         if not ids[1].startswith("request:"):
             return None
-        return self._plain_record(head, engine, e2e, phases)
+        return self._lone_record(head, e2e, phases) if outer is None else self._plain_record(head, engine, e2e, phases)
 
     def _plain_record(
         self, head: RequestPart, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]
     ) -> RequestRecord | None:
-        """Of an engine's part and the one nearest to the client, which may be the same."""
+        """Of an engine's part and of the one around it."""
         said: str = head.observer
         itl_said = said
         ttft, itl = known(head.ttft), known(head.itl)
@@ -109,10 +109,6 @@ class Assembly:
         status, name = head.status, head.engine
         label = self._engines.label(engine.engine) or self._engines.label(name) or engine.engine or name
         trace = head.ids[0][6:]
-        if head is not engine:
-            spans = _spans(trace, (head, engine))
-        else:
-            spans = (SpanRef("engine", head.span, "", head.parent),) if head.span else ()
         return RequestRecord(  # by place, since more than 15 names make Python slow
             head.ids[1][8:],
             head.start or 0.0,
@@ -139,7 +135,56 @@ class Assembly:
             head.error or engine.error,
             head.aborted or engine.aborted,
             self._observers(head.system, engine.system),
-            spans,
+            _spans(trace, (head, engine)),
+            self._shared_plain(who),
+        )
+
+    def _lone_record(self, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]) -> RequestRecord | None:
+        """Of an engine's part that nobody was around."""
+        itl, itl_said, tokens = known(engine.itl), "engine", engine.output_tokens
+        if itl is None:
+            if not tokens:
+                return None
+            itl_said = BY_TOKENS if tokens > 1 else ""
+            itl = engine.phases["decode"] / (tokens - 1) if tokens > 1 else None
+        prompt, cached, external = engine.prompt_tokens, engine.cached_tokens, engine.external_tokens
+        who = (
+            "engine",
+            "engine",
+            "engine" if engine.tenant else "",
+            itl_said,
+            "engine" if prompt is not None else "",
+            "engine" if cached is not None else "",
+            "engine" if external is not None else "",
+            "engine" if tokens is not None else "",
+        )
+        return RequestRecord(  # by place, since more than 15 names make Python slow
+            engine.ids[1][8:],
+            engine.start or 0.0,
+            engine.end or 0.0,
+            True,
+            engine.ids[0][6:],
+            self._one_engine(self._engines.label(engine.engine) or engine.engine),
+            engine.tenant,
+            engine.session,
+            engine.model,
+            engine.lora,
+            phases,
+            engine.ttft,
+            e2e,
+            itl,
+            known(engine.itl_max),
+            known(engine.itl_p99),
+            prompt,
+            cached,
+            external,
+            tokens,
+            engine.status,
+            engine.finish,
+            engine.error,
+            engine.aborted,
+            self._observers(engine.system, engine.system),
+            (SpanRef("engine", engine.span, "", engine.parent),) if engine.span else (),
             self._shared_plain(who),
         )
 

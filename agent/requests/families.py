@@ -196,11 +196,14 @@ class Families:
 
     def add(self, record: RequestRecord) -> None:
         """Count one request."""
-        engines = record.engines
-        engine = self._engine_name(engines.get("unified") or engines.get("decode") or "")
+        engines, tenant = record.engines, record.tenant
+        engine = engines.get("unified") or engines.get("decode") or ""
+        if engine not in self._engines:
+            engine = self._engine_name(engine)
         outcome = record.outcome
         queue = self._add_engines(record, engine, outcome)
-        tenant = self._place(record.tenant)
+        if tenant not in self._tenants:
+            tenant = self._place(tenant)
         self._tenants[tenant].add(record, engine, outcome, queue)
         self._dirty_tenants.add(tenant)
         state = "complete" if record.complete else "incomplete"
