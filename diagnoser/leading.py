@@ -125,8 +125,8 @@ def audit(
     missing = ""
     if len(onsets) < MIN_MISSES:
         missing = (
-            f"p99 of first tokens came to pass {objective:g} s {len(onsets)} times; it takes {MIN_MISSES}, so look at a"
-            " longer time, or give a tighter --slo"
+            f"how often p99 of first tokens came to pass {objective:g} s: {len(onsets)} of the {MIN_MISSES} times that"
+            " it takes, so look at a longer time, or give a tighter --slo"
         )
     elif quiet.sum() < MIN_QUIET:
         missing = (

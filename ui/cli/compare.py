@@ -84,20 +84,26 @@ def _distance(a: float, b: float) -> float:
     return abs(math.log(b / a)) if _have_ratio(a, b) else math.inf
 
 
+def _is_zero(value: float) -> bool:
+    """A difference of equal numbers is what rounding leaves of it."""
+    return abs(value) < 1e-12
+
+
 def _have_ratio(a: float, b: float) -> bool:
-    return a * b > 0 and math.isfinite(a) and math.isfinite(b)
+    return a * b > 0 and math.isfinite(a) and math.isfinite(b) and not _is_zero(a) and not _is_zero(b)
 
 
 def change(a: float | None, b: float | None) -> str:
     """How the second value differs from the first, in words; empty where that says nothing."""
     if a is None or b is None:
         return "known in B only" if a is None else "known in A only"
-    if a != b and not (a and b):
-        return "zero in B" if a else "zero in A"
+    if _is_zero(a) != _is_zero(b):
+        return "zero in B" if _is_zero(b) else "zero in A"
     if not _have_ratio(a, b):
         return "of the other sign" if a * b < 0 else ""
-    ratio = b / a
-    return f"{ratio:.1f} times A" if ratio >= 1 else f"A / {1 / ratio:.1f}"
+    times = max(b / a, a / b)
+    told = f"{times:.1f}" if times < 100 else f"{times:,.0f}"
+    return f"{told} times A" if b / a >= 1 else f"A / {told}"
 
 
 async def _sides(args: argparse.Namespace, chosen: Setup) -> list[Side]:
