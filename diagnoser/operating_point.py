@@ -1,16 +1,18 @@
 """Where an engine stands: throughput and latency against concurrency, the knee, and how much is left to it.
 
-The curve is X(N) = N / (R0^p + (N / Xmax)^p)^(1/p): work done a second by N requests at a time. Alone, a request takes
-R0 for a unit of work, so X grows as N / R0; the engine can do no more than Xmax; p says how sharply the one turns into
-the other. Both bounds are operational analysis' (Denning and Buzen, The Operational Analysis of Queueing Network
-Models, ACM Computing Surveys 1978). With p = 1 it is an engine whose steps grow with the batch, with a large p one that
-fills up.
+The curve is X(N) = N / (R(N)^p + (N / B)^p)^(1/p): work done a second by N requests at a time. Alone, a request takes
+R0 for a unit of work; beside others somewhat more, R(N) = R0 (1 + g (N - 1)), since a step takes longer the larger its
+batch is; and the engine can do no more than B. p says how sharply the one turns into the other. The bounds are
+operational analysis' (Denning and Buzen, The Operational Analysis of Queueing Network Models, ACM Computing Surveys
+1978). With p = 1 and g = 0 steps grow with the batch without end; with a large p an engine fills up.
 
-The knee is where the bounds meet, N* = Xmax R0. For every p it is also where power, X over residence, is largest
-(Kleinrock, Power and Deterministic Rules of Thumb for Probabilistic Problems in Computer Communications, ICC 1979).
+The knee is N* = Xmax R0, where Xmax is what X tends to: as many as, each as fast as alone, would do all that the engine
+can. With g = 0 it is, for every p, also where power, X over residence, is largest (Kleinrock, Power and
+Deterministic Rules of Thumb for Probabilistic Problems in Computer Communications, ICC 1979).
 
 How sure it is comes from a moving block bootstrap of the steps (Künsch, Annals of Statistics 1989): steps in a row are
-alike, so blocks of them are drawn.
+alike, so blocks of them are drawn. Bins are drawn too, with weights by chance (Rubin, The Bayesian Bootstrap, Annals of
+Statistics 1981), and the interval is wider by as much as the curve is off them: no engine is a curve.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
+from diagnoser.load import littles_gap, loads, steady
 from diagnoser.steps import Counts, Steps
 from series.types import Floats, Labels
 
@@ -43,12 +48,11 @@ WEIGHT_STEPS = 8.0
 OUTLIER = 6.0
 """Median deviations within a bin: what is further off is left out."""
 PERCENTILE = 0.99
-MIN_FIRST_TOKENS = 100
-"""A p99 of fewer is that of one request."""
 SHAPES = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0)
+GROWTHS, GROWS_FROM = (0.02, 0.04, 0.08, 0.16), 4.0
+"""Growth of one request's time per request beside it, and the shape from which on it is told apart from filling up."""
 NOW_SECONDS = 300.0
 BURST_STEPS = 50
-LITTLE_REQUESTS = 100.0
 DRAWS = 200
 
 
@@ -134,8 +138,9 @@ def operating_point(steps: Steps, objectives: Mapping[str, float], draws: int = 
     """What steps tell. objectives: `ttft_p99`, `itl_p99` -> seconds. draws: of the bootstrap, all from `seed`."""
     unit = "tokens" if 2 * np.isfinite(steps.tokens).sum() > len(steps.tokens) else "requests"
     work = steps.tokens if unit == "tokens" else steps.requests
-    load = steps.concurrency
-    busy = np.flatnonzero(np.isfinite(load) & np.isfinite(work) & (load >= BUSY) & (work > 0))
+    load = loads(steps)
+    some = np.isfinite(load) & np.isfinite(work) & (load >= BUSY) & (work > 0)
+    busy = np.flatnonzero(some & steady(load, steps))
     number = _bins(load[busy])
     kept = _without_outliers(load[busy] / work[busy], number)
     busy, number = busy[kept], _renumbered(number[kept])
@@ -143,18 +148,18 @@ def operating_point(steps: Steps, objectives: Mapping[str, float], draws: int = 
     drawn = _draws(len(busy), draws, seed)
     missing: list[str] = []
     knee = None
-    if why := _too_little(load[busy], count):
+    if why := _too_little(load[busy], count, int(some.sum())):
         missing.append(why)
     else:
         knee, why = _knee(load[busy], work[busy], number, count, drawn)
         if why:
             missing.append(why)
     limits = tuple(
-        _limit(name, seconds, steps, busy, number, count, drawn)
+        _limit(name, seconds, steps, load, busy, drawn)
         for name, seconds in objectives.items()
         if name in steps.latencies
     )
-    now = _now(steps)
+    now = _now(steps, load)
     return OperatingPoint(
         entity=steps.entity,
         engines=int(steps.engines[-1]) if len(steps.engines) else 0,
@@ -164,58 +169,80 @@ def operating_point(steps: Steps, objectives: Mapping[str, float], draws: int = 
         steps=len(steps.times),
         busy_steps=len(busy),
         unit=unit,
-        bins=tuple(_bin(steps, busy[number == i]) for i in range(count)),
+        bins=tuple(_bin(steps, load, busy[number == i]) for i in range(count)),
         knee=knee,
         limits=limits,
         now=now,
         headroom=1 - now / knee.concurrency.value if knee is not None and now is not None else None,
-        littles_gap=_littles_gap(steps),
-        burst=_burst(steps),
+        littles_gap=littles_gap(steps),
+        burst=_burst(steps, load),
         missing=(*missing, *(f"C_max at {one.objective}: {one.why}" for one in limits if one.why)),
     )
 
 
-def throughput(load: Floats, alone: float, most: float, sharpness: float) -> Floats:
-    """The curve: work a second at each load. `alone`, `most`: 1 / R0 and Xmax."""
-    bounds: Floats = ((1 / alone) ** sharpness + (load / most) ** sharpness) ** (-1 / sharpness) * load
-    return bounds
+class Curves(NamedTuple):
+    """A fitted curve in each place: seconds of a unit of work alone, the bound B, p, g, and the squared error, which is
+    infinite where no curve fits."""
+
+    alone: Floats
+    bound: Floats
+    sharpness: Floats
+    growth: Floats
+    error: Floats
+
+    @property
+    def most(self) -> Floats:
+        """What throughput tends to."""
+        most: Floats = ((self.growth * self.alone) ** self.sharpness + self.bound**-self.sharpness) ** (
+            -1 / self.sharpness
+        )
+        return most
+
+    def throughput(self, load: Floats) -> Floats:
+        """Work a second at a load in each place."""
+        one = self.alone * (1 + self.growth * (load - 1))
+        done: Floats = load * (one**self.sharpness + (load / self.bound) ** self.sharpness) ** (-1 / self.sharpness)
+        return done
 
 
-def fitted(load: Floats, work: Floats, weight: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """The curves closest to bins, one for each row: R0, Xmax, p and the squared error; infinite where no curve fits.
+def fitted(load: Floats, work: Floats, weight: Floats) -> Curves:
+    """The curves closest to bins, one for each row.
 
-    For a given p the curve is a line, (N/X)^p = R0^p + N^p / Xmax^p, which weighted least squares solve at once; a
-    weight of y^-2 make it the relative error of X.
+    For given p and g the curve is a line, (N/X)^p = R0^p (1 + g (N - 1))^p + N^p / B^p, which weighted least squares
+    solve at once; a weight of y^-2 makes it the relative error of X.
     """
     rows = len(load)
-    best = np.full(rows, np.inf)
-    alone, most, shape = np.full(rows, np.nan), np.full(rows, np.nan), np.full(rows, np.nan)
     scale_n, scale_r = load.max(), (load / work).max()
     n, r = load / scale_n, load / work / scale_r
     logs = np.log(work)
+    none = np.full(rows, np.nan)
+    best = Curves(none, none, none, none, np.full(rows, np.inf))
     with np.errstate(all="ignore"):
-        for p in SHAPES:
-            inverse = r**-p
-            u = n**p * inverse
-            s11, s12, s22 = ((weight * a * b).sum(axis=1) for a, b in ((inverse, inverse), (inverse, u), (u, u)))
-            t1, t2 = ((weight * a).sum(axis=1) for a in (inverse, u))
+        for p, g in [(p, g) for p in SHAPES for g in (0.0, *GROWTHS) if g == 0 or p >= GROWS_FROM]:
+            one, full = (1 + g * (load - 1)) ** p / r**p, n**p / r**p
+            s11, s12, s22 = ((weight * a * b).sum(axis=1) for a, b in ((one, one), (one, full), (full, full)))
+            t1, t2 = ((weight * a).sum(axis=1) for a in (one, full))
             det = s11 * s22 - s12 * s12
             a, b = (t1 * s22 - t2 * s12) / det, (t2 * s11 - t1 * s12) / det
             good = (a > 0) & (b > 0) & (det > 1e-9 * s11 * s22)
-            r0 = np.where(good, a, 1.0) ** (1 / p) * scale_r
-            x = np.where(good, b, 1.0) ** (-1 / p) * scale_n / scale_r
-            model = np.log(load) - np.log(r0[:, None] ** p + (load / x[:, None]) ** p) / p
-            error = np.where(good, (weight * (model - logs) ** 2).sum(axis=1), np.inf)
-            better = error < best
-            best, alone = np.where(better, error, best), np.where(better, r0, alone)
-            most, shape = np.where(better, x, most), np.where(better, p, shape)
-    return alone, most, shape, best
+            alone = np.where(good, a, 1.0) ** (1 / p) * scale_r
+            bound = np.where(good, b, 1.0) ** (-1 / p) * scale_n / scale_r
+            this = Curves(alone, bound, np.full(rows, p), np.full(rows, g), np.zeros(rows))
+            model = np.log(Curves(*(of[:, None] for of in this)).throughput(load))
+            this = this._replace(error=np.where(good, (weight * (model - logs) ** 2).sum(axis=1), np.inf))
+            better = this.error < best.error
+            best = Curves(*(np.where(better, new, old) for new, old in zip(this, best, strict=True)))
+    return best
 
 
-def _too_little(load: Floats, bins: int) -> str:
-    """What it takes for a curve; empty where there is enough."""
+def _too_little(load: Floats, bins: int, some: int) -> str:
+    """What it takes for a curve; empty where there is enough. some: steps with requests, steady or not."""
     if len(load) < MIN_STEPS:
-        return f"the knee: {len(load)} steps had requests, it takes {MIN_STEPS}: look at a longer time"
+        unsteady = f"; of {some} with requests, load jumped in the others" if some > len(load) else ""
+        return (
+            f"the knee: {len(load)} steps had requests and a steady load, it takes {MIN_STEPS}{unsteady}: look at a"
+            " longer time"
+        )
     if bins < MIN_BINS or load.max() < SPREAD * load.min():
         return (
             f"the knee: load stayed between {load.min():.1f} and {load.max():.1f} requests at a time; it takes a span"
@@ -234,10 +261,13 @@ def _knee(load: Floats, work: Floats, number: Ints, count: int, drawn: Floats) -
     typical = n[0], x[0]
     gone = size < 1
     n, x = np.where(gone, typical[0], n), np.where(gone, typical[1], x)
-    alone, most, shape, error = fitted(n, x, np.where(gone, 0.0, size / (size + WEIGHT_STEPS)))
-    if not math.isfinite(float(error[0])):
+    # Draws of steps tell how sure each bin is, and those of bins how much hangs on a single one.
+    weight = np.where(gone, 0.0, size / (size + WEIGHT_STEPS))
+    weight[1:] *= np.random.default_rng(count).exponential(size=(len(drawn), count))
+    curves = fitted(n, x, weight)
+    if not math.isfinite(float(curves.error[0])):
         return None, f"the knee: throughput still grows in step with load, up to {load.max():.1f} requests at a time"
-    knees = alone * most
+    knees = curves.alone * curves.most
     spread = knees[1:][np.isfinite(knees[1:])]
     value, top = float(knees[0]), float(n[0].max())
     if top < BEYOND * value:
@@ -251,76 +281,51 @@ def _knee(load: Floats, work: Floats, number: Ints, count: int, drawn: Floats) -
             " ones are needed"
         )
     low, high = np.quantile(spread, (0.05, 0.95)).tolist() if len(spread) >= len(drawn) / 2 else (0.0, math.inf)
-    estimate = Estimate(value, min(low, value), max(high, value))
+    off = 1 + math.sqrt(float(curves.error[0]) / float(weight[0].sum()))  # by as much is the curve off the bins
+    estimate = Estimate(value, min(low, value) / off, max(high, value) * off)
     if not estimate.error <= SURE:
         return None, (
             f"the knee: somewhere between {estimate.low:.1f} and {estimate.high:.1f} requests at a time; steps of"
             " more loads are needed"
         )
-    p = float(shape[0])
-    there = float(throughput(np.array([value]), 1 / float(alone[0]), float(most[0]), p)[0])
-    return Knee(estimate, float(most[0]), 1 / float(alone[0]), there, p), ""
+    there = float(curves.throughput(np.full(len(knees), value))[0])
+    return Knee(estimate, float(curves.most[0]), 1 / float(curves.alone[0]), there, float(curves.sharpness[0])), ""
 
 
-def _limit(name: str, seconds: float, steps: Steps, busy: Ints, number: Ints, count: int, drawn: Floats) -> Limit:
-    """Where the p99 of first tokens, or of gaps between tokens, crosses the objective as load grows."""
+def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, drawn: Floats) -> Limit:
+    """Up to which load the objective holds for first tokens, or for gaps between tokens."""
     of = steps.latencies[name]
-    counts = np.nan_to_num(of.counts[busy])
-    number, count = _merged(counts[:, -1], number, count)
-    load = steps.concurrency[busy]
+    n, counts = load[busy], np.nan_to_num(of.counts[busy])
+    total = counts[:, -1]
+    late = total - in_time(Counts(of.bounds, counts), seconds)
+    number, count = alike(n, total)
     if count < 2:
-        why = f"fewer than {2 * MIN_FIRST_TOKENS} were measured" if len(busy) else "nothing was measured"
+        why = f"fewer than {2 * MIN_OBSERVATIONS} were measured" if len(busy) else "nothing was measured"
         return Limit(name, seconds, None, None, None, None, why)
-    weights = np.vstack([np.ones((1, len(busy))), drawn])
-    rows, places = weights.shape[0], range(count)
-    sums = np.stack([weights[:, number == i] @ counts[number == i] for i in places], axis=1)
-    n = np.stack([(weights[:, number == i] @ load[number == i]) for i in places], axis=1)
-    size = np.stack([weights[:, number == i].sum(axis=1) for i in places], axis=1)
-    n = np.where(size > 0, n / np.maximum(size, 1), n[0] / np.maximum(size[0], 1))
-    p99 = quantiles(Counts(of.bounds, sums.reshape(rows * count, -1)), PERCENTILE).reshape(rows, count)
-    crossed = np.array([crossing(n[i], p99[i], sums[i, :, -1], seconds) for i in range(rows)])
-    value = float(crossed[0])
-    held = [float(a) for a, b in zip(n[0], rising(p99[0], sums[0, :, -1]), strict=True) if b <= seconds]
-    holds_to = max(held, default=None)
-    if math.isnan(value):
+    member = np.zeros((len(n), count))
+    member[np.arange(len(n)), number] = 1.0
+    weights = np.vstack([np.ones((1, len(n))), drawn])
+    lates, totals = (weights * late) @ member, (weights * total) @ member
+    size = weights @ member
+    at = np.where(size > 0, (weights * n) @ member / np.maximum(size, 1), (n @ member) / member.sum(axis=0))
+    share = rising(lates[0] / np.maximum(totals[0], 1e-9), totals[0])
+    holds_to = max((float(a) for a, b in zip(at[0], share, strict=True) if b <= 1 - PERCENTILE), default=None)
+    crossed = [crossing(*row, 1 - PERCENTILE) for row in zip(at, lates, totals, strict=True)]
+    here = crossed[0]
+    if here is None:
         why = (
             f"it held at all loads seen, up to {holds_to:.1f} requests at a time"
             if holds_to is not None
-            else f"it was missed at all loads of which enough was seen, from {n[0].min():.1f} requests at a time on"
+            else f"it was missed at all loads of which enough was seen, from {at[0].min():.1f} requests at a time on"
         )
         return Limit(name, seconds, None, None, None, holds_to, why)
-    found = crossed[1:][np.isfinite(crossed[1:])]
-    low, high = np.quantile(found, (0.05, 0.95)).tolist() if len(found) else (value, value)
-    requests, tokens = (_rate_at(load, rate[busy], number, count, value) for rate in (steps.requests, steps.tokens))
-    return Limit(name, seconds, Estimate(value, min(low, value), max(high, value)), requests, tokens, holds_to, "")
-
-
-def crossing(load: Floats, latency: Floats, weight: Floats, limit: float) -> float:
-    """The load at which latency, made to rise with load, first passes a limit; NaN where it passes it nowhere or is
-    over it everywhere. Linear between bins."""
-    order = np.argsort(load)
-    n, level = load[order], rising(latency[order], weight[order])
-    over = np.flatnonzero(level > limit)
-    if not len(over) or over[0] == 0:
-        return math.nan
-    i = int(over[0])
-    return float(n[i - 1] + (n[i] - n[i - 1]) * (limit - level[i - 1]) / (level[i] - level[i - 1]))
-
-
-def rising(values: Floats, weights: Floats) -> Floats:
-    """The closest values that nowhere fall: isotonic regression by pooling adjacent violators (Ayer et al., Annals of
-    Mathematical Statistics 1955). A NaN is as the one before it."""
-    blocks: list[list[float]] = []  # value, weight, how many
-    for value, weight in zip(values.tolist(), np.maximum(weights, 1e-9).tolist(), strict=True):
-        if math.isnan(value):
-            value, weight = blocks[-1][0] if blocks else 0.0, 1e-9
-        blocks.append([value, weight, 1])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            last = blocks.pop()
-            one = blocks[-1]
-            total = one[1] + last[1]
-            one[0], one[1], one[2] = (one[0] * one[1] + last[0] * last[1]) / total, total, one[2] + last[2]
-    return np.repeat([b[0] for b in blocks], [int(b[2]) for b in blocks]).astype(np.float64)
+    # Where between two loads it is crossed nobody saw, so in each draw it may be anywhere there.
+    places = np.random.default_rng(len(crossed)).random(len(crossed))
+    found = [c.below + u * (c.above - c.below) for c, u in zip(crossed, places.tolist(), strict=True) if c is not None]
+    low, high = np.quantile(found, (0.05, 0.95)).tolist()
+    requests, tokens = (_rate_at(n, rate[busy], number, count, here.at) for rate in (steps.requests, steps.tokens))
+    estimate = Estimate(here.at, min(low, here.at), max(high, here.at))
+    return Limit(name, seconds, estimate, requests, tokens, holds_to, "")
 
 
 def quantiles(of: Counts, share: float) -> Floats:
@@ -372,20 +377,6 @@ def _without_outliers(residence: Floats, number: Ints) -> npt.NDArray[np.bool_]:
     return kept
 
 
-def _merged(counts: Floats, number: Ints, count: int) -> tuple[Ints, int]:
-    """Neighbouring bins put together until each has enough observations; what is left joins the last one."""
-    sums = np.bincount(number, counts, count)
-    home, current, inside = np.zeros(count, np.intp), 0, 0.0
-    for i in range(count):
-        home[i] = current
-        inside += sums[i]
-        if inside >= MIN_FIRST_TOKENS and sums[i + 1 :].sum() >= MIN_FIRST_TOKENS:
-            current, inside = current + 1, 0.0
-    if count == 0 or inside < MIN_FIRST_TOKENS:
-        return home[number], 0
-    return home[number], current + 1
-
-
 def _draws(size: int, draws: int, seed: int) -> Floats:
     """How often each step is in each draw: blocks of steps in a row, as many as make up all."""
     if size == 0:
@@ -408,14 +399,14 @@ def _rate_at(load: Floats, rate: Floats, number: Ints, count: int, at: float) ->
     return float(np.interp(at, n, [float(rate[known & (number == i)].mean()) for i in places]))
 
 
-def _bin(steps: Steps, rows: Ints) -> Bin:
+def _bin(steps: Steps, load: Floats, rows: Ints) -> Bin:
     p99 = {}
     for name, of in steps.latencies.items():
         total = np.nan_to_num(of.counts[rows]).sum(axis=0, keepdims=True)
-        if total[0, -1] >= MIN_FIRST_TOKENS:
+        if total[0, -1] >= MIN_OBSERVATIONS:
             p99[name] = float(quantiles(Counts(of.bounds, total), PERCENTILE)[0])
     return Bin(
-        concurrency=float(steps.concurrency[rows].mean()),
+        concurrency=float(load[rows].mean()),
         running=float(steps.running[rows].mean()),
         waiting=float(np.nan_to_num(steps.waiting[rows]).mean()),
         tokens=_mean(steps.tokens[rows]),
@@ -430,28 +421,18 @@ def _mean(values: Floats) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def _now(steps: Steps) -> float | None:
+def _now(steps: Steps, load: Floats) -> float | None:
     if not len(steps.times):
         return None
-    recent = steps.concurrency[steps.times > steps.times[-1] - max(NOW_SECONDS, steps.step)]
+    recent = load[steps.times > steps.times[-1] - max(NOW_SECONDS, steps.step)]
     return _mean(recent)
 
 
-def _littles_gap(steps: Steps) -> float | None:
-    """Little, A Proof for the Queuing Formula L = λW, Operations Research 1961: requests in the engine are their rate
-    times their mean residence. Both over all steps in which both are known."""
-    known = np.isfinite(steps.residence) & np.isfinite(steps.concurrency)
-    measured = float(steps.concurrency[known].sum())
-    if float(np.nansum(steps.requests[known])) * steps.step < LITTLE_REQUESTS or measured <= 0:
-        return None
-    return float(steps.residence[known].sum()) / measured - 1
-
-
-def _burst(steps: Steps) -> float | None:
+def _burst(steps: Steps, load: Floats) -> float | None:
     """Arrivals are what finished and what the load grew by."""
     if len(steps.times) < BURST_STEPS:
         return None
-    change = np.diff(steps.concurrency) / np.diff(steps.times)
+    change = np.diff(load) / np.diff(steps.times)
     arrivals = np.maximum(steps.requests[1:] + change, 0.0)[np.diff(steps.times) < 1.5 * steps.step]
     arrivals = arrivals[np.isfinite(arrivals)]
     if len(arrivals) < BURST_STEPS or arrivals.mean() <= 0:
