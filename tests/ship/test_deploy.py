@@ -25,8 +25,11 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm/kvitals"
 KUBERNETES = "1.34"
+TAKES_PARTS = '[agent]\nparts_token_file = "/run/secrets/kvitals/parts-token"\n[kubernetes]\nannotated = true\n'
 ALL: dict[str, Any] = {
     "secret": "tokens",
+    "tenantKey": "tenant-key",
+    "config": TAKES_PARTS,
     "agent": {"hostPID": True, "runtimeClassName": "nvidia", "history": {"hostPath": "/var/lib/kvitals"}},
     "web": {"enabled": True, "prometheus": "http://prometheus:9090", "passwordSecret": "viewers"},
     "tap": {"enabled": True, "upstream": "http://engine:8000", "router": True},
@@ -92,6 +95,48 @@ def test_nobody_has_rights_that_are_not_needed() -> None:
         assert context["runAsNonRoot"] and context["readOnlyRootFilesystem"]
         assert not context["allowPrivilegeEscalation"] and context["capabilities"] == {"drop": ["ALL"]}
         assert container["resources"]["limits"]["memory"]
+
+
+def test_only_who_makes_the_history_s_folder_ours_is_root_and_may_do_nothing_else() -> None:
+    (daemonset,) = (d for d in rendered(ALL) if d["kind"] == "DaemonSet")
+    (first,) = daemonset["spec"]["template"]["spec"]["initContainers"]
+    assert first["command"] == ["chown", "10001:10001", "/var/lib/kvitals"]
+    assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    (plain,) = (d for d in rendered({}) if d["kind"] == "DaemonSet")
+    assert "initContainers" not in plain["spec"]["template"]["spec"]
+
+
+def test_the_agent_gets_to_nodes_that_are_kept_for_gpus() -> None:
+    (daemonset,) = (d for d in rendered({}) if d["kind"] == "DaemonSet")
+    tolerated = daemonset["spec"]["template"]["spec"]["tolerations"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in tolerated
+
+
+def test_the_tap_tells_the_agent_of_its_node_with_the_token_that_the_agent_takes() -> None:
+    documents = rendered(ALL)
+    (tap,) = (d for d in documents if d["kind"] == "Deployment" and d["metadata"]["name"].endswith("-tap"))
+    (container,) = containers(tap)
+    (service,) = (d for d in documents if d["kind"] == "Service" and d["spec"].get("internalTrafficPolicy") == "Local")
+    assert f"--agent=http://{service['metadata']['name']}.serving.svc:9477" in container["args"]
+    token = build(tomllib.loads(TAKES_PARTS), CHART).agent.parts_token_file
+    assert f"--token-file={token}" in container["args"]
+    (daemonset,) = (d for d in documents if d["kind"] == "DaemonSet")
+    key = {"name": "KVITALS_TENANT_KEY_FILE", "value": "/run/secrets/kvitals/tenant-key"}
+    assert key in container["env"] and key in containers(daemonset)[0]["env"]
+
+
+@pytest.mark.parametrize("missing", ["secret", "tenantKey", "config"])
+def test_a_tap_that_no_agent_would_listen_to_is_refused(missing: str) -> None:
+    with pytest.raises(helm.HelmError):
+        rendered({name: value for name, value in ALL.items() if name != missing})
+
+
+def test_prometheus_finds_each_agent_once() -> None:
+    documents = rendered(ALL)
+    (monitor,) = (d for d in documents if d["kind"] == "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [d for d in documents if d["kind"] == "Service" and wanted <= d["metadata"]["labels"].items()]
+    assert [one["spec"].get("clusterIP") for one in services] == ["None"]
 
 
 def test_boards_and_rules_of_the_chart_are_the_generated_ones() -> None:

@@ -29,6 +29,14 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Of an environment: where the key of tenants' pseudonyms is. */}}
+{{- define "kvitals.tenantKey" -}}
+{{- with .Values.tenantKey }}
+- name: KVITALS_TENANT_KEY_FILE
+  value: /run/secrets/kvitals/{{ . }}
+{{- end }}
+{{- end }}
+
 {{- define "kvitals.probes" -}}
 livenessProbe:
   httpGet: {path: /-/healthy, port: {{ . }}}
