@@ -22,7 +22,7 @@ from ..requests.rig import load_average
 from ..traffic import Tenant, percentile
 
 SLOTS = 8
-LEVELS = (1, 2, 4, 6, 8, 12, 16, 24)
+LEVELS = (1, 2, 4, 6, 8, 12, 16, 20, 24)
 """Clients, each of which sends its next request when it has the answer."""
 LEVEL_S, LONG_S = 15.0, 60.0
 """Of a sweep that clients measure, and of one whose history is fitted: history has a row every 5 s."""
