@@ -43,9 +43,9 @@ OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator: their schemas are none of Kubernetes'."""
 
 
-def rendered(values: dict[str, Any]) -> list[dict[str, Any]]:
+def rendered(values: dict[str, Any], name: str = "node") -> list[dict[str, Any]]:
     with helm.Chart.load(str(CHART)) as chart:
-        pages = chart.render(values, name="node", namespace="serving")
+        pages = chart.render(values, name=name, namespace="serving")
     texts = [text for name, text in pages.items() if name.endswith((".yaml", ".yml"))]
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
@@ -95,6 +95,12 @@ def test_nobody_has_rights_that_are_not_needed() -> None:
         assert context["runAsNonRoot"] and context["readOnlyRootFilesystem"]
         assert not context["allowPrivilegeEscalation"] and context["capabilities"] == {"drop": ["ALL"]}
         assert container["resources"]["limits"]["memory"]
+
+
+def test_the_page_s_commands_name_what_the_chart_makes() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    made = {d["metadata"]["name"] for d in rendered({}, name="kvitals") if d["kind"] == "DaemonSet"}
+    assert "helm install kvitals " in page and set(re.findall(r"port-forward ds/(\S+)", page)) == made == {"kvitals"}
 
 
 def test_only_who_makes_the_history_s_folder_ours_is_root_and_may_do_nothing_else() -> None:

@@ -1,5 +1,6 @@
 {{- define "kvitals.name" -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- $own := printf "%s-%s" .Release.Name .Chart.Name -}}
+{{- contains .Chart.Name .Release.Name | ternary .Release.Name $own | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "kvitals.labels" -}}
