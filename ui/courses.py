@@ -26,6 +26,7 @@ from ui.recorded import RecordingError, span_of, with_window
 DAY_SECONDS = 86400.0
 LOOK_SECONDS = 300.0
 MAX_SAMPLES = 10_000_000
+LATE = 0.05
 ALERTS = "ALERTS"
 """What the names of a server's series of alerts begin with."""
 
@@ -72,16 +73,20 @@ def of_recording(path: Path, setup: Setup) -> Iterator[Course]:
 
 
 @contextmanager
-def of_server(access: Access, setup: Setup, start: float | None, end: float) -> Iterator[Course]:
-    """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said.
+def of_server(
+    access: Access, setup: Setup, start: float | None, end: float, first: float = float("-inf")
+) -> Iterator[Course]:
+    """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said. `first`: it is
+    known to have nothing before.
 
     Raises ServerError.
     """
     with Prometheus(access) as server:
-        found = survey(server, end)
+        found = survey(server, end, first=first)
         served = Served(server, dialect(server, found, setup))
         alerts = Served(server, Families(()))  # the server's own, which no dialect has other names for
-        yield Course(access.url, _asking(served, alerts), start or end - DAY_SECONDS, end, found.interval)
+        since = max(start or end - DAY_SECONDS, first)
+        yield Course(access.url, _asking(served, alerts), since, end, found.interval, first)
 
 
 def _asking(served: Served, alerts: Served) -> Ask:
@@ -99,8 +104,10 @@ def _asking(served: Served, alerts: Served) -> Ask:
 
 
 def _gap(source: SeriesSource, end: float) -> float:
-    """Seconds between rows, with most targets. Raises RecordingError where there are none."""
+    """Seconds between rows, with most targets, without what a cycle is late by. Raises RecordingError where there are
+    none."""
     gap = row_gap(source, end - LOOK_SECONDS, end)
     if gap is None:
         raise RecordingError("no engine was watched in the last five minutes of it")
-    return gap
+    whole = float(round(gap))
+    return whole if abs(gap - whole) < LATE * gap else gap

@@ -31,6 +31,7 @@ from aiohttp import web
 from agent.exports import metrics, wire
 from agent.exports.answers import answered, packed, refused
 from agent.exports.ledger import Ledger, add_ledger_routes
+from agent.exports.notes import Notes, add_notes_routes
 from agent.exports.requests import Requests, add_routes, exemplars
 from agent.hosts import is_loopback
 from agent.inbound import has_token
@@ -100,6 +101,7 @@ def build_app(
     limits: Limits = LIMITS,
     past: Past | None = None,
     whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
+    notes: Notes | None = None,
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
@@ -110,7 +112,7 @@ def build_app(
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
     under which it is served; None is all (see `allowed_hosts`). token_file: what callers over TLS must send, where one
     is named. past: what there was before the time since which `source` is whole for some matchers, which `whole_since`
-    tells on the loop; it is read in the threads of the queries.
+    tells on the loop; it is read in the threads of the queries. notes: what is kept beside the series.
     """
     api = _Api(source, families, clock, limits, requests, past, whole_since)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), _errors])
@@ -139,6 +141,8 @@ def build_app(
         add_routes(app.router, requests)
     if ledger is not None:
         add_ledger_routes(app.router, ledger)
+    if notes is not None:
+        add_notes_routes(app.router, notes, api.in_thread)
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
     app.router.add_get("/-/ready", _state(ready, "Ready"))
@@ -299,10 +303,10 @@ class _Api:
         if metrics.prefers_openmetrics(request.headers.get("Accept", "")):
             found = list(self._requests.exemplars()) if self._requests is not None else []
             kind = metrics.OPENMETRICS_TYPE
-            page = await self._in_thread(lambda: metrics.render_openmetrics(self._on_loop, self._families, now, found))
+            page = await self.in_thread(lambda: metrics.render_openmetrics(self._on_loop, self._families, now, found))
         else:
             kind = metrics.CONTENT_TYPE
-            page = await self._in_thread(lambda: metrics.render(self._on_loop, self._families, now))
+            page = await self.in_thread(lambda: metrics.render(self._on_loop, self._families, now))
         answer = web.Response(body=page, headers={"Content-Type": kind, "Vary": "Accept"})
         answer.enable_compression()
         return answer
@@ -340,7 +344,7 @@ class _Api:
             found |= label_sets(self._source, one, start, end)
             await asyncio.sleep(0)  # so that scrapes have their turn between two of them
         if self._past is not None and start < max(self._whole_since(one) for one in selectors):
-            found |= await self._in_thread(lambda: self._past_series(selectors, start, end))
+            found |= await self.in_thread(lambda: self._past_series(selectors, start, end))
         return found
 
     def _past_series(self, selectors: Sequence[Sequence[Matcher]], start: float, end: float) -> set[Labels]:
@@ -359,13 +363,14 @@ class _Api:
                 late = time.monotonic() - began >= limits.seconds
                 raise ApiError("timeout" if late else "execution", str(error)) from None
 
-        return await self._in_thread(timed)
+        return await self.in_thread(timed)
 
     async def _packed(self, work: Callable[[], object]) -> msgspec.Raw:
         """What is computed and written down in a thread: of many series either takes its time."""
-        return await self._in_thread(lambda: msgspec.Raw(msgspec.json.encode(work())))
+        return await self.in_thread(lambda: msgspec.Raw(msgspec.json.encode(work())))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do something in a thread of the queries. Raises ApiError where too many wait."""
         if self._waiting >= MAX_WAITING:
             raise ApiError("unavailable", f"{MAX_WAITING} queries are waiting already")
         self._waiting += 1

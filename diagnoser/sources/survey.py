@@ -36,14 +36,15 @@ class Survey:
         return Span(self.at, self.asked or max(FAST_SECONDS, least), max(SLOW_SECONDS, least, self.asked), self.cold)
 
 
-def survey(server: Prometheus, at: float, window: float = 0.0) -> Survey:
-    """Look at a server. `window`: seconds, where not the usual one. Raises ServerError, also for a window too short."""
+def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -math.inf) -> Survey:
+    """Look at a server. `window`: seconds, where not the usual one. `first`: it has nothing before. Raises ServerError,
+    also for a window too short."""
     names = frozenset(server.names(at - LOOK_SECONDS, at))
     presence = ENTITIES if ENTITIES in names else "up"
     said = server.access.interval or None
-    interval = _interval(server, presence, at)
+    interval = _interval(server, presence, at, first)
     if presence == ENTITIES and interval is None:
-        presence, interval = "up", _interval(server, "up", at)  # agents that are gone
+        presence, interval = "up", _interval(server, "up", at, first)  # agents that are gone
     if interval is None:
         raise ServerError(
             f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before that moment: nothing was scraped"
@@ -61,13 +62,14 @@ def survey(server: Prometheus, at: float, window: float = 0.0) -> Survey:
     return Survey(names, at, interval, presence == ENTITIES, cold, window)
 
 
-def _interval(server: Prometheus, presence: str, at: float) -> float | None:
+def _interval(server: Prometheus, presence: str, at: float, first: float) -> float | None:
     """How far apart samples are with most targets; None where there are none."""
     counts = []
     for seconds in (LOOK_SECONDS, LOOK_SECONDS / 3):
         found = server.one(Question(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
         if found and found[0].value is not None and (count := float(found[0].value[1])) >= 2:
-            counts.append(seconds / count)
+            whole = at - seconds >= first
+            counts.append(seconds / count if whole else (at - first) / (count - 1))
     if not counts:
         return None
     return min(INTERVALS, key=lambda usual: abs(math.log(usual / min(counts))))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from diagnoser.review.assemble import Asked, review
 from diagnoser.review.happened import noted
 from diagnoser.review.money import Given
 from diagnoser.review.result import Happened, Incidents
+from diagnoser.sources.prometheus import Access
+from rules.model import Rule
 from series.history import notes
+from series.history.intake import STEP_SECONDS
 from series.history.reader import HistoryReader
-from ui import courses
+from ui import agent_history, courses
 from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
@@ -30,7 +34,7 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.courses import Course
+from ui.courses import DAY_SECONDS, Course
 from ui.pipeline import Setup
 from ui.review.write import write
 
@@ -73,8 +77,8 @@ def do(args: argparse.Namespace) -> int:
         raise UsageError("--from must lie before --to")
     given = _given(args, chosen)
     began = time.monotonic()
-    with _course(args, chosen, start, end) as of:
-        found = review(of.ask, _asked(of, chosen, args, start, given), chosen.knowledge)
+    with _course(args, chosen, start, end) as (of, happenings):
+        found = review(of.ask, _asked(of, happenings, chosen, start, given), chosen.knowledge)
     try:
         files = write(found, args.out)
     except OSError as error:
@@ -114,14 +118,59 @@ def _prices(options: Sequence[str]) -> tuple[float | None, dict[str, float]]:
     return every, by_name
 
 
-def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -> AbstractContextManager[Course]:
+@dataclass(frozen=True)
+class _Happenings:
+    """Where it is told what went wrong in a time, and what else happened."""
+
+    incidents: Callable[[float, float], Incidents]
+    noted: Callable[[float, float], Sequence[Happened]]
+
+
+@contextmanager
+def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -> Iterator[tuple[Course, _Happenings]]:
+    """What is asked about the time: a server, an agent, or a history on this machine."""
     if args.source and args.prometheus:
         raise UsageError("one of URL or DIR, and --prometheus")
-    if args.source and "://" in args.source:
-        args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
-    if args.prometheus:
-        return courses.of_server(prometheus.access(args), chosen, start, end)
-    return courses.of_history(_file(args, chosen), start, end)
+    rules = chosen.knowledge.rules
+    if args.prometheus or (args.source and "://" in args.source):
+        access = prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": args.prometheus or args.source}))
+        kept = agent_history.kept(access) if args.source else None
+        first = kept.first if kept is not None else float("-inf")
+        with courses.of_server(access, chosen, start, end, first) as of:
+            if kept is None:
+                yield of, _Happenings(lambda a, b: incidents.of_alerts(of.ask, a, b, of.gap, rules), lambda a, b: [])
+            else:
+                # Memory may hold a row a second; what is further back has those that were written.
+                yield replace(of, gap=max(of.gap, STEP_SECONDS)), _of_agent(access, rules)
+        return
+    file = _file(args, chosen)
+    with courses.of_history(file, start, end) as of:
+        yield of, _of_file(file, rules)
+
+
+def _of_agent(access: Access, rules: Mapping[str, Rule]) -> _Happenings:
+    """An agent's history, asked by its URL."""
+
+    def findings(start: float, end: float) -> Incidents:
+        told = agent_history.events(access, start - DAY_SECONDS, end, incidents.TOLD)
+        return incidents.of_history(agent_history.episodes(access, start, end), told, start, end, rules)
+
+    return _Happenings(findings, lambda start, end: noted(agent_history.events(access, start, end)))
+
+
+def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:
+    """A history on this machine."""
+
+    def findings(start: float, end: float) -> Incidents:
+        with HistoryReader(file).reading() as connection:
+            told = notes.events(connection, start - DAY_SECONDS, end, incidents.TOLD)
+            return incidents.of_history(list(notes.episodes(connection, start, end)), told, start, end, rules)
+
+    def events(start: float, end: float) -> list[Happened]:
+        with HistoryReader(file).reading() as connection:
+            return noted(notes.events(connection, start, end))
+
+    return _Happenings(findings, events)
 
 
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
@@ -131,25 +180,8 @@ def _file(args: argparse.Namespace, chosen: Setup) -> Path:
     return file
 
 
-def _asked(of: Course, chosen: Setup, args: argparse.Namespace, start: float, given: Given) -> Asked:
+def _asked(of: Course, happenings: _Happenings, chosen: Setup, start: float, given: Given) -> Asked:
     general = {one.name: one for one in promised.general(chosen.config, chosen.slo_sources)}
-    rules = chosen.knowledge.rules
-
-    def alerts(first: float, last: float) -> Incidents:
-        return incidents.of_alerts(of.ask, first, last, of.gap, rules)
-
-    def findings(first: float, last: float) -> Incidents:
-        with HistoryReader(_file(args, chosen)).reading() as connection:
-            episodes = list(notes.episodes(connection, first, last))
-            return incidents.of_history(
-                episodes, notes.events(connection, first - 86400.0, last, incidents.TOLD), first, last, rules
-            )
-
-    def events(first: float, last: float) -> list[Happened]:
-        with HistoryReader(_file(args, chosen)).reading() as connection:
-            return noted(notes.events(connection, first, last))
-
-    remote = bool(args.prometheus or (args.source and "://" in args.source))
     return Asked(
         source=of.name,
         start=start,
@@ -160,6 +192,6 @@ def _asked(of: Course, chosen: Setup, args: argparse.Namespace, start: float, gi
         objectives={name: general[name].seconds for name in steps.OBJECTIVES},
         objectives_from=", ".join(sorted({general[name].source for name in steps.OBJECTIVES})),
         given=given,
-        incidents=alerts if remote else findings,
-        noted=(lambda first, last: []) if remote else events,
+        incidents=happenings.incidents,
+        noted=happenings.noted,
     )

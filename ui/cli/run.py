@@ -217,6 +217,7 @@ async def _served(
         token_file=remote.token_file if remote is not None else None,
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
+        notes=keeping.past if keeping is not None else None,
     )
     if (table := pipeline.setup.config.notify) is not None:
         of_agent = OfAgent(pipeline, clock, keeping is not None)

@@ -3,10 +3,15 @@ triage of a past moment, the API over window and history, and `kvitals history`.
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import math
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +35,7 @@ from series.types import Labels
 from series.window import Window
 from tests.unit.cli.test_commands import run
 from tests.unit.history.history_stage import until
+from ui.cli.main import main
 from ui.demo import FOLDER
 from ui.historic import judge_history
 from ui.keeping import Keeping
@@ -131,6 +137,43 @@ async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
             assert (await answer.json())["data"]["result"]
         async with client.get("/api/v1/label/__name__/values", params={"start": start, "end": start + 20}) as answer:
             assert "kvitals_requests_running" in (await answer.json())["data"]
+
+
+def served(kept: Kept) -> TestServer:
+    """The API of an agent that has nothing but its history yet: what is in memory has more rows than are kept."""
+    app = build_app(
+        Window(60, 10),
+        KNOWLEDGE.families,
+        findings=lambda: None,
+        ready=lambda: True,
+        past=kept.keeping.past,
+        whole_since=lambda _: math.inf,
+        clock=lambda: kept.times[-1],
+        notes=kept.keeping.past,
+    )
+    return TestServer(app)
+
+
+def reviewed(out: Path, source: str, end: float) -> tuple[dict[str, Any], str]:
+    """The document of a review, and what it was printed to be."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as stop:
+        main(["review", source, f"--from={end - 3600}", f"--to={end}", "--out", str(out)])
+    assert stop.value.code == 0
+    return json.loads((out / "review.json").read_bytes()), printed.getvalue()
+
+
+async def test_a_review_by_url_says_what_one_of_the_directory_says(kept: Kept, tmp_path: Path) -> None:
+    end = kept.times[-1]
+    async with served(kept) as server:
+        of_url, said = await asyncio.to_thread(reviewed, tmp_path / "url", str(server.make_url("/")), end)
+    of_directory, told = reviewed(tmp_path / "directory", str(kept.directory), end)
+    assert [row["code"] for row in of_url["incidents"]["rows"]][:1] == ["KVC01"]
+    assert of_url["happened"]
+    assert said == told
+    for one in (of_url, of_directory):
+        del one["made"], one["source"]
+    assert of_url == of_directory
 
 
 async def test_the_api_without_a_history_has_the_window(kept: Kept, tmp_path: Path) -> None:
