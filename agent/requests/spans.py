@@ -214,36 +214,36 @@ class SpanReader:
 
     def _durations(self, uses: Iterable[_Number], attributes: Attributes, longest: float, into: Any) -> None:
         """Put the durations that a span tells in their places, of which each is `longest` at most."""
-        for number in uses:
-            for key in number.keys:
-                if key in attributes:
-                    seconds = attributes[key].double_value
-                    if number.usual and 0.0 < seconds <= longest:
-                        into[number.place] = seconds
-                    else:
-                        self._unusual(number, attributes, longest, into)
-                    break
+        for place, only, ways in uses:
+            if not only:
+                self._number(place, ways, attributes, longest, into)
+            elif only in attributes:
+                seconds = attributes[only].double_value
+                if 0.0 < seconds <= longest:
+                    into[place] = seconds
+                else:
+                    self._number(place, ways, attributes, longest, into)
 
     def _counts(self, uses: Iterable[_Number], attributes: Attributes, row: list[Any]) -> None:
         """Put the counts that a span tells in their places."""
-        for number in uses:
-            for key in number.keys:
+        for place, _, ways in uses:
+            for key, _ in ways:
                 if key in attributes:
                     count = attributes[key].int_value
                     if 0 < count <= MAX_TOKENS:
-                        row[number.place] = count
+                        row[place] = count
                     else:
-                        self._unusual(number, attributes, MAX_TOKENS, row)
+                        self._number(place, ways, attributes, MAX_TOKENS, row)
                     break
 
-    def _unusual(self, number: _Number, attributes: Attributes, limit: float, into: Any) -> None:
-        """The same of a number that is 0, of another type or unit than most are, or none that can be."""
-        for key in number.keys:
+    def _number(self, place: Any, ways: _Ways, attributes: Attributes, limit: float, into: Any) -> None:
+        """The same, thoroughly, of one number, which may be 0, of any type and in any unit, or none that can be."""
+        for key, convert in ways:
             value = _scalar(attributes[key]) if key in attributes else None
             if value is not None:
-                made = number.converts[key](value)
+                made = convert(value)
                 if made is not None and made <= limit:
-                    into[number.place] = made
+                    into[place] = made
                 else:
                     self.implausible += 1
                 break
@@ -295,7 +295,7 @@ class _Kind:
         told = said.fields.items()
         self.durations = [_duration(_AT[field], keys, said) for field, keys in told if field in _DURATIONS]
         self.counts = [
-            _Number(_AT[field], keys, dict.fromkeys(keys, _count), True) for field, keys in told if field in _COUNTS
+            _Number(_AT[field], "", tuple((key, _count) for key in keys)) for field, keys in told if field in _COUNTS
         ]
         self.words = [(_AT[field], keys, _WORDS[field]) for field, keys in said.fields.items() if field in _WORDS]
         self.whose = frozenset((*self.tenant, *self.session))
@@ -378,18 +378,21 @@ class _Kind:
         return True
 
 
+_Ways = tuple[tuple[str, Callable[[Value], float | None]], ...]
+"""Attributes that may tell a number, of which the first counts that is there, and what makes it of any type."""
+
+
 class _Number(NamedTuple):
     """A number that attributes tell."""
 
-    place: Any  # of the part's fields, or a phase
-    keys: tuple[str, ...]  # attributes, of which the first counts that is there
-    converts: Mapping[str, Callable[[Value], float | None]]  # makes the number of each of them, whatever its type
-    usual: bool  # it is in seconds, or a count
+    place: int | str  # of the part's fields, or a phase
+    only: str  # the attribute, where one alone tells it, in seconds
+    ways: _Ways
 
 
 def _duration(place: int | str, keys: Sequence[str], said: SpanKind) -> _Number:
-    converts = {key: _milliseconds if key in said.milliseconds else _seconds for key in keys}
-    return _Number(place, tuple(keys), converts, _milliseconds not in converts.values())
+    ways = tuple((key, _milliseconds if key in said.milliseconds else _seconds) for key in keys)
+    return _Number(place, keys[0] if len(keys) == 1 and ways[0][1] is _seconds else "", ways)
 
 
 def _value(holder: Any) -> Value | None:
