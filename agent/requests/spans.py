@@ -385,7 +385,7 @@ _Ways = tuple[tuple[str, Callable[[Value], float | None]], ...]
 class _Number(NamedTuple):
     """A number that attributes tell."""
 
-    place: int | str  # of the part's fields, or a phase
+    place: Any  # of the part's fields, or a phase
     only: str  # the attribute, where one alone tells it, in seconds
     ways: _Ways
 
