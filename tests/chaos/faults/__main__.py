@@ -12,11 +12,12 @@ import tomllib
 import traceback
 from pathlib import Path
 
-from .situations import SITUATIONS
+from .situations import ON_REAL_ENGINES, SITUATIONS
 from .stage import CannotRunError, Stage, StageError, Told
 
 AT_ONCE = 4
 NOT_RUN = Path(__file__).with_name("not_run.toml")
+EVERY = SITUATIONS | ON_REAL_ENGINES
 
 
 async def one(name: str, excused: dict[str, str]) -> bool:
@@ -26,7 +27,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
         stage = Stage(Path(folder))
         try:
             async with stage.running():
-                await SITUATIONS[name](stage, told)
+                await EVERY[name](stage, told)
         except CannotRunError as error:
             if name in excused:
                 verdict = "not run"
@@ -64,15 +65,15 @@ async def run(names: list[str], at_once: int) -> bool:
         async with places:
             return await one(name, excused)
 
-    return all(await asyncio.gather(*(in_place(name) for name in SITUATIONS if name in names)))
+    return all(await asyncio.gather(*(in_place(name) for name in EVERY if name in names)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.faults")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SITUATIONS)}; none: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EVERY)}; none: all without a lab")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"beside each other ({AT_ONCE})")
     args = parser.parse_args()
-    if unknown := set(args.names) - set(SITUATIONS):
+    if unknown := set(args.names) - set(EVERY):
         parser.error(f"no situation is called {', '.join(sorted(unknown))}")
     began = time.monotonic()
     held = asyncio.run(run(args.names or list(SITUATIONS), args.at_once))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from . import clock, disk, engines, hostile, network, restarts, servers
+from . import clock, disk, engines, hostile, network, real, restarts, servers
 from .stage import Stage, Told
 
 Situation = Callable[[Stage, Told], Awaitable[None]]
@@ -24,3 +24,6 @@ SITUATIONS: dict[str, Situation] = {
     "engine_stopped": engines.stopped,
     "hostile_queries": hostile.queries,
 }
+
+ON_REAL_ENGINES: dict[str, Situation] = {"real_engine": real.engines}
+"""Those that need the lab's vLLM. They run when they are asked for by name."""

@@ -134,14 +134,16 @@ class Stage:
         *,
         name: str = "agent",
         port: int | None = None,
+        scrape_seconds: float = TIMEOUT,
         more: str = "",
         before: Sequence[str] = (),
         env: dict[str, str] | None = None,
         history: Path | None = None,
         rules: Path | None = None,
     ) -> Agent:
-        """An agent that watches engines, by name and port or URL. more: of its configuration. before: what its command
-        is given to. With the name and port of one that ended it is that one, started again."""
+        """An agent that watches engines, by name and port or URL. scrape_seconds: its time-out of one scrape. more: of
+        its configuration. before: what its command is given to. With the name and port of one that ended it is that
+        one, started again."""
         port, home = port or free_port(), self.folder / name
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         config = home / "kvitals.toml"
@@ -150,7 +152,7 @@ class Stage:
             for engine, at in targets.items()
         )
         config.write_text(
-            f'[agent]\nlisten = "{HOST}:{port}"\ninterval = "{INTERVAL:g}s"\ntimeout = "{TIMEOUT:g}s"\n'
+            f'[agent]\nlisten = "{HOST}:{port}"\ninterval = "{INTERVAL:g}s"\ntimeout = "{scrape_seconds:g}s"\n'
             f"discover = false\n"
             + (f'rules = ["{rules}"]\n' if rules else "")
             + f'{watched}[history]\ndirectory = "{history or home / "history"}"\n'
