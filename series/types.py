@@ -41,12 +41,11 @@ def is_stale(values: Floats) -> Bools:
 class Labels(Mapping[str, str]):
     """An immutable, hashable label set, ordered by name. Empty values are absent, as in Prometheus."""
 
-    __slots__ = ("_hash", "_items", "_map")
+    __slots__ = ("_hash", "_map")
 
     def __init__(self, labels: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> None:
         self._map = {k: v for k, v in sorted(dict(labels).items()) if v != ""}
-        self._items = tuple(self._map.items())
-        self._hash = hash(self._items)
+        self._hash = hash(tuple(self._map.items()))
 
     def __getitem__(self, name: str) -> str:
         return self._map[name]
@@ -73,7 +72,7 @@ class Labels(Mapping[str, str]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Labels):
-            return self._items == other._items
+            return self._hash == other._hash and self._map == other._map
         return Mapping.__eq__(self, other)
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class Labels(Mapping[str, str]):
 
     def __str__(self) -> str:
         """Prometheus notation: `name{a="b"}`."""
-        inner = ", ".join(f'{k}="{escape(v)}"' for k, v in self._items if k != METRIC_NAME)
+        inner = ", ".join(f'{k}="{escape(v)}"' for k, v in self._map.items() if k != METRIC_NAME)
         return f"{self.name}{{{inner}}}" if inner or not self.name else self.name
 
     @property
@@ -91,24 +90,23 @@ class Labels(Mapping[str, str]):
 
     def keep(self, names: Sequence[str]) -> Labels:
         """Only the labels in `names`."""
-        kept = [item for item in self._items if item[0] in names]
-        return self if len(kept) == len(self._items) else _ordered(kept)
+        kept = {name: value for name, value in self._map.items() if name in names}
+        return self if len(kept) == len(self._map) else _ordered(kept)
 
     def drop(self, *names: str) -> Labels:
         """All labels but `names`."""
-        kept = [item for item in self._items if item[0] not in names]
-        return self if len(kept) == len(self._items) else _ordered(kept)
+        kept = {name: value for name, value in self._map.items() if name not in names}
+        return self if len(kept) == len(self._map) else _ordered(kept)
 
     def with_(self, **labels: str) -> Labels:
         """A copy with `labels` set; an empty value removes one."""
         return Labels({**self._map, **labels})
 
 
-def _ordered(items: list[tuple[str, str]]) -> Labels:
+def _ordered(items: dict[str, str]) -> Labels:
     """Of items that are in order of name and have no empty value, as those of other labels are."""
     labels = Labels.__new__(Labels)
-    labels._map, labels._items = dict(items), tuple(items)
-    labels._hash = hash(labels._items)
+    labels._map, labels._hash = items, hash(tuple(items.items()))
     return labels
 
 
