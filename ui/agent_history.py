@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from diagnoser.sources.prometheus import Access, Prometheus, ServerError
+from rules.finding import Triage
 from series.history.notes import Episode, Event
 
 DAY_SECONDS, MILLISECOND = 86400.0, 0.001
@@ -33,6 +34,7 @@ class _Finding(msgspec.Struct, frozen=True):
 
 _KEPT = msgspec.json.Decoder(Kept | None)
 _FINDINGS = msgspec.json.Decoder(list[_Finding])
+_TRIAGE = msgspec.json.Decoder(Triage)
 _EVENTS = msgspec.json.Decoder(list[Event])
 
 
@@ -58,6 +60,13 @@ def events(access: Access, start: float, end: float, kind: str = "") -> list[Eve
     """What happened in that time, of one kind or of all, in order of time. Raises ServerError."""
     form = {"kind": kind} if kind else {}
     return [one for several in _days(access, "history/events", start, end, form, _EVENTS.decode) for one in several]
+
+
+def since_change(access: Access) -> Triage | None:
+    """The verdict on an agent's now, with what came of the latest change; None where it keeps no history, or is no
+    agent. Raises ServerError."""
+    with Prometheus(access) as server:
+        return server.told("since-change", {}, _TRIAGE.decode)
 
 
 def _days(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from diagnoser import outcome
-from rules.finding import SinceChange
+from rules.finding import SinceChange, encode
 from rules.model import SCOPES
 from series.capture import CaptureError
 from series.history.notes import Event
@@ -25,6 +26,7 @@ JUDGED_AFTER_SECONDS = 300.0
 """Engines start, caches fill, load comes back. Another change before that begins the wait anew."""
 BEFORE_SECONDS = 3600.0
 """Of history that is looked at from before the change."""
+KEPT_SECONDS = 60.0
 CONFIG, OUTCOME = "config", "outcome"
 
 
@@ -38,6 +40,7 @@ class Changes:
         self._looked = float("-inf")
         self._due = float("inf")
         self._judging: threading.Thread | None = None
+        self._asked = (float("-inf"), b"")
         self._told: deque[SinceChange] = deque(maxlen=16)
 
     def cycle(self, now: float) -> list[Event]:
@@ -53,6 +56,20 @@ class Changes:
             self._judging = threading.Thread(target=self._judge, args=(now,), daemon=True)
             self._judging.start()
         return events
+
+    def document(self) -> bytes:
+        """The verdict on now with what came of the latest change, as JSON, for whoever asks; the same one for a minute,
+        since it takes seconds. In any thread. Raises ValueError with what to do; PromQLError."""
+        now = time.monotonic()
+        at, document = self._asked
+        if document and now - at < KEPT_SECONDS:
+            return document
+        try:
+            judged = since_change(of_history(self._history, self._pipeline.setup, None, None))
+        except (HistoryError, RecordingError, CaptureError) as error:
+            raise ValueError(str(error)) from error
+        self._asked = now, encode(judged.document)
+        return self._asked[1]
 
     def _changed(self, now: float) -> Iterator[Event]:
         for entity, told in self._configurations(now).items():

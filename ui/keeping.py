@@ -76,6 +76,10 @@ class Keeping:
         """Have something written down with the next cycle."""
         self._waiting.append(note)
 
+    def since_change(self) -> bytes:
+        """As `Changes.document`."""
+        return self._changes.document()
+
     def cycle(self, now: float, configuration: dict[str, Any]) -> None:
         """Have what is new at `now` written; on the event loop, where it takes a fraction of a millisecond.
 

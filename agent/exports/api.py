@@ -102,6 +102,7 @@ def build_app(
     past: Past | None = None,
     whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
     notes: Notes | None = None,
+    since_change: Callable[[], bytes] | None = None,
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
@@ -113,6 +114,8 @@ def build_app(
     under which it is served; None is all (see `allowed_hosts`). token_file: what callers over TLS must send, where one
     is named. past: what there was before the time since which `source` is whole for some matchers, which `whole_since`
     tells on the loop; it is read in the threads of the queries. notes: what is kept beside the series.
+    since_change: the triage document with what came of the latest change; called in a thread, one call at a time, may
+    take seconds. Raises ValueError where there is none.
     """
     api = _Api(source, families, clock, limits, requests, past, whole_since)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), _errors])
@@ -143,6 +146,8 @@ def build_app(
         add_ledger_routes(app.router, ledger)
     if notes is not None:
         add_notes_routes(app.router, notes, api.in_thread)
+    if since_change is not None:
+        app.router.add_get("/api/v1/since-change", _worked_out(since_change))
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
     app.router.add_get("/-/ready", _state(ready, "Ready"))
@@ -485,6 +490,22 @@ def _findings(findings: Callable[[], bytes | None]) -> Handler:
         if document is None:
             raise ApiError("unavailable", "no findings yet: the first window is not complete")
         return packed(document)
+
+    return handle
+
+
+def _worked_out(document: Callable[[], bytes]) -> Handler:
+    """A document that takes long: one is worked out at a time."""
+    busy = asyncio.Lock()
+
+    async def handle(_: web.Request) -> web.Response:
+        if busy.locked():
+            raise ApiError("unavailable", "it is being worked out for somebody else: ask again in some seconds")
+        async with busy:
+            try:
+                return answered(msgspec.Raw(await asyncio.to_thread(document)))
+            except ValueError as error:
+                raise ApiError("execution", str(error)) from None
 
     return handle
 

@@ -3,20 +3,29 @@ that the change worked, did nothing or made it worse, and whether what had been 
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp.test_utils import TestServer
 
-from agent.config import Config
-from rules.finding import Effect, SinceChange, Source
+from agent.config import Config, HistoryTable
+from agent.exports.api import build_app
+from rules.finding import Effect, SinceChange, Source, Triage
 from rules.loader import load
 from series.capture import CaptureReader
+from series.window import Window
+from tests.unit.history.history_stage import until
 from ui.changes import Changes, outcome_event
+from ui.cli.main import main
+from ui.keeping import Keeping
 from ui.pipeline import Pipeline, Setup
-from ui.since_change import of_recording, since_change
+from ui.since_change import NoChangeError, of_history, of_recording, since_change
 
 FOLDER = Path(__file__).parent / "changes"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.kvcap"))
@@ -87,3 +96,53 @@ def test_what_the_replay_predicted_of_blocks_came() -> None:
     hits = effect("blocks_raised", "prefix_hit_ratio")
     assert hits.predicted is not None and hits.predicted.from_ < 0.6
     assert hits.after == pytest.approx(hits.predicted.to, abs=0.1)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeping]:
+    """An agent that looked on, and its history."""
+    config = Config(history=HistoryTable(directory=tmp_path_factory.mktemp("kept"), min_free_bytes=0))
+    pipeline = Pipeline(Setup(load([]), config), Source("agent", "test"))
+    keeping = Keeping(pipeline, lambda _: None)
+    keeping.start("test")
+    with CaptureReader.open(FOLDER / "slots_raised.kvcap") as reader:
+        pipeline.node.expect(reader.header.meta)
+        for due in pipeline.replay(reader):
+            keeping.cycle(due, {})
+            until(lambda due=due: keeping._history.status.committed == due, "not written")  # type: ignore[misc]
+    yield keeping
+    keeping.close()
+
+
+def at(url: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["triage", "--since-change", url, "--json"])
+    return stop.value.code, *capsys.readouterr()
+
+
+async def test_an_agent_tells_by_its_url_what_its_history_does(
+    kept: Keeping, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = build_app(
+        Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=kept.past, since_change=kept.since_change
+    )
+    async with TestServer(app) as server:
+        code, out, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)
+    by_url = msgspec.json.decode(out, type=Triage)
+    by_directory = since_change(of_history(kept.past.path, Setup(load([]), Config()), None, None)).document
+    assert code == 1 and err == ""
+    assert by_url.since_change == by_directory.since_change
+    assert by_url.since_change is not None and by_url.since_change.changed == ["slots 2 → 16"]
+    assert [f.code for f in by_url.causes] == [f.code for f in by_directory.causes]
+
+
+async def test_who_has_no_change_to_tell_of_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def none() -> bytes:
+        raise NoChangeError("history has no change of an engine's configuration")
+
+    quiet = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, since_change=none)
+    other = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True)
+    for app, message in ((quiet, "history has no change"), (other, "is no kvitals agent that keeps a history")):
+        async with TestServer(app) as server:
+            code, _, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)
+        assert (code, message in err) == (2, True), err

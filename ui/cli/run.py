@@ -218,6 +218,7 @@ async def _served(
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
         notes=keeping.past if keeping is not None else None,
+        since_change=keeping.since_change if keeping is not None else None,
     )
     if (table := pipeline.setup.config.notify) is not None:
         of_agent = OfAgent(pipeline, clock, keeping is not None)

@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.text import Text
 
+from diagnoser.sources.prometheus import ServerError
 from rules.finding import Triage, encode
 from series.promql import PromQLError
+from ui import agent_history
 from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
@@ -24,6 +26,7 @@ from ui.cli.common import (
     parse_duration,
     parse_moment,
     parse_past,
+    parse_url,
     recordings,
     setup,
     status_console,
@@ -33,6 +36,9 @@ from ui.historic import judge_history
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
 from ui.since_change import Source, of_history, of_recording, since_change
+
+NONE_THERE = "execution: "
+"""What an agent's answer begins with that has looked and has nothing to tell."""
 
 
 def add(commands: Any) -> None:
@@ -54,7 +60,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--since-change",
         action="store_true",
-        help="also whether the latest change of an engine's configuration worked: in a recording, or in history",
+        help="also whether the latest change of an engine's configuration worked: in a recording, in history, or at an"
+        " agent's URL",
     )
     parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
     parser.add_argument("--json", action="store_true", help="the triage document as JSON")
@@ -79,7 +86,7 @@ def do(args: argparse.Namespace) -> int:
     if files := recordings(args.source):
         return _answer(_recording(files[0], args), args)
     if args.since_change:
-        raise UsageError("--since-change takes a recording or a history: without a URL, that of this node's agent")
+        return _answer(_since_change_there(args), args)
     if args.at or args.from_ or args.to:
         raise UsageError(
             "--at, --from and --to are for recordings and for the history of this node's agent, asked without a URL;"
@@ -126,6 +133,30 @@ def _since_change(source: Source, args: argparse.Namespace) -> Triage:
     if judged.damage:
         status_console().print(judged.damage, style="yellow")
     return judged.document
+
+
+def _since_change_there(args: argparse.Namespace) -> Triage:
+    """What an agent tells of its latest change, asked by its URL."""
+    if len(args.source) > 1:
+        raise UsageError("--since-change: one agent, recording or history at a time")
+    url = parse_url(args.source[0])
+    if args.at or args.from_ or args.to:
+        raise UsageError(
+            f"{url} tells what came of its latest change; of an earlier one its history does, on its own node:"
+            " kvitals triage --since-change --to T"
+        )
+    try:
+        found = agent_history.since_change(prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": url})))
+    except ServerError as error:
+        if (why := str(error)).startswith(NONE_THERE):
+            raise UsageError(f"{url}: {why.removeprefix(NONE_THERE)}") from None
+        raise
+    if found is None:
+        raise UsageError(
+            f"{url} is no kvitals agent that keeps a history: --since-change takes the URL of one, a recording, or the"
+            " directory of a history"
+        )
+    return found
 
 
 async def _live(args: argparse.Namespace) -> int:
