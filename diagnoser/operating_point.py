@@ -238,9 +238,8 @@ def fitted(load: Floats, work: Floats, weight: Floats) -> Curves:
 def _too_little(load: Floats, bins: int, some: int) -> str:
     """What it takes for a curve; empty where there is enough. some: steps with requests, steady or not."""
     if len(load) < MIN_STEPS:
-        unsteady = f"; of {some} with requests, load jumped in the others" if some > len(load) else ""
         return (
-            f"the knee: {len(load)} steps had requests and a steady load, it takes {MIN_STEPS}{unsteady}: look at a"
+            f"the knee: of {some} steps with requests {len(load)} had a steady load, it takes {MIN_STEPS}: look at a"
             " longer time"
         )
     if bins < MIN_BINS or load.max() < SPREAD * load.min():

@@ -132,7 +132,7 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
 def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
     """The operating point of each engine, and of each pool of several."""
     step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
-    if step < 2 * of.gap:
+    if round(step / of.gap) < 2:
         raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
     several = gather(of.ask, of.start, of.end, step)
     told = {} if args.slo else steps.objectives(of.ask, of.end)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnoser.c_max import rising
 from diagnoser.operating_point import Curves, fitted, operating_point, quantiles
 from diagnoser.steps import Counts, Steps, joined, together
 from series.types import Floats, Labels
@@ -178,13 +177,6 @@ def _part(steps: Steps, rows: slice) -> dict[str, object]:
     names = ("times", "running", "waiting", "tokens", "requests", "residence", "engines")
     cut = {name: Counts(of.bounds, of.counts[rows]) for name, of in steps.latencies.items()}
     return {**{name: getattr(steps, name)[rows] for name in names}, "latencies": cut}
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
-def test_rising_never_falls_and_keeps_the_mean(values: list[float]) -> None:
-    level = rising(np.array(values), np.ones(len(values)))
-    assert (np.diff(level) >= -1e-9).all()
-    assert level.mean() == pytest.approx(np.mean(values))
 
 
 def test_quantiles_are_as_promqls() -> None:
