@@ -8,7 +8,8 @@ from pathlib import Path
 
 import structlog
 
-MAX_TOKEN_BYTES = 4096
+from series.secret_file import SecretError, secret
+
 log = structlog.get_logger()
 
 
@@ -16,13 +17,12 @@ def has_token(authorization: str, file: Path) -> bool:
     """Whether an Authorization header carries the token in `file`. The file is read each time, so it may be replaced;
     where it can not be read nobody is let in."""
     try:
-        with file.open("rb") as opened:
-            token = opened.read(MAX_TOKEN_BYTES).strip()
-    except OSError as error:
+        token = secret(file)
+    except SecretError as error:
         log.warning("the token of clients can not be read, so none is let in", error=str(error))
         return False
-    sent = authorization.removeprefix("Bearer ").strip().encode()
-    return bool(token) and hmac.compare_digest(sent, token)
+    sent = authorization.removeprefix("Bearer ").strip()
+    return hmac.compare_digest(sent.encode(), token.encode())
 
 
 def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:

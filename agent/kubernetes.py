@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from agent.config import ROLES, Kubernetes, Target
-from agent.tokens import read_token
+from series.secret_file import SecretError, secret
 
 MAX_PAGE_BYTES = 8 << 20
 MAX_PODS = 1000
@@ -145,15 +145,12 @@ class Pods:
         return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
     def _token(self) -> str:
-        file = self._config.token_file
         try:
-            return read_token(file)
-        except OSError as error:
+            return secret(self._config.token_file)
+        except SecretError as error:
             raise KubernetesError(
-                f"no token in {file} ({error}); is automountServiceAccountToken off in the pod's template?"
+                f"no token: {error}; is automountServiceAccountToken off in the pod's template?"
             ) from error
-        except ValueError as error:
-            raise KubernetesError(f"no token in {file}; {error}") from error
 
     def _tls(self) -> ssl.SSLContext:
         file = self._config.server_ca_file

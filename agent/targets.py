@@ -18,7 +18,7 @@ from agent.config import Config, ConfigError, Target, is_pattern, normal_url, re
 from agent.discovery import Finder
 from agent.kubernetes import KubernetesError, Pods
 from agent.senses import scrape
-from agent.tokens import read_token
+from series.secret_file import SecretError, secret
 
 MAX_FILES = 100
 MAX_TARGETS = 1000
@@ -211,10 +211,9 @@ def _token(target: Target) -> str:
     if target.bearer_file is None:
         return ""
     try:
-        return read_token(target.bearer_file)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{target.url}: bearer_file {target.bearer_file}: {why}") from error
+        return secret(target.bearer_file)
+    except SecretError as error:
+        raise ConfigError(f"{target.url}: bearer_file {error}") from error
 
 
 def _read(path: Path, file: _File) -> None:

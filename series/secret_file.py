@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-MAX_BYTES = 4096
+MAX_BYTES = 16 * 1024
+"""Of a secret. Tokens of clusters, which hold claims, have a few thousand."""
 
 
 class SecretError(Exception):

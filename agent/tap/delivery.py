@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from agent.requests.part import PartsRecord, RequestPart
+from series.secret_file import SecretError, secret
 
 MAX_WAITING = 10_000
 """Parts that wait for the agent; the oldest give way."""
@@ -19,7 +20,6 @@ MAX_BATCH = 500
 GATHER_SECONDS = 0.5
 TIMEOUT_SECONDS = 5.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
-MAX_TOKEN_BYTES = 16 * 1024
 
 PATH = "/api/v1/parts"
 CONTENT_TYPE = "application/x-msgpack"
@@ -110,11 +110,9 @@ class Delivery:
             try:
                 status = await self._post(_encoder.encode(record))
                 why = "" if status in _TAKEN else f"it answers {status}"
-            except (
-                aiohttp.ClientError,
-                OSError,
-                ValueError,
-            ) as error:  # OSError: TimeoutError too, and the token's file
+            except SecretError as error:
+                status, why = 0, str(error)
+            except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError: TimeoutError too
                 status, why = 0, type(error).__name__
             self._in_hand = 0
         self._say(why)
@@ -132,8 +130,7 @@ class Delivery:
         assert self._session is not None
         headers = {"Content-Type": CONTENT_TYPE}
         if self._token_file is not None:
-            with self._token_file.open("rb") as file:
-                headers["Authorization"] = f"Bearer {file.read(MAX_TOKEN_BYTES).decode('ascii').strip()}"
+            headers["Authorization"] = f"Bearer {secret(self._token_file)}"
         async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status
 

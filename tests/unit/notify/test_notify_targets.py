@@ -112,7 +112,7 @@ def test_the_end_says_how_long_it_was(resolved: Notice, tmp_path: Path) -> None:
     assert "resolved: Requests wait" in text and "It lasted 5 min, from 05:29:30 UTC to 05:34:50 UTC." in text
 
 
-@pytest.mark.parametrize("content", ["", "two\nlines", "x" * 5000, "naïve"])
+@pytest.mark.parametrize("content", ["", "two\nlines", "x" * 20_000, "naïve"])
 def test_a_secret_that_is_none_is_said_and_not_shown(content: str, notice: Notice, tmp_path: Path) -> None:
     with pytest.raises(SecretError) as raised:
         request(PagerDutyTarget(key_file=secret(tmp_path, content)), notice)

@@ -141,6 +141,18 @@ async def test_what_it_may_take_later_is_kept(status: int) -> None:
     assert agent.names == ["one"] and to.dropped == {}
 
 
+async def test_a_token_that_can_not_be_read_is_told_with_its_file(tmp_path: Path) -> None:
+    async with listening() as agent:
+        to = Delivery(agent.url, tmp_path / "token")
+        with capture_logs() as logs:
+            await to.open()
+            to.add(part("a"))
+            await until(lambda: not to.reaches_agent)
+            await to.close()
+    assert [line["why"] for line in logs] == [f"{tmp_path / 'token'} can not be read: No such file or directory"]
+    assert agent.tokens == []
+
+
 async def test_the_token_is_read_anew_each_time(tmp_path: Path) -> None:
     file = tmp_path / "token"
     async with listening() as agent:
