@@ -51,7 +51,7 @@ live-ledger: $(VENV)/.dev ## the block ledger, cascades and what-if beside what 
 	@$(BIN)/python -m tests.lab install vllm sglang sglang-traces
 	@$(BIN)/python -m tests.lab ledger prove $(PROOFS)
 
-live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (15 minutes)
+live-knee: lab ## the knee and C_max of a real vLLM from one sweep's history, beside other sweeps (18 minutes)
 	@$(BIN)/python -m tests.lab knee
 
 incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its label, and how right they were (INCIDENTS=names)
