@@ -6,6 +6,9 @@ units by systemd, the compose file by its parts.
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm/kvitals"
 KUBERNETES = "1.34"
+SECRET_BYTES = 1 << 20
+"""Kubernetes' limit on a Secret, in which Helm keeps a release: the chart's files and what it made of them."""
 TAKES_PARTS = '[agent]\nparts_token_file = "/run/secrets/kvitals/parts-token"\n[kubernetes]\nannotated = true\n'
 ALL: dict[str, Any] = {
     "secret": "tokens",
@@ -43,9 +48,13 @@ OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator: their schemas are none of Kubernetes'."""
 
 
-def rendered(values: dict[str, Any], name: str = "node") -> list[dict[str, Any]]:
+def pages_of(values: dict[str, Any], name: str = "node") -> dict[str, str]:
     with helm.Chart.load(str(CHART)) as chart:
-        pages = chart.render(values, name=name, namespace="serving")
+        return dict(chart.render(values, name=name, namespace="serving"))
+
+
+def rendered(values: dict[str, Any], name: str = "node") -> list[dict[str, Any]]:
+    pages = pages_of(values, name)
     texts = [text for name, text in pages.items() if name.endswith((".yaml", ".yml"))]
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
@@ -69,6 +78,20 @@ def test_what_the_chart_makes_is_valid_in_strict_mode(values: dict[str, Any]) ->
     for document in documents:
         if document["kind"] not in OPERATOR:
             kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_a_release_with_everything_on_fits_into_its_secret_with_room_to_grow() -> None:
+    ignored = [line for line in (CHART / ".helmignore").read_text().splitlines() if not line.startswith("#")]
+    folders = [CHART / "templates", *(CHART / "generated").resolve().iterdir()]
+    kept = [one for one in folders if f"generated/{one.name}/" not in ignored]
+    assert {one.name for one in kept} == {"templates", "boards", "prometheus"}
+    files = [path.read_bytes() for folder in kept for path in folder.rglob("*") if path.is_file()]
+    release = {
+        "files": [base64.b64encode(file).decode() for file in files],
+        "manifest": "\n".join(pages_of(ALL).values()),
+    }
+    secret = base64.b64encode(gzip.compress(json.dumps(release).encode()))
+    assert len(secret) < 0.75 * SECRET_BYTES
 
 
 def test_a_wrong_manifest_would_be_noticed() -> None:
