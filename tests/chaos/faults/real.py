@@ -26,6 +26,7 @@ PROMPT, ANSWER = 64, 192
 """Tokens. Answers are long, so that each client has a request under way when the engine dies."""
 SCRAPE_SECONDS = 0.9
 """A page of an engine that computes on the core that answers takes longer than a recorded one."""
+NICE = 10
 BEFORE_SECONDS, AFTER_SECONDS = 6.0, 8.0
 RECORD_SECONDS = 20.0
 """Until requests that ended are told: what is said of one is waited for, 7 s of spans included."""
@@ -84,6 +85,8 @@ async def _play(stage: Stage, told: Told, lab: Engines, session: aiohttp.ClientS
     began = time.monotonic()
     at = {name: await lab.start(name, max_model_len=512) for name in (DIES, STANDS, GOES_ON)}
     told.said.append(f"three vLLM serve after {time.monotonic() - began:.0f} s")
+    for one in at.values():
+        _give_way(one)
     agent = await stage.agent({name: one.url for name, one in at.items()}, scrape_seconds=SCRAPE_SECONDS)
     everyone = {name: Clients(name, await _tap(stage, agent, one)) for name, one in at.items()}
     ports = dict.fromkeys(at, 0)
@@ -99,7 +102,7 @@ async def _play(stage: Stage, told: Told, lab: Engines, session: aiohttp.ClientS
     await _is_told(stage, agent, told)
     back = time.time()
     os.killpg(at[STANDS].pid, signal.SIGCONT)
-    await lab.restart(DIES)
+    _give_way(await lab.restart(DIES))
     took = await stage.until(lambda: all_up(agent, ports), TOLD_SECONDS)
     told.expect(took is not None, f"not all are up {TOLD_SECONDS:.0f} s after they serve")
     told.expect(
@@ -114,6 +117,11 @@ async def _play(stage: Stage, told: Told, lab: Engines, session: aiohttp.ClientS
     await _counts(agent, told)
     await on_time(agent, told, GOES_ON, time.time() - killed)
     _requests(told, everyone, records, killed, back)
+
+
+def _give_way(engine: Engine) -> None:
+    """Engines compute on the cores that the agent needs, as none with a GPU does."""
+    os.setpriority(os.PRIO_PGRP, engine.pid, NICE)
 
 
 async def _tap(stage: Stage, agent: Agent, engine: Engine) -> str:
