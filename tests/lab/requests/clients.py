@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -48,12 +49,20 @@ class Seen:
     prompt_tokens: int | None = None  # by the response's usage, as all that follow
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    no_core: float | None = None  # of the time to the first token, how long this program was ready and had no core
+
+
+def without_core() -> float:
+    """Seconds that this program's main thread was ready to run so far and had no core. What a client's clock says is
+    longer by as much, and no observer can know it."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 async def ask(session: aiohttp.ClientSession, url: str, order: Order, via: str) -> Seen:
     """Send one streamed completion. However it ends, its row of the ledger comes back."""
     seen = Seen(uuid.uuid4().hex, order.tenant, via, len(order.prompt))
     headers = {"X-Request-Id": seen.id} | ({TENANT_HEADER: order.tenant} if order.tenant else {})
+    before = without_core()
     seen.sent = time.time()
     began = time.perf_counter()
     with contextlib.suppress(aiohttp.ClientError, ConnectionError):
@@ -63,7 +72,7 @@ async def ask(session: aiohttp.ClientSession, url: str, order: Order, via: str) 
                 session.post(f"{url}/v1/completions", json=_body(order), headers=headers) as response,
             ):
                 seen.http = response.status
-                seen.status = await _read(response, order, seen, began)
+                seen.status = await _read(response, order, seen, began, before)
                 if seen.status == LEFT:
                     response.close()
         except TimeoutError:
@@ -82,7 +91,7 @@ async def one_at_a_time(session: aiohttp.ClientSession, url: str, orders: Sequen
     return [await ask(session, url, order, via) for order in orders]
 
 
-async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, began: float) -> str:
+async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, began: float, before: float) -> str:
     async for line in response.content:
         if not line.startswith(b"data: {"):
             continue
@@ -95,6 +104,7 @@ async def _read(response: aiohttp.ClientResponse, order: Order, seen: Seen, bega
         seen.pieces += 1
         if seen.first is None:
             seen.first = now - began
+            seen.no_core = without_core() - before
         if seen.ttft is None and any(choice["text"] for choice in event["choices"]):
             seen.ttft = now - began
         if order.leave_after is not None and seen.pieces >= order.leave_after:

@@ -55,6 +55,13 @@ def test_under_load_the_larger_of_a_share_and_ten_milliseconds_counts():
     assert checks.loaded("x", [pair(ttft=0.2095)]).ok
 
 
+def test_what_the_client_itself_waited_for_a_core_is_told_and_excuses_nothing():
+    late, later = replace(SEEN, ttft=0.23, no_core=0.02), replace(SEEN, ttft=0.3, no_core=0.02)
+    found = checks.loaded("x", [checks.Pair(one, RECORD | {"ttft": 0.2}) for one in (SEEN, late, later)])
+    assert not found.ok and found.said.startswith("1 of 3 within the limit")
+    assert found.said.endswith("; 1 of the other 2 but for what the client itself waited for a core")
+
+
 def test_quantiles_may_be_one_bucket_apart():
     assert checks.quantiles("x", [pair(ttft=0.21)]).ok  # the next bucket begins at 0.2
     assert not checks.quantiles("x", [pair(ttft=0.4)]).ok
