@@ -298,8 +298,8 @@ def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, dr
     total = counts[:, -1]
     late = total - in_time(Counts(of.bounds, counts), seconds)
     number, count = alike(n, total)
-    if count < 2:
-        why = f"fewer than {2 * MIN_OBSERVATIONS} were measured" if len(busy) else "nothing was measured"
+    if count < 1:
+        why = f"fewer than {MIN_OBSERVATIONS} were measured" if len(busy) else "nothing was measured"
         return Limit(name, seconds, None, None, None, None, why)
     member = np.zeros((len(n), count))
     member[np.arange(len(n)), number] = 1.0

@@ -149,6 +149,13 @@ def test_an_objective_that_always_or_never_holds_has_no_c_max() -> None:
     assert (found.concurrency, found.why.startswith("it was missed at all loads")) == (None, True)
 
 
+def test_at_one_load_it_is_told_that_an_objective_held_there() -> None:
+    found = operating_point(mmc(16, 1.0, np.full(30, 0.5)), {"ttft_p99": 4.0}, draws=10).limits[0]
+    assert (found.concurrency, found.holds_to) == (None, pytest.approx(8, rel=0.01))
+    few = operating_point(mmc(4, 100.0, np.full(30, 0.5)), {"ttft_p99": 4.0}, draws=10).limits[0]
+    assert few.why == "fewer than 100 were measured"
+
+
 def test_nothing_at_all_is_told_as_such() -> None:
     empty = joined(mmc(4, 1.0, SHARES[:3]), mmc(4, 1.0, SHARES[:3]), since=2e9)
     found = operating_point(empty, {"ttft_p99": 1.0}, draws=5)
