@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from agent.ledger.blocks import UNKNOWN, Blocks, Run, Step
 from agent.ledger.event import Stored as StoredEvent
@@ -46,6 +48,12 @@ NEAR_SECONDS = 3.0
 MAX_OPEN = 4_096
 MAX_MARKS = 256
 """Stores of one access whose times are kept."""
+
+
+NO_MARKS = array("d")
+"""Of all accesses without a later store, as most are; it is never written to."""
+
+NO_REFAULTS: Mapping[Step, int] = MappingProxyType({})
 
 
 class Style(Enum):
@@ -82,8 +90,8 @@ class Access:
     decoding: bool = False
     single: bool = False  # what it stored last was one block
     is_over: bool = False  # its request has ended
-    marks: array[float] = field(default_factory=lambda: array("d"))  # of each later store: when, and blocks before it
-    refaults: dict[Step, int] = field(default_factory=dict)  # blocks wanted again, by the step that removed them
+    marks: array[float] = field(default_factory=lambda: NO_MARKS)  # of each later store: when, and blocks before it
+    refaults: Mapping[Step, int] = field(default_factory=lambda: NO_REFAULTS)  # blocks, by the step that removed them
 
 
 class Reader:
@@ -203,9 +211,10 @@ class Reader:
             self._stored[self._batch % len(self._stored)] += blocks
             access.prompt += blocks if access.prompt >= 0 else 0
         if access.end >= 0:
-            if len(access.marks) < 2 * MAX_MARKS:
-                access.marks.append(at)
-                access.marks.append(access.end)
+            if not access.marks:
+                access.marks = array("d", (at, access.end))
+            elif len(access.marks) < 2 * MAX_MARKS:
+                access.marks.extend((at, access.end))
             access.end += blocks
         if self._tips.get(access.tip) is access:
             del self._tips[access.tip]
@@ -237,8 +246,7 @@ class Reader:
 
     def merge(self, access: Access, later: Access) -> None:
         """What seemed to be another request's stores are this one's that go on."""
-        access.marks.extend((later.at, float(later.hits)))
-        access.marks.extend(later.marks)
+        access.marks = access.marks + array("d", (later.at, later.hits)) + later.marks
         access.run, access.tip, access.last, access.decoding = later.run, later.tip, later.last, True
         access.end = later.end
         if self._tips.get(later.tip) is later:

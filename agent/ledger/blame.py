@@ -8,6 +8,7 @@ in turn pay for each other.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.ledger.blocks import Step
@@ -63,7 +64,7 @@ class Blame:
         other = sum(tokens for pair, tokens in self.cells.items() if OTHER in pair)
         return other / self.total if self.cells else None
 
-    def wanted(self, victim: Party, refaults: dict[Step, int], block_tokens: int, t: float) -> None:
+    def wanted(self, victim: Party, refaults: Mapping[Step, int], block_tokens: int, t: float) -> None:
         """Blocks were wanted again that these steps had removed."""
         for step, blocks in refaults.items():
             self._waiting.append(_Charge(t + WAIT_SECONDS, victim, step, blocks * block_tokens))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
 
-from agent.ledger.accesses import Access, Kind, Reader, Style
+from agent.ledger.accesses import NO_REFAULTS, Access, Kind, Reader, Style
 from agent.ledger.blocks import Blocks, Room, Run, Step
 from agent.ledger.confidence import Confidence
 from agent.ledger.event import GPU, Batch, KvEventsRecord, Removed, Stored
@@ -58,7 +58,7 @@ class Look:
     source: Source
     confidence: float  # that it is this party's
     request: str = ""  # id of the request, where its record is known
-    refaults: dict[Step, int] = field(default_factory=dict)
+    refaults: Mapping[Step, int] = field(default_factory=lambda: NO_REFAULTS)
 
 
 class EngineLedger:
@@ -246,8 +246,7 @@ class EngineLedger:
         if kind is not Kind.DECODE:  # what decoding filled, no look-up had missed
             below = self._held_below(event.hashes) if len(self.tables) > 1 else 0
             self._tally(GPU).refault(refaults, step.at, self.block_tokens, below)
-            for removing, blocks in by_step.items():
-                access.refaults[removing] = access.refaults.get(removing, 0) + blocks
+            access.refaults = dict(Counter(access.refaults) + by_step)
 
     def _held_below(self, hashes: tuple[int, ...]) -> int:
         """How many of these blocks a lower tier has."""
@@ -308,7 +307,7 @@ class EngineLedger:
             return
         party = Party(record.tenant, record.session, record.lora)
         party.settle()
-        self._give(record.start, wanted.blocks, wanted.blocks, chain, party, "inferred", record, 1.0, {})
+        self._give(record.start, wanted.blocks, wanted.blocks, chain, party, "inferred", record, 1.0, NO_REFAULTS)
 
     def _over(self, access: Access, wanted: Asked) -> None:
         """Its request has ended: what seemed to be its stores after that are another's."""
@@ -356,7 +355,7 @@ class EngineLedger:
         source: Source,
         record: RequestRecord | None,
         confidence: float,
-        refaults: dict[Step, int],
+        refaults: Mapping[Step, int],
     ) -> None:
         told = record.prompt_tokens if record is not None else None
         if chain is None or len(chain) != blocks:

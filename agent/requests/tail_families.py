@@ -67,11 +67,14 @@ class Tails:
         self._came: deque[RequestRecord] = deque(maxlen=MAX_RECORDS)  # since the last look
         self._work: Iterator[float] = iter(())  # what is left of the look that was begun, each step with its cost
         self._blocks: deque[Block] = deque()  # those before, the oldest first
+        self._laid = 0  # requests in them
         self.reports: list[TailReport] = []
 
     def add(self, record: RequestRecord) -> None:
-        """Take a request."""
+        """Take a request. As many of the oldest go as the next look would leave out, or they stayed until then."""
         self._came.append(record)
+        while self._blocks and self._laid + len(self._came) - len(self._blocks[0].records) >= MAX_RECORDS:
+            self._leave()
 
     def advance(self, t: float) -> None:
         """If it is time, explain the tails of the window that ends at `t`, seconds since the epoch, or go on."""
@@ -89,13 +92,13 @@ class Tails:
         while left > 0 and self._came:
             some = [self._came.popleft() for _ in range(min(left, CHUNK, len(self._came)))]
             blocks.append(lay_out(some))
+            self._laid += len(some)
             left -= len(some)
             yield float(len(some))
-        count = sum(len(block.records) for block in blocks)
-        while blocks and (count - len(blocks[0].records) >= MAX_RECORDS or blocks[0].until < start - AROUND_SECONDS):
-            count -= len(blocks.popleft().records)
+        while blocks and blocks[0].until < start - AROUND_SECONDS:
+            self._leave()
         recent = Recent(joined(blocks, start - AROUND_SECONDS, t), start, t)
-        yield (once := JOINED * count)
+        yield (once := JOINED * self._laid)
         reports: list[TailReport] = []
         series: Series = {}
         for labels, scope, engines in self._scopes(recent):
@@ -107,6 +110,10 @@ class Tails:
             once = 0.0  # what all scopes share is made for the first one
         self.reports = reports
         self._rows.write(t, series)
+
+    def _leave(self) -> None:
+        """Forget the oldest block."""
+        self._laid -= len(self._blocks.popleft().records)
 
     def _scopes(self, recent: Recent) -> Iterable[tuple[dict[str, str], str, set[str] | None]]:
         """Each engine that is watched, each pool and the node, with its labels and its engines."""

@@ -1,6 +1,7 @@
 """Tail attribution against mixtures of which the answer is known because they were made so."""
 
 import random
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -428,6 +429,20 @@ def test_of_many_requests_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch
     assert 100 <= report.requests < 140
     tails.advance(3_000.0)
     assert tails.reports == []
+
+
+def test_between_two_looks_no_more_are_kept_than_the_next_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_families, "MAX_RECORDS", 100)
+    monkeypatch.setattr(tail_families, "CHUNK", 10)
+    tails = Tails(Window(3600.0, 10_000), {"node": "n"}, lambda _: None)
+    records = [request(i, 1_000.0 + i, queue=1.0) for i in range(300)]
+    mine = sys.getrefcount(records[0])
+    kept = []
+    for i, record in enumerate(records):
+        tails.add(record)
+        tails.advance(1_000.0 + i)
+        kept.append(sum(sys.getrefcount(records[n]) > mine for n in range(i + 1)))
+    assert max(kept[:100]) == 100 and all(100 <= count < 110 for count in kept[100:])
 
 
 def test_a_node_explains_the_tail_of_its_engines() -> None:
