@@ -308,7 +308,7 @@ class _Kind:
         self.tells_end = bool(said.aborted or {"error", "status"} & said.fields.keys())
         self._matching = [(attribute, re.compile(pattern)) for attribute, pattern in said.matching.items()]
         self._where = tuple(said.where.items())
-        self._conditional = bool(said.having or said.where or said.matching)
+        self._conditional = bool(said.where or said.matching)
         self._ids = [(kind, key) for kind, keys in said.ids.items() for key in keys]
         self._wraps = of.wraps
 
@@ -325,6 +325,8 @@ class _Kind:
         for key in self._wanted:
             if key in attributes and (value := _value(attributes[key])) is not None:
                 got[key] = value
+        if self._having and self._having.isdisjoint(got):
+            return None
         return got if not self._conditional or self._holds(got) else None
 
     def ids(self, trace: bytes, got: Mapping[str, Value]) -> tuple[str, ...]:
@@ -367,8 +369,6 @@ class _Kind:
         return self.said.role
 
     def _holds(self, got: Mapping[str, Value]) -> bool:
-        if self._having and self._having.isdisjoint(got):
-            return False
         for attribute, values in self._where:
             if str(got.get(attribute, "")) not in values:
                 return False
@@ -472,9 +472,9 @@ def _status(value: Value) -> int | None:
 
 def _id(value: Value) -> str:
     text = str(value).strip()
-    size = len(text)
-    good = MIN_ID <= size <= MAX_ID and text.isprintable() and " " not in text
-    return text if good and (size > _MAX_NO_ID or text.lower() not in _NO_ID) else ""
+    if not MIN_ID <= len(text) <= MAX_ID or not text.isprintable() or " " in text:
+        return ""
+    return text if len(text) > _MAX_NO_ID or text.lower() not in _NO_ID else ""
 
 
 def _room(value: Value) -> str:
