@@ -225,7 +225,10 @@ class CaptureReader:
 
     def _read_header(self) -> Header:
         """MAGIC to header JSON."""
-        if self._read(len(MAGIC)) != MAGIC:
+        magic = self._read(len(MAGIC))
+        if not magic:
+            raise CaptureError(f"{self._name} is empty: was `kvitals record` ended before its first look?")
+        if magic != MAGIC:
             raise CaptureError(f"{self._name} is not a kvitals capture (.kvcap)")
         try:
             major, _minor, length, crc = _PREAMBLE.unpack(self._exactly(_PREAMBLE.size))

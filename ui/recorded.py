@@ -52,8 +52,9 @@ def span_of(path: Path) -> tuple[float, float]:
         for record in reader:
             first = record.t if first is None else first
             last = record.t
+        damage = f": {reader.problem}" if reader.problem else ""
     if first is None or last is None:
-        raise RecordingError(f"{path.name} holds no record")
+        raise RecordingError(f"{path.name} holds no record{damage}")
     return first, last
 
 

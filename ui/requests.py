@@ -69,9 +69,7 @@ async def of_agent(url: str, asked: Asked) -> Found:
     except TooLargeError as error:
         raise RequestsError(f"{url} {error}: ask for fewer requests") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise RequestsError(
-            f"no agent answers at {url} ({type(error).__name__}): start one with `kvitals run`"
-        ) from error
+        raise RequestsError(f"no agent answers at {url}: start one with `kvitals run`") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestsError(f"{url} answers what is no list of requests: is it a kvitals agent?") from error
     told = [Told(msgspec.convert(one, RequestRecord), str(one.get("tenant_name", ""))) for one in requests]

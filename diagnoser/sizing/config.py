@@ -28,7 +28,9 @@ def read(path: Path) -> Model:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigFileError(f"{path}: larger than {MAX_BYTES >> 20} MB; give the model's config.json")
         found = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ConfigFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigFileError(f"{path}: not a config.json: {error}") from error
     if not isinstance(found, dict):
         raise ConfigFileError(f"{path}: not a config.json: it holds no object")

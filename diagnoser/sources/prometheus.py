@@ -8,6 +8,7 @@ pass for a whole one.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from base64 import b64encode
@@ -270,6 +271,15 @@ class Prometheus:
             raise ServerError(
                 f"no answer within {self.access.timeout:.0f} s; allow it more with --prometheus-timeout", question=True
             ) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise ServerError(
+                f"{self.access.url}: its certificate is not trusted: {error.certificate_error}"
+            ) from error
+        except aiohttp.ClientConnectorError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.os_error
+            raise ServerError(
+                f"{self.access.url} can not be reached ({why}): is it running, and is the port right?"
+            ) from error
         except aiohttp.ClientError as error:
             raise ServerError(f"{self.access.url} can not be reached: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -53,7 +54,20 @@ def recordings(sources: Sequence[str]) -> list[Path]:
     files = [Path(source) for source in sources if is_recording(source)]
     if files and len(sources) > 1:
         raise UsageError("one recording at a time, and no URL beside it")
+    if lost := next((source for source in sources if not files and _is_nothing(source)), None):
+        raise UsageError(f"{lost}: no such file, and no host of that name; a URL is as http://127.0.0.1:8000")
     return files
+
+
+def _is_nothing(source: str) -> bool:
+    """Whether a word without scheme and port, which may be a file's or a host's name, is neither."""
+    if ":" in source:
+        return False
+    try:
+        socket.getaddrinfo(source.partition("/")[0], None)
+    except (OSError, UnicodeError):
+        return True
+    return False
 
 
 def add_rules_option(parser: argparse.ArgumentParser) -> None:

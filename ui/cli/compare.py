@@ -65,7 +65,10 @@ def do(args: argparse.Namespace) -> int:
         told = render(a, unit), render(b, unit)
         if args.all or told[0] != told[1]:
             table.add_row(plain(name), *told, "" if unit == "bool" else change(a, b))
-    print_wide(table, console)
+    if table.row_count:
+        print_wide(table, console)
+    else:
+        console.print("No signal differs by a tenth or more. All of them: --all")
     return 0
 
 

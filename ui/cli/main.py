@@ -103,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 130
     except BrokenPipeError:
         code = 0
+    except PermissionError as error:
+        print(f"kvitals: {error.filename or error}: permission denied; run as a user who may read it", file=sys.stderr)
+        code = EXIT_BAD_USE
     sys.exit(code)
 
 

@@ -175,6 +175,8 @@ def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:
 
 def _file(args: argparse.Namespace, chosen: Setup) -> Path:
     file = history_file(Path(args.source) if args.source else None, chosen.config)
+    if args.source and Path(args.source).is_file() and file != Path(args.source):
+        raise UsageError(f"{args.source} is no history; of a recording kvitals triage, knee and audit tell")
     if not file.exists():
         raise UsageError(f"no history at {file}: `kvitals run` keeps one; a fleet is reviewed with --prometheus URL")
     return file

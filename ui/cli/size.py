@@ -323,8 +323,15 @@ def _model(args: argparse.Namespace, found: Seen) -> Model:
             base = _unknown_model(args.dims)
         else:
             raise UsageError("which model? --model NAME, --model-config FILE or --dims layers=80,...")
-    except (CatalogueError, config.ConfigFileError) as error:
+    except CatalogueError as error:
+        if not args.model:
+            raise UsageError(
+                f"{found.source}: its model {found.model} is not in the catalogue; say what it is with --model NAME,"
+                " --model-config FILE or --dims"
+            ) from error
         raise UsageError(f"{error}. Or give --model-config FILE, or --dims") from error
+    except config.ConfigFileError as error:
+        raise UsageError(f"{error}. Or give --model NAME, or --dims") from error
     dims = _dimensions(args.dims)
     if not dims:
         return base

@@ -96,12 +96,14 @@ def do(args: argparse.Namespace) -> int:
 
 
 def _recording(path: Path, args: argparse.Namespace) -> Triage:
-    first, _ = span_of(path)
+    first, last = span_of(path)
     start = parse_moment(args.from_, first, "--from") if args.from_ else None
     until, option = judged_until(args)
     end = parse_moment(until, first, option) if until else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
+    if end is not None and end > last:
+        status_console().print(f"{path.name} ends at +{last - first:.0f}s: that is judged", style="yellow")
     if args.since_change:
         return _since_change(of_recording(path, setup(args)), args)
     judged = judge_recording(path, setup(args), Moments(end, start))

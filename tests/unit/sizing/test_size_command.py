@@ -135,7 +135,7 @@ def test_a_model_by_its_config_and_by_its_dimensions(capsys: pytest.CaptureFixtu
         (("--dims", "wings=2", *LOAD), "wings=2"),
         (("--trace", "/nonesuch"), "/nonesuch"),
         (("/nonesuch.kvcap", *LLAMA), "no file or directory"),
-        (("--model-config", "/nonesuch"), "not a config.json"),
+        (("--model-config", "/nonesuch"), "cannot be read: No such file"),
     ],
 )
 def test_what_does_not_go_is_told(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str) -> None:

@@ -1,0 +1,67 @@
+"""Sources that are not what was meant: each has a sentence with what it is and what to give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ui.cli import rules
+from ui.cli.main import main
+from ui.demo import DEMO
+
+NOTHING = "no-such-host-or-file.invalid"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["triage", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
+        (["check", NOTHING], 2, f"{NOTHING}: no such file, and no host of that name"),
+        (["review", str(DEMO), "--out", "x"], 2, "is no history; of a recording kvitals triage, knee and audit tell"),
+        (["size", str(DEMO)], 2, "its model tiny is not in the catalogue; say what it is with --model NAME"),
+        (["size", "--model-config", "/no/such", "--peak", "1"], 2, "/no/such: cannot be read: No such file"),
+        (["trace", "x", "http://127.0.0.1:1"], 2, "no agent answers at http://127.0.0.1:1: start one"),
+        (["knee", "http://127.0.0.1:1"], 3, "can not be reached (Connection refused): is it running"),
+    ],
+)
+def test_what_is_not_what_was_meant(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, out, err = run(capsys, *arguments)
+    assert (ended, out) == (code, "")
+    assert message in err and len(err.splitlines()) == 1
+
+
+def test_recordings_that_hold_nothing_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.kvcap"
+    path.write_bytes(b"")
+    assert "x.kvcap is empty" in run(capsys, "triage", str(path))[2]
+    path.write_bytes(DEMO.read_bytes()[:20000])
+    assert "x.kvcap holds no record: truncated" in run(capsys, "triage", str(path))[2]
+
+
+def test_a_moment_after_the_end_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "triage", str(DEMO), "--at=+9999s", "--json")
+    assert code == 1
+    assert "s: that is judged" in err
+
+
+def test_two_sides_alike_have_no_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No signal differs" in run(capsys, "compare", str(DEMO), str(DEMO))[1]
+
+
+def test_what_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def locked(_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/locked/rules")
+
+    monkeypatch.setattr(rules, "load", locked)
+    code, _, err = run(capsys, "rules", "list")
+    assert (code, err) == (2, "kvitals: /locked/rules: permission denied; run as a user who may read it\n")
