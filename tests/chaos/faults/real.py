@@ -111,6 +111,7 @@ async def _play(stage: Stage, told: Told, lab: Engines, session: aiohttp.ClientS
     await asyncio.sleep(AFTER_SECONDS)
     await asyncio.gather(*(one.end() for one in everyone.values()))
     records = await _records(stage, agent, [seen.id for one in everyone.values() for seen in one.seen])
+    told.expect(not watching.done(), "findings were not looked at to the end")
     watching.cancel()
     wrong = sorted(ever - before - EXPECTED)
     told.expect(not wrong, f"findings that nothing was done for: {wrong}")
