@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The README in an empty Debian: its two commands in a clean clone, then the wheel without the clone, as a user without rights.
 #
-#   make root                          as root, on Debian with its package debootstrap; ten minutes, 2 GB in TMPDIR
+#   make root                          as root, on Debian with its package debootstrap; 26 minutes on two busy cores
 #   SUITE=trixie make root             of another release
 #   MIRROR=http://... make root        from another mirror than debootstrap's own
 #   STEPS="run wheel" make root        less than all of: run test wheel
