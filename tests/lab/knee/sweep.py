@@ -26,6 +26,8 @@ LEVELS = (1, 2, 4, 6, 8, 12, 16, 20, 24)
 """Clients, each of which sends its next request when it has the answer."""
 LEVEL_S, LONG_S = 15.0, 60.0
 """Of a sweep that clients measure, and of one whose history is fitted: history has a row every 5 s."""
+WARM_S = 10.0
+"""Until the agent has started and the engine has seen a full batch: the first level is not to pay for either."""
 SETTLE_S = 2.0
 """At the start of a level, that is not counted."""
 TTFT_SLO_S = 0.25
@@ -54,9 +56,9 @@ async def sweep(name: str, out: Path, kvitals: Sequence[str], seed: int, level_s
     requests: list[str] = []
     async with Engines() as lab, Programs() as programs:
         engine = await lab.start("engine", None, max_num_seqs=SLOTS)
-        async with Load([engine.url], [_tenant(2)], seed=f"warm-{seed}"):
-            await asyncio.sleep(4)
         await _agent(programs, kvitals, engine, folder)
+        async with Load([engine.url], [_tenant(SLOTS)], seed=f"warm-{seed}"):
+            await asyncio.sleep(WARM_S)
         for clients in order:
             async with Load([engine.url], [_tenant(clients)], seed=f"{seed}-{clients}") as load:
                 await asyncio.sleep(level_s)
