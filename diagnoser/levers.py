@@ -116,13 +116,18 @@ class Levers:
             found = self._ask.number(judgement.rule, judgement.entity, text) if text else None
             return "" if found is None else f"{found:.12g}"
 
+        now = number(setting.now)
         return LeverSetting(
             flag=setting.flag,
-            now=number(setting.now),
+            now=_SWITCH.get(now, now) if setting.value in _SWITCH.values() else now,
             to=setting.value or number(setting.to),
             restart=setting.restart,
             note=note,
         )
+
+
+_SWITCH = {"0": "off", "1": "on"}
+"""How a fact that is no number is told beside a flag that switches."""
 
 
 def _advice(

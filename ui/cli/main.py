@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -86,6 +88,9 @@ def _version(_: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; its exit code is the process's."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter shows another
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     args = parser().parse_args(arguments)
     do: Callable[[argparse.Namespace], int] = args.do
     try:
@@ -105,6 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 0
     except PermissionError as error:
         print(f"kvitals: {error.filename or error}: permission denied; run as a user who may read it", file=sys.stderr)
+        code = EXIT_BAD_USE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"kvitals: {error.filename or 'the answer'} can not be written: {error.strerror}", file=sys.stderr)
         code = EXIT_BAD_USE
     sys.exit(code)
 

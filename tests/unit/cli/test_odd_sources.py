@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
 from ui.cli import rules
 from ui.cli.main import main
-from ui.demo import DEMO
+from ui.demo import DEMO, FOLDER
 
 NOTHING = "no-such-host-or-file.invalid"
 
@@ -65,3 +68,22 @@ def test_what_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(rules, "load", locked)
     code, _, err = run(capsys, "rules", "list")
     assert (code, err) == (2, "kvitals: /locked/rules: permission denied; run as a user who may read it\n")
+
+
+def test_a_terminal_without_the_letters_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    with pytest.raises(SystemExit) as stop:
+        main(["triage", str(FOLDER / "caching_off.kvcap")])
+    sys.stdout.flush()
+    assert stop.value.code == 1
+    assert b"--enable-prefix-caching off ? on" in written.getvalue()
+
+
+def test_a_disk_that_is_full_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rules, "load", full)
+    code, _, err = run(capsys, "rules", "list")
+    assert (code, err) == (2, "kvitals: the answer can not be written: No space left on device\n")
