@@ -25,6 +25,7 @@ from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
 from agent.hosts import is_loopback
 from agent.inbound import server_tls
+from agent.memory import give_back
 from agent.places import state_directory
 from rules.finding import Source, encode
 from series.promql import PromQLError
@@ -78,6 +79,7 @@ def do(args: argparse.Namespace) -> int:
         raise UsageError("--demo shows a recording; leave the URLs away, or leave --demo away")
     if args.listen:
         parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
+    give_back()
     asyncio.run(_run(args))
     return 0
 
