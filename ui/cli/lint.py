@@ -92,7 +92,7 @@ def show(report: Report, console: Console) -> None:
         console.print()
     for one in report.unread:
         where = Text(f"{one.document}: {one.place}: {_brief(one.why)}", style="dim")
-        console.print(where)
+        console.print(where, soft_wrap=True)
     for line in report.left_out:
         status_console().print(line, style="yellow", soft_wrap=True)
     console.print(_summary(report))

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from rich.text import Text
 
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.requests import Requests
-from agent.service import Node
+from agent.records import ScrapeRecord
+from agent.service import Node, decode
 from rules.loader import load as load_knowledge
-from series.capture import CaptureWriter
+from series.capture import CaptureWriter, Record
 from ui.cli.common import UsageError, add_config_option, configuration, parse_address, parse_duration, status_console
 
 MAX_SECONDS = 24 * 3600.0
@@ -59,6 +60,7 @@ async def _record(args: argparse.Namespace, seconds: float, every: float) -> int
 
 async def _record_from(args: argparse.Namespace, seconds: float, every: float, places: Path) -> int:
     console = status_console()
+    last: Sequence[Record] = ()
     node = Node(configuration(args))
     current = asyncio.current_task()
     assert current is not None
@@ -74,7 +76,8 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
             ):
                 begun = time.monotonic()
                 while (done := time.monotonic() - begun) < seconds:
-                    for record in await node.read():
+                    last = await node.read()
+                    for record in last:
                         writer.write(record)
                         if args.listen:
                             node.feed(record)
@@ -86,6 +89,9 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
             return EXIT_STOPPED
     finally:
         await node.close()
+    for told in map(decode, last):
+        if isinstance(told, ScrapeRecord) and not told.ok:
+            console.print(f"{told.target}, at the end: {told.message}", style="yellow")
     console.print(f"{args.out}: {args.out.stat().st_size / 1024:.0f} KB. Look at it: kvitals triage {args.out}")
     return 0
 

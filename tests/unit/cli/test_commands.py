@@ -88,7 +88,10 @@ def test_record_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_what_is_recorded_can_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "dead.kvcap"
-    assert run(capsys, "record", "http://127.0.0.1:9", "--out", str(path), "--for", "2s")[0] == 0
+    with pytest.raises(SystemExit) as stop:
+        main(["record", "http://127.0.0.1:9", "--out", str(path), "--for", "2s"])
+    assert stop.value.code == 0
+    assert "at the end: Nothing listens there" in capsys.readouterr().err
     code, out = run(capsys, "triage", str(path), "--json")
     assert code == 1
     assert [f["code"] for f in json.loads(out)["telemetry"]] == ["TEL01"]
