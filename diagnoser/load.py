@@ -10,7 +10,7 @@ from series.types import Floats
 
 AGREES = 1.6
 """A factor: further apart than this, residence is not that of the requests which gauges count, but counted twice, say.
-Gauges are off themselves: vLLM's leave out what its server does before and after a batch, 5 to 16 % of N in a sweep of
+Gauges are off themselves: vLLM's leave out what its server does before and after a batch, 7 to 14 % of N in a sweep of
 the lab and a third at one request at a time."""
 ENOUGH_REQUESTS = 100.0
 STEADY = 0.2
