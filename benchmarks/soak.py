@@ -62,11 +62,11 @@ WINDOW_SECONDS = 1800.0
 """Of the agent, in an hour. A shorter soak has a window that its first half fills all the same."""
 PARTS = 12
 MEMORY_BUDGET = 400e6
-"""Bytes. By the limits of what is kept: 150 MB for the agent that only looks, which `benchmarks.agent` measures; 300,000
-blocks of all ledgers, 160 bytes each: 48; 4,096 look-ups of each of eight engines that wait for their request's record,
-700 bytes each: 23; a million block references for replays with their rows: 18; 20,000 requests, and the ids of those
-that were given out: 72; 6,000 series more than that agent has, and a half of their cells as slack: 26. That is 337 MB, and
-a fifth more for what allocators hold and what is under way."""
+"""Bytes. By the limits of what is kept: 150 MB for the agent that only looks, which `benchmarks.agent` measures;
+300,000 blocks of all ledgers, 160 bytes each: 48; 4,096 look-ups of each of eight engines that wait for their request's
+record, 700 bytes each: 23; a million block references for replays with their rows: 18; 20,000 requests, and the ids of
+those that were given out: 72; 6,000 series more than that agent has, and half of their cells as slack: 26. That is 337,
+and a fifth more for what allocators hold and what is under way."""
 SLOPE_BUDGET = 60e6
 """Bytes an hour that are no leak: signals are kept for two hours, so they go on filling, some 300 of each engine."""
 JUDGED_SECONDS = 1700.0
