@@ -145,8 +145,6 @@ class Stitcher:
                 self._begin += 1
             elif one.last > settled:
                 break
-            elif one.hidden and len(one.parts) == 1 and self._traces.get(one.traces[0]) is one:
-                self._settle_lone(one)
             else:
                 self._settle(one)
         while self._held:
@@ -158,8 +156,12 @@ class Stitcher:
     def flush(self) -> None:
         """Give out everything."""
         while self._active or self._held:
-            one = self._joined(self._first() if self._active else next(iter(self._held)))
-            self._close(one, whole=not self._waits(one))
+            one = self._first() if self._active else next(iter(self._held))
+            if self._is_lone(one):
+                self._close_lone(one, whole=not self._waits(one))
+            else:
+                one = self._joined(one)
+                self._close(one, whole=not self._waits(one))
 
     def _first(self) -> _Open:
         """The first one that stands in the queue, where there is one."""
@@ -292,8 +294,9 @@ class Stitcher:
 
     def _settle(self, one: _Open) -> None:
         """Nothing came for a while: it is done, or what is missing is waited for."""
-        traces = one.traces
-        if len(traces) != 1 or self._traces.get(traces[0]) is not one:  # else there is nobody to be joined
+        lone, traces = self._is_lone(one), one.traces
+        # Who is alone in the only trace that it has, has nobody to be joined.
+        if not lone and (len(traces) != 1 or self._traces.get(traces[0]) is not one):
             one = self._joined(one)
             if one.last > self._now - self._limits.settle:
                 return
@@ -301,36 +304,10 @@ class Stitcher:
         if until > self._now:
             self._leave_queue(one)
             self._held[one] = until
+        elif lone:
+            self._close_lone(one, whole=not until)
         else:
             self._close(one, whole=not until)
-
-    def _settle_lone(self, one: _Open) -> None:
-        """The same, soon, of the first one in the queue, if it has one part and is found by its ids and trace alone."""
-        parts, traces = one.parts, one.traces
-        part, trace = parts[0], traces[0]
-        until = self._waits(one)
-        if until > self._now:
-            self._leave_queue(one)
-            self._held[one] = until
-            return
-        one.place = NOWHERE
-        self._queue.popleft()
-        self._begin += 1
-        self._active -= 1
-        self._forget_first(one.first)
-        by, late = self._by, self._gone
-        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, traces
-        for key in one.keys:
-            del by[key]
-            late[key] = gone
-        if part.span:
-            late[trace + part.span] = gone
-        del self._traces[trace]
-        self._gone_traces.add(trace)
-        if part.observer == "stage":
-            self.dropped["orphan"] += 1
-        else:
-            self._give(parts, not until)
 
     def _waits(self, one: _Open) -> float:
         """Until when more is waited for; 0 where nothing is missing."""
@@ -388,6 +365,35 @@ class Stitcher:
             for group in separate(parts):
                 self._learn(group)
                 self._give(group, whole)
+
+    def _is_lone(self, one: _Open) -> bool:
+        """Whether it is the first one in the queue, and has one part that is found by its ids and trace alone."""
+        return (
+            one.hidden and len(one.parts) == 1 and one.place == self._begin and self._traces.get(one.traces[0]) is one
+        )
+
+    def _close_lone(self, one: _Open, *, whole: bool) -> None:
+        """The same as `_close`, soon, of a lone one."""
+        parts, traces = one.parts, one.traces
+        part, trace = parts[0], traces[0]
+        one.place = NOWHERE
+        self._queue.popleft()
+        self._begin += 1
+        self._active -= 1
+        self._forget_first(one.first)
+        by, late = self._by, self._gone
+        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, traces
+        for key in one.keys:
+            del by[key]
+            late[key] = gone
+        if part.span:
+            late[trace + part.span] = gone
+        del self._traces[trace]
+        self._gone_traces.add(trace)
+        if part.observer == "stage":
+            self.dropped["orphan"] += 1
+        else:
+            self._give(parts, whole)
 
     def _forget_first(self, first: float) -> None:
         """One less is open whose first part came then."""
