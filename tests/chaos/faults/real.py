@@ -214,17 +214,19 @@ def _requests(
     errors = {records[seen.id].get("error") for seen in cut if seen.id in records}
     told.expect(errors == {"upstream_closed"}, f"requests that the kill cut off: {errors}")
     failed = [seen for name in (STANDS, GOES_ON) for seen in everyone[name].seen if seen.status == FAILED]
-    # vLLM closes connections that were idle for 5 s, and does so first when it goes on: what it had not read is lost.
-    unread = [seen for seen in failed if seen.via == STANDS and not seen.pieces and seen.sent < back <= seen.ended]
+    # Seen in two of four runs, and why is not known: perhaps vLLM closes idle connections first when it goes on.
+    without_output = [
+        seen for seen in failed if seen.via == STANDS and not seen.pieces and seen.sent < back <= seen.ended
+    ]
     others = [
         f"{seen.via} {seen.sent - killed:+.1f} to {seen.ended - killed:+.1f} s: {records.get(seen.id, {}).get('error')}"
         for seen in failed
-        if seen not in unread
+        if seen not in without_output
     ]
     told.expect(not others, f"requests to the other engines failed: {others}")
     held = [seen for seen in everyone[STANDS].under_way(killed) if seen.status == FINISHED]
     refused = sum(seen.status == FAILED for seen in everyone[DIES].seen) - len(cut)
     told.said.append(
         f"{len(ledger)} requests as their clients saw them: {len(cut)} cut off by the kill, {refused} refused while it"
-        f" was away, {len(held)} held up by the stop and finished, {len(unread)} not read before it and failed"
+        f" was away, {len(held)} held up by the stop and finished, {len(without_output)} without output failed"
     )
