@@ -20,7 +20,8 @@ from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
-AGENT_TIMEOUT_SECONDS = 2.0
+AGENT_TIMEOUT_SECONDS = 6.0
+"""An engine says at once that it has no such path; an agent on a busy node takes its time."""
 MAX_DOCUMENT_BYTES = 8 << 20
 
 

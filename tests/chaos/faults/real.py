@@ -214,7 +214,7 @@ def _requests(
     errors = {records[seen.id].get("error") for seen in cut if seen.id in records}
     told.expect(errors == {"upstream_closed"}, f"requests that the kill cut off: {errors}")
     failed = [seen for name in (STANDS, GOES_ON) for seen in everyone[name].seen if seen.status == FAILED]
-    # Seen in two of four runs, and why is not known: perhaps vLLM closes idle connections first when it goes on.
+    # uvicorn closes connections that were idle for 5 s before it reads what came on them while it stood still.
     without_output = [
         seen for seen in failed if seen.via == STANDS and not seen.pieces and seen.sent < back <= seen.ended
     ]

@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import io
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from agent.config import Config
+from rules.finding import encode
+from rules.loader import load
 from ui.cli import rules
 from ui.cli.main import main
 from ui.demo import DEMO, FOLDER
+from ui.pipeline import Setup
+from ui.recorded import judge_recording
 
 NOTHING = "no-such-host-or-file.invalid"
 
@@ -87,3 +94,27 @@ def test_a_disk_that_is_full_is_said(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(rules, "load", full)
     code, _, err = run(capsys, "rules", "list")
     assert (code, err) == (2, "kvitals: the answer can not be written: No space left on device\n")
+
+
+def test_objectives_that_an_agent_does_not_judge_by_are_not_silently_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = encode(judge_recording(FOLDER / "healthy.kvcap", Setup(load(), Config())).document)
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(document)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code, out, err = run(capsys, "triage", url, "--slo", "ttft=1s")
+        server.shutdown()
+    assert (code, err) == (0, f"{url} is an agent: it judges by its own objectives and rules\n")
+    assert "✓ No trouble found" in out
