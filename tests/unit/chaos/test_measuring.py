@@ -40,7 +40,7 @@ def test_what_can_not_run_fails_unless_it_is_listed(
     async def odd(stage: Stage, told: Told) -> None:
         raise CannotRunError("no namespaces here")
 
-    monkeypatch.setitem(faults.SITUATIONS, "odd", odd)
+    monkeypatch.setitem(faults.EVERY, "odd", odd)
     assert asyncio.run(faults.one("odd", excused)) is bool(excused)
     out = capsys.readouterr().out
     assert ("not run" if excused else "BROKEN") in out and "no namespaces here" in out
