@@ -22,7 +22,7 @@ def has_token(authorization: str, file: Path) -> bool:
         log.warning("the token of clients can not be read, so none is let in", error=str(error))
         return False
     sent = authorization.removeprefix("Bearer ").strip()
-    return hmac.compare_digest(sent.encode(), token.encode())
+    return hmac.compare_digest(sent.encode(errors="surrogateescape"), token.encode())
 
 
 def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
