@@ -1,0 +1,166 @@
+"""Every listener of kvitals and its bounds, in one table.
+
+The servers read their bounds from this table and docs/security.md is generated from it, so what the page promises is
+what runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One listener. Times in seconds, sizes in bytes; 0 is "does not apply"."""
+
+    name: str
+    title: str
+    address: str  # default
+    accepts: str  # what it reads from a caller, for docs/security.md
+    callers: str  # who may call it, for docs/security.md
+    tls: str
+    connections: int  # at the same time
+    per_peer: int  # of these, from one address
+    first_byte: float  # until the first byte of a connection arrives
+    head: float  # for a whole head, once it has begun
+    body: float  # without a byte of a body that is under way
+    idle: float  # between two requests
+    max_head: int
+    max_body: int
+
+
+LISTENERS: dict[str, Listener] = {
+    listener.name: listener
+    for listener in (
+        Listener(
+            name="api",
+            title="API",
+            address="127.0.0.1:9477",
+            accepts="queries, reads of findings, request records and history; observations of the tap",
+            callers="this machine; browsers only from the API's own origin",
+            tls="no",
+            connections=256,
+            per_peer=192,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=1 * MIB,
+        ),
+        Listener(
+            name="remote",
+            title="API for other machines (`[remote]`)",
+            address="not open by default",
+            accepts="the same as the API",
+            callers="a bearer token, a client certificate, or both",
+            tls="yes, 1.2 and later",
+            connections=256,
+            per_peer=64,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=1 * MIB,
+        ),
+        Listener(
+            name="otlp_http",
+            title="OTLP over HTTP",
+            address="127.0.0.1:4318",
+            accepts="spans as protobuf or JSON, plain or gzip",
+            callers="this machine; other machines only with `token_file`",
+            tls="`cert_file` and `key_file` of `[otlp]`",
+            connections=128,
+            per_peer=96,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=4 * MIB,
+        ),
+        Listener(
+            name="otlp_grpc",
+            title="OTLP over gRPC",
+            address="127.0.0.1:4317",
+            accepts="spans as protobuf, plain or gzip",
+            callers="this machine; other machines only with `token_file`",
+            tls="`cert_file` and `key_file` of `[otlp]`",
+            connections=128,
+            per_peer=0,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=300.0,
+            max_head=16 * KIB,
+            max_body=4 * MIB,
+        ),
+        Listener(
+            name="tap",
+            title="the tap",
+            address="127.0.0.1:8100",
+            accepts="HTTP/1.1 requests of the engine's clients, passed on as they are",
+            callers="whoever may reach the engine; the tap asks for nothing and hides nothing",
+            tls="`cert_file` and `key_file` of `[tap]`",
+            connections=4096,
+            per_peer=3072,
+            first_byte=30.0,
+            head=30.0,
+            body=30.0,
+            idle=75.0,
+            max_head=64 * KIB,
+            max_body=0,
+        ),
+        Listener(
+            name="tap_metrics",
+            title="the tap's own `/metrics`",
+            address="127.0.0.1:9478",
+            accepts="reads of one page",
+            callers="this machine",
+            tls="no",
+            connections=32,
+            per_peer=24,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=64 * KIB,
+        ),
+        Listener(
+            name="notify",
+            title="alerts to diagnose (`kvitals notify`)",
+            address="127.0.0.1:9479",
+            accepts="webhook messages of an Alertmanager",
+            callers="this machine; other machines with `token_file`",
+            tls="with `[remote]`",
+            connections=128,
+            per_peer=96,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=1 * MIB,
+        ),
+        Listener(
+            name="web",
+            title="web page",
+            address="127.0.0.1:8501",
+            accepts="a browser's session, uploads of recordings",
+            callers="this machine; other machines only with `--password-file`",
+            tls="no: put a proxy in front",
+            connections=256,
+            per_peer=192,
+            first_byte=10.0,
+            head=10.0,
+            body=60.0,
+            idle=75.0,
+            max_head=64 * KIB,
+            max_body=0,
+        ),
+    )
+}
