@@ -15,6 +15,7 @@ from diagnoser.judge import seconds
 from diagnoser.signals import Signals, Span
 from rules.authoring import wanted_outcomes
 from rules.loader import load
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 FILES, PROBLEMS = read_all(Path(__file__).parent)
@@ -54,7 +55,7 @@ def test_case(bench: Bench, code: str, case: Case) -> None:
     assert bench.differences(code, case) == []
 
 
-@pytest.mark.parametrize("code", sorted(KNOWLEDGE.rules))
+@for_each("code", sorted(KNOWLEDGE.rules), ids=str)
 def test_every_rule_has_cases_of_every_outcome(code: str) -> None:
     outcomes = {case.expect for f in FILES if f.code == code for case in f.cases}
     assert wanted_outcomes(KNOWLEDGE.rules[code], KNOWLEDGE) <= outcomes

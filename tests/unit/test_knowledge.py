@@ -15,6 +15,7 @@ from rules import loader
 from rules.authoring import lint
 from rules.loader import ROOT, KnowledgeError, load
 from rules.model import Lever, Rule, Setting
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 RULES = sorted(KNOWLEDGE.rules.values(), key=lambda r: r.code)
@@ -22,8 +23,8 @@ LEVERS = sorted(KNOWLEDGE.levers.values(), key=lambda lever: lever.name)
 ASKED = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "knowledge" / "asked.yaml").read_text())
 CODES = [code for codes in ASKED["codes"].values() for code in codes.split()]
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
-each_lever = pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
+each_rule = for_each("rule", RULES, ids=lambda r: r.code)
+each_lever = for_each("lever", LEVERS, ids=lambda lever: lever.name)
 
 
 def test_every_file_is_a_rule_or_a_lever() -> None:

@@ -17,6 +17,7 @@ from dashboards.panels import NO_DATA, SEVERITY_COLOR
 from dashboards.queries import readable
 from rules.loader import family_of, load
 from series.promql import names
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 RUNBOOKS = "https://kvitals.example.com/runbooks"
@@ -88,7 +89,7 @@ def test_names_and_links_are_stable() -> None:
     assert raw == [f"kvitals-{name}-raw" for name in names if name != "gpu"]
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_a_board_is_what_grafana_imports(name: str) -> None:
     board = BOARDS[name]
     assert board["id"] is None
@@ -113,7 +114,7 @@ def test_what_a_value_leads_to_is_there() -> None:
     assert codes and codes <= KNOWLEDGE.rules.keys()
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
     panels = BOARDS[name]["panels"]
     ids = [p["id"] for p in panels]
@@ -126,7 +127,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
         assert apart_x or apart_y, (a, b)
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_variables_and_marks_can_be_asked(name: str) -> None:
     board = BOARDS[name]
     asked = [a["target"]["expr"] for a in board["annotations"]["list"]]
@@ -141,7 +142,7 @@ def test_variables_and_marks_can_be_asked(name: str) -> None:
             assert all(family_of(n, KNOWLEDGE.families) for n in read)
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@for_each("panel", PANELS)
 def test_a_panel_asks_a_question_and_explains_itself(panel: dict[str, Any]) -> None:
     assert panel["title"].endswith("?")
     assert len(panel["description"]) > 40
@@ -155,7 +156,7 @@ def test_a_panel_asks_a_question_and_explains_itself(panel: dict[str, Any]) -> N
     assert all(t["legendFormat"] for t in panel["targets"])
 
 
-@pytest.mark.parametrize("panel", AGENT_PANELS)
+@for_each("panel", AGENT_PANELS)
 def test_a_panels_queries_parse_and_read_known_families_within_the_choice(panel: dict[str, Any]) -> None:
     for expr in queries(panel):
         read = names(readable(expr))
@@ -164,7 +165,7 @@ def test_a_panels_queries_parse_and_read_known_families_within_the_choice(panel:
         assert expr.count("{") == expr.count('cluster=~"$cluster", engine=~"$engine|"')
 
 
-@pytest.mark.parametrize("name", [name for name in BOARDS if name not in AGENT])
+@for_each("name", [name for name in BOARDS if name not in AGENT])
 def test_queries_without_agents_read_no_agents_families(name: str) -> None:
     asked = [q for panel in BOARDS[name]["panels"] for q in queries(panel)]
     asked += [a["target"]["expr"] for a in BOARDS[name]["annotations"]["list"] if a["target"]["expr"] != ALERTS]
@@ -174,7 +175,7 @@ def test_queries_without_agents_read_no_agents_families(name: str) -> None:
         assert len(read) == expr.count("{") == expr.count('cluster=~"$cluster", instance=~"$engine"')
 
 
-@pytest.mark.parametrize("panel", AGENT_PANELS)
+@for_each("panel", AGENT_PANELS)
 def test_caveats_of_what_is_read_are_told(panel: dict[str, Any]) -> None:
     if "condition of one rule" in panel["description"]:
         return
@@ -186,7 +187,7 @@ def test_caveats_of_what_is_read_are_told(panel: dict[str, Any]) -> None:
             assert " ".join(KNOWLEDGE.families[family].caveat.split()) in panel["description"]
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@for_each("panel", PANELS)
 def test_colour_is_only_where_a_rule_judges(panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     if panel["type"] == "heatmap":  # how many, in shades of one colour

@@ -12,6 +12,7 @@ from rules.loader import load
 from rules.model import SCOPES, Rule
 from series.types import Labels
 from series.window import Window
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 SPAN = Span(1000.0)
@@ -57,12 +58,12 @@ def symptoms_of(rule: Rule) -> set[str]:
     return {code for code in seen if KNOWLEDGE.rules[code].kind == "symptom"}
 
 
-@pytest.mark.parametrize("rule", CAUSES, ids=lambda rule: rule.code)
+@for_each("rule", CAUSES, ids=lambda rule: rule.code)
 def test_every_cause_leads_to_a_symptom_or_is_one_for_the_pager(rule: Rule) -> None:
     assert symptoms_of(rule) or rule.severity == "page"
 
 
-@pytest.mark.parametrize(("cause", "effect"), EDGES)
+@for_each("cause, effect", EDGES)
 def test_a_cause_comes_before_what_it_explains(judge: Judge, cause: Rule, effect: Rule) -> None:
     document = told(judge, said(effect), said(cause))
     if effect.code in cause.excluded_by:
@@ -79,7 +80,7 @@ def test_a_cause_comes_before_what_it_explains(judge: Judge, cause: Rule, effect
     assert found.explained_by == [cause.code]
 
 
-@pytest.mark.parametrize(("cause", "effect"), EDGES)
+@for_each("cause, effect", EDGES)
 def test_a_cause_that_is_not_so_is_ruled_out_with_its_number(judge: Judge, cause: Rule, effect: Rule) -> None:
     if effect.kind == "symptom":
         document = told(judge, said(effect), said(cause, "clear", "kv usage p90 is 12 %, not above 90 %"))

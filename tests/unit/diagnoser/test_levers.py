@@ -17,6 +17,7 @@ from rules.loader import Knowledge, load
 from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
 from series.types import Labels
 from series.window import Window
+from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 SPAN = Span(1000.0)
@@ -26,7 +27,7 @@ USES = [
     for rule in KNOWLEDGE.rules.values()
     for use in rule.levers
 ]
-each_use = pytest.mark.parametrize(("rule", "lever"), USES)
+each_use = for_each("rule, lever", USES)
 
 
 def judge(system: str = "vllm", version: str = "0.32.0") -> Judge:

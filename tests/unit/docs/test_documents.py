@@ -14,6 +14,7 @@ import pytest
 
 from agent.config import build
 from rules.loader import load
+from tests.support.loops import for_each
 from ui.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +51,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.replace("`", "").lower()).strip().replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES.get)
+@for_each("path", DOCUMENTS, ids=NAMES.__getitem__)
 def test_links_lead_somewhere(path: Path) -> None:
     for link in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
         if "://" in link:
@@ -61,13 +62,13 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{NAMES[path]} links to {link}: no such heading"
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if commands(p)], ids=NAMES.get)
+@for_each("path", [p for p in DOCUMENTS if commands(p)], ids=NAMES.__getitem__)
 def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in commands(path):
         try:
             parser().parse_args(shlex.split(line))
         except SystemExit:
-            pytest.fail(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}")
+            raise AssertionError(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}") from None
 
 
 def test_the_readme_names_every_command() -> None:
@@ -80,14 +81,14 @@ def test_some_commands_were_found() -> None:
     assert len([line for path in DOCUMENTS for line in commands(path)]) > 60
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if any(x == "toml" for x, _ in fences(p))], ids=NAMES.get)
+@for_each("path", [p for p in DOCUMENTS if any(x == "toml" for x, _ in fences(p))], ids=NAMES.__getitem__)
 def test_settings_are_taken(path: Path) -> None:
     for language, text in fences(path):
         if language == "toml":
             build(tomllib.loads(text), path)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES.get)
+@for_each("path", DOCUMENTS, ids=NAMES.__getitem__)
 def test_codes_of_rules_exist(path: Path) -> None:
     known = set(load().rules)
     groups = {code[:3] for code in known}

@@ -1,0 +1,33 @@
+"""A loop over cases reports every failure, and fails without cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.loops import for_each
+
+
+def test_every_failure_is_in_the_report(tmp_path: object) -> None:
+    @for_each("number, limit", [(1, 3), (4, 3), (5, 3)])
+    def body(number: int, limit: int) -> None:
+        assert number < limit
+
+    with pytest.raises(AssertionError, match="2 of 3 cases failed") as caught:
+        body()
+    assert "4, 3" in str(caught.value)
+    assert "5, 3" in str(caught.value)
+
+
+def test_no_cases_is_a_failure() -> None:
+    @for_each("number", [])
+    def body(number: int) -> None:
+        raise AssertionError
+
+    with pytest.raises(AssertionError, match="no cases"):
+        body()
+
+
+@for_each("number", [1, 2], ids=str)
+def test_fixtures_reach_the_body(number: int, tmp_path: object) -> None:
+    assert number
+    assert tmp_path
