@@ -7,23 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import msgspec
-
 from agent.config import Config
 from agent.ledger.side import LedgerSide
 from agent.service import Node
 from series.capture import CaptureReader
-from ui.answers import TooLargeError, body_of
+from ui.agent_client import AgentClient, NotKvitalsError
 from ui.live import Collector
 from ui.pipeline import Setup
-
-AGENT_TIMEOUT_SECONDS = 5.0
-MAX_DOCUMENT_BYTES = 16 << 20
-
-
-class CacheError(Exception):
-    """An agent answers, and has nothing of the kind; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -72,38 +62,14 @@ async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known
         return _known(node.ledger, (*collector.said, *collector.complaints()))
 
 
-async def of_agent(url: str) -> Known | None:
-    """Ask a running agent; None where what answers there is none. Raises CacheError."""
-    timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
+def of_agent(url: str) -> Known | None:
+    """Ask a running agent; None where something else answers, such as an engine. Raises AgentError."""
+    client = AgentClient(url)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            build, _ = await _get(session, url, "status/buildinfo")
-            if build != 200:
-                return None
-            status, cache = await _get(session, url, "cache")
-            if status == 404:
-                return Known()
-            _, cascades = await _get(session, url, "cascades")
-    except TooLargeError as error:
-        raise CacheError(f"{url} {error}") from error
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        report = client.cache()
+        return Known() if report is None else Known(report, client.cascades())
+    except NotKvitalsError:
         return None
-    return Known(_data(cache, url), _data(cascades, url))
-
-
-async def _get(session: aiohttp.ClientSession, url: str, what: str) -> tuple[int, bytes]:
-    async with session.get(f"{url.rstrip('/')}/api/v1/{what}", allow_redirects=False) as response:
-        return response.status, await body_of(response, MAX_DOCUMENT_BYTES)
-
-
-def _data(body: bytes, url: str) -> dict[str, Any]:
-    try:
-        data = msgspec.json.decode(body)["data"]
-        if isinstance(data, dict):
-            return data
-    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
-        pass
-    raise CacheError(f"{url} answers what is no report of a cache: is it a kvitals agent, and a new one?")
 
 
 def _known(ledger: LedgerSide | None, notes: Sequence[str]) -> Known:

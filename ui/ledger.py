@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
-from agent.ledger.packed import MAX_BYTES, PackedError, unpack
 from kvcache.accesses import Accesses
-from ui.answers import TooLargeError, body_of
-from ui.cache import CacheError, replayed
-from ui.cache import of_agent as cache_of_agent
-
-AGENT_TIMEOUT_SECONDS = 20.0
+from ui.agent_client import AgentClient
+from ui.cache import replayed
 
 
 class LedgerError(Exception):
@@ -42,32 +36,14 @@ def of_recording(path: Path) -> Known:
     return Known(accesses, max((w.ledger.pool for w in ledger.engines.values() if w.ledger.pool), default=None))
 
 
-async def of_agent(url: str) -> Known:
-    """Ask a running agent for its latest look-ups. Raises LedgerError."""
-    try:
-        known = await cache_of_agent(url)
-        if known is None:
-            raise LedgerError(f"no agent answers at {url}: start one with `kvitals run`")
-        accesses = unpack(await _packed(url))
-    except (CacheError, PackedError, TooLargeError) as error:
-        raise LedgerError(f"{url}: {error}") from error
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise LedgerError(f"the agent at {url} stopped answering ({type(error).__name__}): ask again") from error
-    pools = [pool for engine in known.cache.get("engines", []) if isinstance(pool := engine.get("pool_blocks"), int)]
+def of_agent(url: str) -> Known:
+    """Ask a running agent for its latest lookups. Raises LedgerError, AgentError."""
+    client = AgentClient(url)
+    accesses = client.accesses()
+    if accesses is None:
+        raise LedgerError(
+            f"the agent at {url} has no lookups yet. Engines must publish KV events: `kvitals check` names the flag."
+        )
+    report = client.cache() or {}
+    pools = [pool for engine in report.get("engines", []) if isinstance(pool := engine.get("pool_blocks"), int)]
     return Known(accesses, max(pools, default=None))
-
-
-async def _packed(url: str) -> bytes:
-    address = f"{url.rstrip('/')}/api/v1/accesses"
-    timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(address, allow_redirects=False) as response,
-    ):
-        if response.status == 404:
-            raise LedgerError(
-                f"{url} knows of no look-up yet: it takes engines that publish KV events, see `kvitals check`"
-            )
-        if response.status != 200:
-            raise LedgerError(f"{address} answers {response.status}: is it a kvitals agent, and a new one?")
-        return await body_of(response, MAX_BYTES)

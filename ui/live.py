@@ -7,26 +7,16 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Literal, Self
-
-import aiohttp
-import msgspec
+from typing import Self
 
 from rules.finding import Source, Triage
 from series.capture import Record
 from series.promql import PromQLError
-from ui.answers import TooLargeError, body_of
+from ui.agent_client import AgentAddressError, AgentClient, AgentSlowError, AgentUnreachableError, NotKvitalsError
 from ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
-AGENT_TIMEOUT_SECONDS = 6.0
-"""An engine says at once that it has no such path; an agent on a busy node takes its time."""
-MAX_DOCUMENT_BYTES = 8 << 20
-
-
-class AgentError(Exception):
-    """An agent answers, but has no document; the message says why."""
 
 
 class Collector:
@@ -97,25 +87,21 @@ class Collector:
 
 
 async def agent_document(url: str) -> Triage | None:
-    """The document of a kvitals agent at `url`, or None when what answers there is no agent. Raises AgentError."""
-    timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
+    """The document of the kvitals agent at `url`; None where something else answers, or nothing. Raises AgentError
+    where an agent is there and has no document."""
+    client = AgentClient(url)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url.rstrip('/')}/api/v1/findings", allow_redirects=False) as response,
-        ):
-            if response.status not in (200, 503) or "json" not in response.content_type:
-                return None
-            body = await body_of(response, MAX_DOCUMENT_BYTES)
-            if response.status == 503:
-                raise AgentError(f"the agent at {url} says: {msgspec.json.decode(body, type=_Refusal).error}")
-            return msgspec.json.decode(body, type=Triage)
-    except (aiohttp.ClientError, TimeoutError, TooLargeError, msgspec.DecodeError, ValueError, RecursionError):
+        return await asyncio.to_thread(client.findings)
+    except (NotKvitalsError, AgentUnreachableError, AgentAddressError):
         return None
+    except AgentSlowError:
+        if await asyncio.to_thread(_is_agent, client):
+            raise
+        return None  # an engine whose API server is overloaded is slow to answer 404
 
 
-class _Refusal(msgspec.Struct):
-    """An agent's answer that is none."""
-
-    errorType: Literal["timeout", "unavailable"]  # noqa: N815 (as Prometheus writes it)
-    error: str
+def _is_agent(client: AgentClient) -> bool:
+    try:
+        return bool(client.version())
+    except (NotKvitalsError, AgentUnreachableError, AgentSlowError):
+        return False

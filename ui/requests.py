@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import msgspec
 
 from agent.config import Config
@@ -16,14 +13,7 @@ from agent.requests.store import MAX_RECORDS
 from agent.requests.tail import OFS, Recent, TailReport
 from agent.service import Node
 from series.capture import CaptureReader
-from ui.answers import TooLargeError, body_of
-
-AGENT_TIMEOUT_SECONDS = 5.0
-MAX_DOCUMENT_BYTES = 8 << 20
-
-
-class RequestsError(Exception):
-    """There is nobody to ask, or no such request; the message says what to do."""
+from ui.agent_client import AgentClient, TailAnswer
 
 
 @dataclass(frozen=True)
@@ -52,38 +42,17 @@ class Found:
     tenant_names: dict[str, str]  # what stands for a tenant -> its name, where it may be told
 
 
-async def of_agent(url: str, asked: Asked) -> Found:
-    """Ask a running agent. Raises RequestsError."""
+def of_agent(url: str, asked: Asked) -> Found:
+    """Ask a running agent. Raises AgentError."""
     parameters: dict[str, str] = {"tenant": asked.tenant} if asked.tenant else {}
     if asked.name:
         parameters["id"] = asked.name
     else:
         parameters |= {"slowest": str(asked.slowest)} if asked.slowest else {"newest": str(asked.newest)}
-    timeout = aiohttp.ClientTimeout(total=AGENT_TIMEOUT_SECONDS)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            listed = await _get(session, url, "requests", parameters)
-            tails = await _get(session, url, "tail", {"scope": "node"}) if _wants_tails(asked) else b""
-        requests = msgspec.json.decode(listed, type=_Answer).data.requests
-        explained = msgspec.json.decode(tails, type=_TailAnswer).data if tails else _Tails()
-    except TooLargeError as error:
-        raise RequestsError(f"{url} {error}: ask for fewer requests") from error
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise RequestsError(f"no agent answers at {url}: start one with `kvitals run`") from error
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise RequestsError(f"{url} answers what is no list of requests: is it a kvitals agent?") from error
-    told = [Told(msgspec.convert(one, RequestRecord), str(one.get("tenant_name", ""))) for one in requests]
-    return Found(told, explained.reports, explained.tenant_names)
-
-
-async def _get(session: aiohttp.ClientSession, url: str, what: str, parameters: Mapping[str, str]) -> bytes:
-    """An agent's answer. Raises RequestsError, and what sessions raise."""
-    address = f"{url.rstrip('/')}/api/v1/{what}"
-    async with session.get(address, params=parameters, allow_redirects=False) as response:
-        body = await body_of(response, MAX_DOCUMENT_BYTES)
-        if response.status != 200:
-            raise RequestsError(f"{url} answers {response.status}: is it a kvitals agent, and a new one?")
-        return body
+    client = AgentClient(url)
+    listed = client.requests(parameters)
+    explained = client.tails({"scope": "node"}) if _wants_tails(asked) else TailAnswer()
+    return Found([Told(*one) for one in listed], explained.reports, explained.tenant_names)
 
 
 def of_recording(path: Path, asked: Asked) -> Found:
@@ -116,20 +85,3 @@ def _tails_of(node: Node) -> list[TailReport]:
         return []
     recent = Recent(records, min(r.end for r in records), max(r.end for r in records))
     return [recent.explain(of, node.requests.objective, over={"scope": "node"}) for of in OFS]
-
-
-class _Data(msgspec.Struct):
-    requests: list[dict[str, Any]]
-
-
-class _Answer(msgspec.Struct):
-    data: _Data
-
-
-class _Tails(msgspec.Struct):
-    reports: list[TailReport] = []
-    tenant_names: dict[str, str] = {}
-
-
-class _TailAnswer(msgspec.Struct):
-    data: _Tails

@@ -204,20 +204,6 @@ class Prometheus:
             raise answer
         return answer
 
-    def told(self, path: str, form: Mapping[str, str], decode: Callable[[msgspec.Raw], T]) -> T | None:
-        """What a kvitals agent answers beside Prometheus' own API; None where there is no such path. Raises
-        ServerError."""
-        (answer,) = self._runner.run(self._each([lambda: self._told(path, form, decode)]))
-        if isinstance(answer, ServerError):
-            raise answer
-        return answer
-
-    async def _told(self, path: str, form: Mapping[str, str], decode: Callable[[msgspec.Raw], T]) -> T | None:
-        status, body = await self._send("GET", path, form)
-        if status in (400, 404, 405) and not body.startswith(b"{"):  # how others say that they have no such path
-            return None
-        return self._read(status, body, decode)
-
     async def _names(self, start: float, end: float) -> list[str]:
         form = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
         status, body = await self._send("GET", "label/__name__/values", form)

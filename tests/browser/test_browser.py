@@ -131,11 +131,11 @@ def test_when_the_agent_goes_and_comes_back_the_page_follows(api: Stub, url: str
     visit(driver, url)
     wait_for(driver, "Unhealthy")
     api.status = 503
-    wait_for(driver, "The agent is still looking", REFRESH_SECONDS)
+    wait_for(driver, "The agent has no verdict yet", REFRESH_SECONDS)
     assert "Requests wait because the KV cache is full." in text_of(driver)
     api.say(documents.document())
     wait_for(driver, "No trouble found", REFRESH_SECONDS)
-    assert "The agent is still looking" not in text_of(driver)
+    assert "The agent has no verdict yet" not in text_of(driver)
 
 
 @pytest.mark.parametrize("way", [1, -1])

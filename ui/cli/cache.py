@@ -113,7 +113,7 @@ def _known(source: str, args: argparse.Namespace) -> Known:
         if not Path(source).exists():
             raise UsageError(f"{source}: no such file; give a recording, or the URL of an agent or an engine")
         return of_recording(Path(source), setup(args))
-    found = asyncio.run(of_agent(source))
+    found = of_agent(source)
     if found is not None:
         return found
     if not args.source:

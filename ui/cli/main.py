@@ -16,7 +16,7 @@ from series.capture import CaptureError
 from series.history.codec import DamagedError
 from series.history.schema import HistoryError
 from series.promql import PromQLError
-from ui.cache import CacheError
+from ui.agent_client import AgentAddressError, AgentError
 from ui.cli import (
     audit,
     cache,
@@ -41,15 +41,13 @@ from ui.cli import (
 )
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
 from ui.ledger import LedgerError
-from ui.live import AgentError
 from ui.recorded import RecordingError
-from ui.requests import RequestsError
 from ui.since_change import NoChangeError
 from ui.sizing import SourceError
 
 TOLD = (
     *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
-    *(NothingSeenError, CacheError, LedgerError, RequestsError),
+    *(NothingSeenError, LedgerError, AgentAddressError),
 )
 """What can not be done as it was asked for; the message says what can."""
 EPILOG = """\

@@ -17,12 +17,12 @@ from diagnoser.review.assemble import Asked, review
 from diagnoser.review.happened import noted
 from diagnoser.review.money import Given
 from diagnoser.review.result import Happened, Incidents
-from diagnoser.sources.prometheus import Access
 from rules.model import Rule
 from series.history import notes
 from series.history.intake import STEP_SECONDS
 from series.history.reader import HistoryReader
-from ui import agent_history, courses
+from ui import courses
+from ui.agent_client import AgentClient, HistorySpan, NotKvitalsError
 from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
@@ -134,28 +134,37 @@ def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
     rules = chosen.knowledge.rules
     if args.prometheus or (args.source and "://" in args.source):
         access = prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": args.prometheus or args.source}))
-        kept = agent_history.kept(access) if args.source else None
+        agent = AgentClient.with_access(access)
+        kept = _kept(agent) if args.source else None
         first = kept.first if kept is not None else float("-inf")
         with courses.of_server(access, chosen, start, end, first) as of:
             if kept is None:
                 yield of, _Happenings(lambda a, b: incidents.of_alerts(of.ask, a, b, of.gap, rules), lambda a, b: [])
             else:
                 # Memory may hold a row a second; what is further back has those that were written.
-                yield replace(of, gap=max(of.gap, STEP_SECONDS)), _of_agent(access, rules)
+                yield replace(of, gap=max(of.gap, STEP_SECONDS)), _of_agent(agent, rules)
         return
     file = _file(args, chosen)
     with courses.of_history(file, start, end) as of:
         yield of, _of_file(file, rules)
 
 
-def _of_agent(access: Access, rules: Mapping[str, Rule]) -> _Happenings:
+def _kept(agent: AgentClient) -> HistorySpan | None:
+    """What an agent keeps; None where it keeps no history, or where the URL is a Prometheus'."""
+    try:
+        return agent.history()
+    except NotKvitalsError:
+        return None
+
+
+def _of_agent(agent: AgentClient, rules: Mapping[str, Rule]) -> _Happenings:
     """An agent's history, asked by its URL."""
 
     def findings(start: float, end: float) -> Incidents:
-        told = agent_history.events(access, start - DAY_SECONDS, end, incidents.TOLD)
-        return incidents.of_history(agent_history.episodes(access, start, end), told, start, end, rules)
+        told = agent.events(start - DAY_SECONDS, end, incidents.TOLD)
+        return incidents.of_history(agent.episodes(start, end), told, start, end, rules)
 
-    return _Happenings(findings, lambda start, end: noted(agent_history.events(access, start, end)))
+    return _Happenings(findings, lambda start, end: noted(agent.events(start, end)))
 
 
 def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:

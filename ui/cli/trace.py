@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,10 +65,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     asked, source = _asked(args)
-    if is_recording(source):
-        found = of_recording(Path(source), asked)
-    else:
-        found = asyncio.run(of_agent(parse_url(source), asked))
+    found = of_recording(Path(source), asked) if is_recording(source) else of_agent(parse_url(source), asked)
     if args.json:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")

@@ -11,10 +11,9 @@ from typing import Any
 
 from rich.text import Text
 
-from diagnoser.sources.prometheus import ServerError
 from rules.finding import Triage, encode
 from series.promql import PromQLError
-from ui import agent_history
+from ui.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 from ui.cli import prometheus
 from ui.cli.common import (
     UsageError,
@@ -36,9 +35,6 @@ from ui.historic import judge_history
 from ui.live import Collector, agent_document
 from ui.recorded import Moments, judge_recording, span_of
 from ui.since_change import Source, of_history, of_recording, since_change
-
-NONE_THERE = "execution: "
-"""What an agent's answer begins with that has looked and has nothing to tell."""
 
 
 def add(commands: Any) -> None:
@@ -147,18 +143,22 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
             f"{url} tells what came of its latest change; of an earlier one its history does, on its own node:"
             " kvitals triage --since-change --to T"
         )
+    access = prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": url}))
     try:
-        found = agent_history.since_change(prometheus.access(argparse.Namespace(**{**vars(args), "prometheus": url})))
-    except ServerError as error:
-        if (why := str(error)).startswith(NONE_THERE):
-            raise UsageError(f"{url}: {why.removeprefix(NONE_THERE)}") from None
+        return AgentClient.with_access(access).since_change()
+    except AgentRefusedError as error:
+        if error.status == 422:  # it keeps a history, and there is no change in it
+            raise UsageError(f"{url}: {error.reason}") from None
+        if error.status == 404:
+            raise UsageError(
+                f"the agent at {url} keeps no history. --since-change takes the URL of an agent that does, a recording,"
+                " or the directory of a history."
+            ) from None
         raise
-    if found is None:
+    except NotKvitalsError as error:
         raise UsageError(
-            f"{url} is no kvitals agent that keeps a history: --since-change takes the URL of one, a recording, or the"
-            " directory of a history"
-        )
-    return found
+            f"{error} --since-change takes the URL of an agent, a recording, or the directory of a history."
+        ) from None
 
 
 async def _live(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -115,7 +114,7 @@ def _of_ledger(args: argparse.Namespace) -> Subject:
         known = of_recording(args.capture)
         return Subject(known.accesses, str(args.capture), known.pool)
     agent = parse_url(args.agent, "--agent:")
-    known = asyncio.run(of_agent(agent))
+    known = of_agent(agent)
     return Subject(known.accesses, agent, known.pool)
 
 

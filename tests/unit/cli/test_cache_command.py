@@ -65,7 +65,7 @@ def test_what_is_no_file_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nobody_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "kvitals.toml"
     config.write_text('[agent]\nlisten = "127.0.0.1:1"\n')
-    assert run("--config", str(config)) == 2
+    assert run("--config", str(config)) == 3
     assert "no agent answers at http://127.0.0.1:1" in capsys.readouterr().err
 
 
@@ -106,7 +106,7 @@ def test_an_agent_that_hears_of_no_blocks(capsys: pytest.CaptureFixture[str]) ->
 def test_an_agent_of_another_kind_is_no_crash(
     engine: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def answers(_: str) -> Known:
+    def answers(_: str) -> Known:
         return Known({"engines": [engine], "tenants": {}}, {"cascades": []})
 
     monkeypatch.setattr(cache, "of_agent", answers)

@@ -16,11 +16,12 @@ from rules.finding import encode
 from rules.loader import load
 from series.promql import PromQLError
 from tests.processes import free_port
+from ui.agent_client import AgentRefusedError
 from ui.cli.compare import change, differences
 from ui.cli.main import main
 from ui.cli.render import spark
 from ui.demo import DEMO, FOLDER, incidents
-from ui.live import AgentError, Collector, agent_document
+from ui.live import Collector, agent_document
 from ui.pipeline import Setup
 from ui.recorded import judge_recording
 from ui.serve_recorded import read_pages, serve
@@ -167,7 +168,7 @@ async def test_an_agent_without_a_document_is_no_engine(kind: str, status: int, 
     app = web.Application()
     app.router.add_get("/api/v1/findings", findings)
     async with TestServer(app) as server:
-        with pytest.raises(AgentError, match=error):
+        with pytest.raises(AgentRefusedError, match=error):
             await agent_document(str(server.make_url("/")))
 
 

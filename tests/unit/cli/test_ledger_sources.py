@@ -1,5 +1,6 @@
 """Where `kvitals whatif` and `curve` have look-ups from: a recording, and an agent that serves the same."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.ledger.side import LedgerSide
 from kvcache.accesses import COLUMNS
 from ui import ledger
+from ui.agent_client import NotKvitalsError
 from ui.cache import replayed
 
 THRASH = Path(__file__).parents[2] / "captures" / "ledger" / "thrash.kvcap"
@@ -20,7 +22,7 @@ def serving(side: LedgerSide | None) -> TestServer:
     """An agent, as far as these commands ask it."""
 
     async def build(_: web.Request) -> web.Response:
-        return web.json_response({"status": "success", "data": {}})
+        return web.json_response({"status": "success", "data": {"revision": "kvitals 0.1.0"}})
 
     app = web.Application()
     app.router.add_get("/api/v1/status/buildinfo", build)
@@ -33,7 +35,7 @@ async def test_an_agent_gives_the_look_ups_that_its_recording_does() -> None:
     assert side is not None
     recorded = ledger.of_recording(THRASH)
     async with serving(side) as server:
-        told = await ledger.of_agent(str(server.make_url("/")))
+        told = await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))
     assert told.pool == recorded.pool is not None
     for name in (*COLUMNS, "start", "block"):
         np.testing.assert_array_equal(getattr(told.accesses, name), getattr(recorded.accesses, name))
@@ -43,10 +45,10 @@ async def test_an_agent_gives_the_look_ups_that_its_recording_does() -> None:
 async def test_an_agent_that_heard_of_no_block_says_what_is_missing() -> None:
     async with serving(None) as server:
         with pytest.raises(ledger.LedgerError, match="publish KV events"):
-            await ledger.of_agent(str(server.make_url("/")))
+            await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))
 
 
 async def test_what_answers_otherwise_is_no_agent() -> None:
     async with TestServer(web.Application()) as server:
-        with pytest.raises(ledger.LedgerError, match="no agent answers"):
-            await ledger.of_agent(str(server.make_url("/")))
+        with pytest.raises(NotKvitalsError, match="is not a kvitals agent"):
+            await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))

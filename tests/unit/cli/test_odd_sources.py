@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["review", str(DEMO), "--out", "x"], 2, "is no history; of a recording kvitals triage, knee and audit tell"),
         (["size", str(DEMO)], 2, "its model tiny is not in the catalogue; say what it is with --model NAME"),
         (["size", "--model-config", "/no/such", "--peak", "1"], 2, "/no/such: cannot be read: No such file"),
-        (["trace", "x", "http://127.0.0.1:1"], 2, "no agent answers at http://127.0.0.1:1: start one"),
+        (["trace", "x", "http://127.0.0.1:1"], 3, "no agent answers at http://127.0.0.1:1: connection refused"),
         (["knee", "http://127.0.0.1:1"], 3, "can not be reached (Connection refused): is it running"),
     ],
 )

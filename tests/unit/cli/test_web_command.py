@@ -24,7 +24,7 @@ BROKEN = "http://[::1"
         (["curve", "--agent", BROKEN], "--agent: 'http://[::1' is no URL"),
         (["trace", "--newest", "1", BROKEN], "is no URL"),
         (["tap", "--upstream", BROKEN], "--upstream: 'http://[::1' is no URL"),
-        (["cache", BROKEN], "is no URL"),
+        (["cache", BROKEN], "is not the URL of an agent"),
         (["knee", BROKEN], "is not a URL"),
         (["review", BROKEN, "--out", "/no/such"], "is not a URL"),
     ],

@@ -130,16 +130,16 @@ def test_without_an_agent_it_says_where_it_asked_and_how_to_start_one(
     monkeypatch.setenv("KVITALS_API", "http://127.0.0.1:1")
     said = words(run())
     assert "No agent answers" in said
-    assert "Asked http://127.0.0.1:1/api/v1/findings: nothing listens there." in said
+    assert "no agent answers at http://127.0.0.1:1: connection refused." in said
     assert "kvitals run http://HOST:8000" in said
 
 
 def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub) -> None:
     api.say(documents.unhealthy())
     app = run()
-    api.status = 503
+    api.status, api.body = 503, b'{"status":"error","errorType":"unavailable","error":"no findings yet"}'
     said = words(again(app))
-    assert "The agent is still looking" in said
+    assert "The agent has no verdict yet" in said
     assert "Below is the last answer, of 2025-12-31 14:03:20 UTC." in said
     assert "Requests wait because the KV cache is full." in said
     api.say(documents.document())
@@ -151,12 +151,12 @@ def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub)
 @pytest.mark.parametrize(
     ("status", "body", "title"),
     [
-        (404, b"not found", "Something answers, but not as a kvitals agent does"),
-        (302, b"", "Something answers, but not as a kvitals agent does"),
-        (200, b"<html>", "Something answers, but not as a kvitals agent does"),
-        (200, b'{"status": "ok"}', "Something answers, but not as a kvitals agent does"),
-        (200, b"\xff\xfe", "Something answers, but not as a kvitals agent does"),
-        (200, b'{"version": "7.0", "findings": []}', "The agent and this page do not fit together"),
+        (404, b"not found", "Something answers that is not a kvitals agent"),
+        (302, b"", "Something answers that is not a kvitals agent"),
+        (200, b"<html>", "Something answers that is not a kvitals agent"),
+        (200, b'{"status": "ok"}', "Something answers that is not a kvitals agent"),
+        (200, b"\xff\xfe", "Something answers that is not a kvitals agent"),
+        (200, b'{"version": "7.0", "findings": []}', "The agent and this page have different versions"),
     ],
 )
 def test_an_answer_that_is_no_document(api: Stub, status: int, body: bytes, title: str) -> None:
@@ -171,7 +171,7 @@ def test_an_address_that_is_no_url(monkeypatch: pytest.MonkeyPatch, url: str) ->
 
 
 def test_an_answer_without_end_is_cut_off(api: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ui.web.sources.agent.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("ui.agent_client.MAX_BYTES", 1 << 20)
     api.body = b" " * (2 << 20)
     assert "larger than 1 MB" in words(run())
 

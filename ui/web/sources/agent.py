@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import http.client
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import Literal, TypeVar
 
 import msgspec
 
-from rules.finding import VERSION, Finding, Triage
+from rules.finding import Finding, Triage
 from series.history import notes
 from series.history.codec import DamagedError
 from series.history.reader import HistoryReader
 from series.history.schema import HistoryError
 from series.promql import PromQLError
-from ui.cache import CacheError
+from ui.agent_client import (
+    AgentAddressError,
+    AgentClient,
+    AgentError,
+    AgentRefusedError,
+    AgentSlowError,
+    AgentUnreachableError,
+    OtherVersionError,
+    SeriesAnswer,
+)
 from ui.cache import Known as Blocks
 from ui.cache import of_agent as blocks_of
 from ui.historic import judge_history
@@ -28,7 +34,7 @@ from ui.ledger import LedgerError
 from ui.ledger import of_agent as lookups_of
 from ui.pipeline import Setup
 from ui.recorded import Moments, RecordingError
-from ui.requests import Asked, Found, RequestsError
+from ui.requests import Asked, Found
 from ui.requests import of_agent as requests_of
 from ui.web.failure import Failure, UnansweredError
 from ui.web.settings import API_VARIABLE, DEFAULT_API
@@ -36,9 +42,7 @@ from ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, 
 from ui.web.sources.marks import marks
 from ui.web.sources.recording import NO_LOOKUPS, happening_of, no_answer
 
-PATH = "/api/v1/findings"
 TIMEOUT_SECONDS = 4.0
-MAX_BYTES = 16 << 20
 START = "kvitals run http://HOST:8000"
 MEMORY_SECONDS = 1800.0
 """Of the past that is offered where there is no history: what agents keep in memory unless told otherwise."""
@@ -58,17 +62,14 @@ class Agent:
     def __init__(self, url: str, setup: Callable[[], Setup], history: Path | None = None) -> None:
         """`history`: the file, where there is one that this process may read; `setup` is how the past is judged."""
         self.name = self._url = url.rstrip("/")
+        self._client = AgentClient(url, timeout=TIMEOUT_SECONDS)
         self._setup = setup
         self._history = history
 
     def findings(self, look: Look | None) -> Triage:
         if look is not None:
             return self._past_findings(look)
-        body = self._get(PATH, {})
-        try:
-            return msgspec.json.decode(body, type=Triage)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UnansweredError(_not_a_document(self._url, body, error)) from error
+        return self._ask(self._client.findings)
 
     def _past_findings(self, look: Look) -> Triage:
         if self._history is None:
@@ -101,13 +102,18 @@ class Agent:
 
     def series(self, query: str, start: float, end: float) -> list[Line]:
         least = 5.0 if end - start > 300 else 1.0
-        asked = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}"}
-        body = self._get("/api/v1/query_range", asked | {"step": f"{step_of(start, end, least):.3f}"}, query)
+        step = step_of(start, end, least)
         try:
-            found = msgspec.json.decode(body, type=_Answer).data.result
+            found = self._client.query_range(query, start, end, step)
             return [line for one in found[:MAX_LINES] if (line := _line(one)) is not None]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            raise UnansweredError(no_answer(query, f"the agent's answer is none ({error})")) from error
+        except AgentRefusedError as error:
+            if error.status in (400, 422):
+                raise UnansweredError(no_answer(query, error.reason)) from error
+            raise UnansweredError(failure_of(self._url, error)) from error
+        except ValueError as error:
+            raise UnansweredError(no_answer(query, f"the agent's answer is not a number ({error})")) from error
+        except AgentError as error:
+            raise UnansweredError(failure_of(self._url, error)) from error
 
     def past(self, start: float, end: float) -> Past:
         happened = marks(lambda query: self.series(query, start, end))
@@ -127,98 +133,30 @@ class Agent:
         return Past([*happened, *(_episode(one) for one in found)])
 
     def blocks(self) -> Blocks:
-        try:
-            found = self._run(blocks_of(self._url))
-        except CacheError as error:
-            raise UnansweredError(stranger(self._url, str(error))) from error
+        found = self._ask(lambda: blocks_of(self._url))
         if found is None:
-            raise UnansweredError(_unreachable(self._url, OSError("its report of caches was not to be had")))
+            raise UnansweredError(stranger(self._url, "Its answer is not a report on caches."))
         return found
 
     def requests(self, asked: Asked) -> Found:
-        try:
-            return self._run(requests_of(self._url, asked))
-        except RequestsError as error:
-            raise UnansweredError(
-                Failure("No requests are to be had", str(error), "Look at Sources: which agent is asked?", (START,))
-            ) from error
+        return self._ask(lambda: requests_of(self._url, asked))
 
     def lookups(self) -> Lookups:
         try:
-            return self._run(lookups_of(self._url))
+            return self._ask(lambda: lookups_of(self._url))
         except LedgerError as error:
             told = Failure(NO_LOOKUPS.title, str(error), NO_LOOKUPS.todo, NO_LOOKUPS.commands)
             raise UnansweredError(told) from error
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run(coroutine)
-
-    def _get(self, path: str, parameters: Mapping[str, str], query: str = "") -> bytes:
-        """An answer's body. Bounded in time and size; follows no redirect."""
-        parts = urlsplit(self._url)
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer of the agent. Raises UnansweredError."""
         try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise UnansweredError(_no_url(self._url))
-        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = connect(parts.hostname, port, timeout=TIMEOUT_SECONDS)
-        try:
-            whole = f"{parts.path.rstrip('/')}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
-            connection.request("GET", whole, headers={"Accept": "application/json"})
-            response = connection.getresponse()
-            body = response.read(MAX_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            raise UnansweredError(_unreachable(self._url, error)) from error
-        finally:
-            connection.close()
-        return _checked(self._url, path, query, response, body)
+            return question()
+        except AgentError as error:
+            raise UnansweredError(failure_of(self._url, error)) from error
 
 
-class _Series(msgspec.Struct):
-    metric: dict[str, str]
-    values: list[tuple[float, str]]
-
-
-class _Data(msgspec.Struct):
-    result: list[_Series]
-
-
-class _Answer(msgspec.Struct):
-    data: _Data
-
-
-class _Refusal(msgspec.Struct):
-    error: str = ""
-
-
-def _checked(url: str, path: str, query: str, response: http.client.HTTPResponse, body: bytes) -> bytes:
-    if response.status == http.client.SERVICE_UNAVAILABLE:
-        raise UnansweredError(
-            Failure(
-                "The agent is still looking",
-                f"{url} answers, but has no verdict yet.",
-                "Wait for its first window: this page goes on asking. Else look at what the agent prints.",
-            )
-        )
-    if response.status in (400, 422) and query:
-        raise UnansweredError(no_answer(query, _refusal(body)))
-    if response.status != http.client.OK:
-        raise UnansweredError(stranger(url, f"It said {response.status} {response.reason} to {path}."))
-    if len(body) > MAX_BYTES:
-        raise UnansweredError(stranger(url, f"Its answer is larger than {MAX_BYTES >> 20} MB."))
-    return body
-
-
-def _refusal(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "refused"
-
-
-def _line(found: _Series) -> Line | None:
+def _line(found: SeriesAnswer) -> Line | None:
     points = [(t, v) for t, text in found.values if math.isfinite(v := float(text))]
     return Line(found.metric, points) if points else None
 
@@ -239,48 +177,46 @@ def _written(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _not_a_document(url: str, body: bytes, error: Exception) -> Failure:
-    try:
-        version = str(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["version"], "utf-8").strip('"')
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-        return stranger(url, f"Its answer is no triage document ({error}).")
-    return Failure(
-        "The agent and this page do not fit together",
-        f"{url} speaks version {version} of the document, this page {VERSION} ({error}).",
-        "Install the same kvitals for both, and start both again.",
-        ("kvitals version",),
-    )
-
-
-def _no_url(url: str) -> Failure:
-    return Failure(
-        "The agent's address is not a URL",
-        f"{API_VARIABLE} is “{url}”.",
-        "Set it to the address that the agent printed when it started, and start this page again.",
-        (f"export {API_VARIABLE}={DEFAULT_API}",),
-    )
+def failure_of(url: str, error: AgentError) -> Failure:
+    """Why an agent has no answer, for the page."""
+    if isinstance(error, AgentRefusedError):
+        if error.status == 503:
+            return Failure(
+                "The agent has no verdict yet",
+                f"{url} answers: {error.reason}.",
+                "Wait for its first window: this page asks again. If that lasts, read what the agent prints.",
+            )
+        return stranger(url, f"{error}.")
+    if isinstance(error, AgentAddressError):
+        return Failure(
+            "The agent's address is not a URL",
+            f"{API_VARIABLE} is “{url}”.",
+            "Set it to the address that the agent printed when it started, and start this page again.",
+            (f"export {API_VARIABLE}={DEFAULT_API}",),
+        )
+    if isinstance(error, OtherVersionError):
+        return Failure(
+            "The agent and this page have different versions",
+            str(error),
+            "Install the same kvitals for both, and start both again.",
+            ("kvitals version",),
+        )
+    if isinstance(error, AgentUnreachableError | AgentSlowError):
+        return Failure(
+            "No agent answers" if isinstance(error, AgentUnreachableError) else "The agent is slow",
+            str(error),
+            f"Start the agent, or set {API_VARIABLE} to its address and start this page again. This page asks again."
+            " Sources has recordings to look at meanwhile.",
+            (START, f"export {API_VARIABLE}={DEFAULT_API}"),
+        )
+    return stranger(url, str(error))
 
 
 def stranger(url: str, said: str) -> Failure:
-    """Something else than an agent."""
+    """Something other than an agent answers."""
     return Failure(
-        "Something answers, but not as a kvitals agent does",
+        "Something answers that is not a kvitals agent",
         f"{said} The address is {url}.",
-        f"Perhaps another program has that port. Start an agent and set {API_VARIABLE} to its address.",
-        (START, f"export {API_VARIABLE}={DEFAULT_API}"),
-    )
-
-
-def _unreachable(url: str, error: Exception) -> Failure:
-    reason = {
-        ConnectionRefusedError: "nothing listens there",
-        TimeoutError: f"no answer within {TIMEOUT_SECONDS:.0f} s",
-        http.client.RemoteDisconnected: "it hung up",
-    }.get(type(error), str(error) or type(error).__name__)
-    return Failure(
-        "No agent answers",
-        f"Asked {url}{PATH}: {reason}.",
-        f"Start the agent, or set {API_VARIABLE} to where it runs and start this page again. This page goes on asking."
-        " Or look at a recording: Sources has some.",
+        f"Another program may use that port. Start an agent and set {API_VARIABLE} to its address.",
         (START, f"export {API_VARIABLE}={DEFAULT_API}"),
     )
