@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
-import requests
 
 from agent.ledger.packed import MAX_BYTES as MAX_ACCESSES_BYTES
 from agent.ledger.packed import PackedError, unpack
@@ -261,6 +260,8 @@ class AgentClient:
         """The status and body of an answer."""
         if not _is_url(self.url):
             raise AgentAddressError(f"{self.url!r} is not the URL of an agent: write http://HOST:PORT")
+        import requests  # only where an agent is asked: the agent's own process imports this module, too
+
         deadline = time.monotonic() + timeout
         try:
             with requests.Session() as session:
