@@ -6,7 +6,8 @@ a window is never read while it changes, and a heavy query delays a scrape by on
 arithmetic. Selected arrays stay valid afterwards, as a `SeriesSource` promises.
 
 Read-only, without CORS. Requests for a host name that is not in `hosts` are refused: otherwise a web page
-could point its own name at 127.0.0.1 and read the agent (DNS rebinding).
+could point its own name at 127.0.0.1 and read the agent (DNS rebinding). Requests that a browser sends for a page of
+another site are refused (`agent/exports/browsers.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from aiohttp import web
 
 from agent.exports import metrics, wire
 from agent.exports.answers import answered, packed, refused
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.exports.notes import Notes, add_notes_routes
 from agent.exports.requests import Requests, add_routes, exemplars
@@ -118,7 +120,9 @@ def build_app(
     take seconds. Raises ValueError where there is none.
     """
     api = _Api(source, families, clock, limits, requests, past, whole_since)
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), _errors])
+    app = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), refuse_cross_site, _errors]
+    )
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
         ("query", api.query, True),

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.exports import api
 from agent.exports.api import allowed_hosts, build_app
+from agent.exports.browsers import is_cross_site
 from rules.model import Family
 from series.promql import Limits, PromQLError, evaluate
 from series.types import Frame, Labels, Matcher
@@ -332,6 +333,45 @@ class TestTheRest:
                 assert answer.status == 405
         async with client.get("/api/v1/query?query=1", headers={"Origin": "http://evil.example"}) as answer:
             assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+class TestBrowsers:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 200),
+            ({"Sec-Fetch-Site": "none"}, 200),
+            ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost:9477"}, 200),
+            ({"Origin": "HTTP://LOCALHOST:9477"}, 200),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Sec-Fetch-Site": "same-site"}, 403),
+            ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:9477"}, 403),
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Origin": "http://localhost:3000"}, 403),
+            ({"Origin": "https://localhost:9477"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Origin": ""}, 403),
+        ],
+    )
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    async def test_pages_of_other_sites_are_refused(
+        self, client: Client, method: str, headers: dict[str, str], status: int
+    ) -> None:
+        named = {"Host": "localhost:9477", **headers}
+        async with client.request(method, "/api/v1/query?query=1", headers=named) as answer:
+            assert answer.status == status
+            if status == 403:
+                assert "another site" in await answer.text()
+
+    @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/api/v1/findings", "/nowhere"])
+    async def test_on_every_path(self, client: Client, path: str) -> None:
+        async with client.get(path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
+            assert answer.status == 403
+
+    def test_ports_that_a_scheme_implies(self) -> None:
+        assert not is_cross_site({"Origin": "http://kv"}, "http://kv:80")
+        assert not is_cross_site({"Origin": "https://kv:443"}, "https://kv")
+        assert is_cross_site({"Origin": "http://kv:443"}, "http://kv")
 
 
 class TestHosts:
