@@ -226,3 +226,52 @@ def label_sets(source: SeriesSource, matchers: Sequence[Matcher], start: float, 
         found: set[Labels] = known(matchers, start, end)
         return found
     return {labels for frame in source.select(matchers, start, end) for labels in frame.labels}
+
+
+class SourceView(Protocol):
+    """One part of a source as it was at one moment. `keep` belongs to the source's thread, the rest to any.
+
+    check: called now and then; what it raises ends the work.
+    """
+
+    def frame(self, check: Callable[[], None], cells: int | None) -> Frame | None:
+        """The matching series that have a sample, None without any. Raises TooManyCellsError beyond `cells` samples."""
+        ...
+
+    def label_sets(self, check: Callable[[], None]) -> list[Labels]:
+        """The labels of these series."""
+        ...
+
+    def keep(self) -> None:
+        """Remember what was found for the next time."""
+        ...
+
+
+class TooManyCellsError(ValueError):
+    """A selection has more samples than are allowed; nothing was copied."""
+
+
+@dataclass(frozen=True)
+class TakenView:
+    """A frame that is selected already, of a source that has no views."""
+
+    taken: Frame
+
+    def frame(self, check: Callable[[], None], cells: int | None) -> Frame | None:
+        return self.taken
+
+    def label_sets(self, check: Callable[[], None]) -> list[Labels]:
+        return self.taken.labels
+
+    def keep(self) -> None:
+        pass
+
+
+def views(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> Sequence[SourceView]:
+    """What `select` of a source needs, taken in little time by a source that has `views`; of any other it is what
+    `select` gives."""
+    known = getattr(source, "views", None)
+    if known is not None:
+        found: Sequence[SourceView] = known(matchers, start, end)
+        return found
+    return [TakenView(frame) for frame in source.select(matchers, start, end)]

@@ -126,7 +126,7 @@ def _vector(node: Call, evaluation: Evaluation) -> Grid:
 
 
 def _histogram_quantile(node: Call, evaluation: Evaluation) -> Grid:
-    return histogram.quantile(evaluation.scalar(node.args[0]), evaluation.vector(node.args[1]))
+    return histogram.quantile(evaluation.scalar(node.args[0]), evaluation.vector(node.args[1]), evaluation.budget)
 
 
 def _sort(node: Call, evaluation: Evaluation) -> Grid:
@@ -154,6 +154,7 @@ def _label_replace(labels: LabelSets, texts: tuple[str, ...], budget: Budget) ->
     regex = patterns.groups(pattern)
     result = []
     for one in labels:
+        budget.take(0)
         found = regex.of(one.get(source, ""))
         result.append(one if found is None else _with(one, target, _expanded(replacement, found), budget))
     return LabelSets(result)
