@@ -26,8 +26,10 @@ from series.types import (
     MatchOp,
     Row,
     SeriesSource,
+    SourceView,
     label_sets,
     newest_rows,
+    views,
 )
 from series.window import Group, Window
 
@@ -102,6 +104,10 @@ class Union:
     def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
         """The series that `select` would give."""
         return {labels for source in self._of(matchers) for labels in label_sets(source, matchers, start, end)}
+
+    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[SourceView]:
+        """What `select` needs, to be worked on in any thread."""
+        return [view for source in self._of(matchers) for view in views(source, matchers, start, end)]
 
     def has(self, name: str) -> bool:
         """Whether there may be series of that name."""

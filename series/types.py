@@ -11,16 +11,16 @@ whose newest cell in the lookback is `STALE` does not exist. An ordinary NaN is 
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from series import patterns
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -141,17 +141,30 @@ class Matcher:
     op: MatchOp
     value: str
 
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(self.value, re.DOTALL | re.ASCII)  # \d and \w as RE2 reads them
-
     def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a label set satisfies it. Raises PatternError for a pattern that is none."""
         actual = labels.get(self.name, "")
         if self.op is MatchOp.EQ:
             return actual == self.value
         if self.op is MatchOp.NE:
             return actual != self.value
-        return (self._pattern.fullmatch(actual) is not None) == (self.op is MatchOp.RE)
+        return patterns.compiled(self.value).matches(actual) == (self.op is MatchOp.RE)
+
+    def tester(self) -> Callable[[Labels], bool]:
+        """`matches`, for many label sets: each value of the label is tried once. Raises PatternError."""
+        if self.op in (MatchOp.EQ, MatchOp.NE):
+            return self.matches
+        name, wanted, pattern = self.name, self.op is MatchOp.RE, patterns.compiled(self.value)
+        known: dict[str, bool] = {}
+
+        def test(labels: Labels) -> bool:
+            value = labels.get(name, "")
+            found = known.get(value)
+            if found is None:
+                found = known[value] = pattern.matches(value) == wanted
+            return found
+
+        return test
 
     def __str__(self) -> str:
         return f'{self.name}{self.op.value}"{escape(self.value)}"'
@@ -213,3 +226,52 @@ def label_sets(source: SeriesSource, matchers: Sequence[Matcher], start: float, 
         found: set[Labels] = known(matchers, start, end)
         return found
     return {labels for frame in source.select(matchers, start, end) for labels in frame.labels}
+
+
+class SourceView(Protocol):
+    """One part of a source as it was at one moment. `keep` belongs to the source's thread, the rest to any.
+
+    check: called now and then; what it raises ends the work.
+    """
+
+    def frame(self, check: Callable[[], None], cells: int | None) -> Frame | None:
+        """The matching series that have a sample, None without any. Raises TooManyCellsError beyond `cells` samples."""
+        ...
+
+    def label_sets(self, check: Callable[[], None]) -> list[Labels]:
+        """The labels of these series."""
+        ...
+
+    def keep(self) -> None:
+        """Remember what was found for the next time."""
+        ...
+
+
+class TooManyCellsError(ValueError):
+    """A selection has more samples than are allowed; nothing was copied."""
+
+
+@dataclass(frozen=True)
+class TakenView:
+    """A frame that is selected already, of a source that has no views."""
+
+    taken: Frame
+
+    def frame(self, check: Callable[[], None], cells: int | None) -> Frame | None:
+        return self.taken
+
+    def label_sets(self, check: Callable[[], None]) -> list[Labels]:
+        return self.taken.labels
+
+    def keep(self) -> None:
+        pass
+
+
+def views(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> Sequence[SourceView]:
+    """What `select` of a source needs, taken in little time by a source that has `views`; of any other it is what
+    `select` gives."""
+    known = getattr(source, "views", None)
+    if known is not None:
+        found: Sequence[SourceView] = known(matchers, start, end)
+        return found
+    return [TakenView(frame) for frame in source.select(matchers, start, end)]

@@ -15,13 +15,14 @@ rows are only ever added behind them and a full buffer is replaced, not moved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, Row, is_stale
+from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, Row, TooManyCellsError, is_stale
 
 Columns = npt.NDArray[np.intp]
 
@@ -37,6 +38,8 @@ RESTART_SECONDS = 60.0
 _FIRST_ROWS = 64
 _FIRST_COLUMNS = 64
 _SELECTIONS = 512
+_SELECTED = 50  # columns in all remembered selections, as a multiple of the series
+_STRETCH = 1000  # label sets that are matched without a look at the clock
 
 
 class Window:
@@ -121,12 +124,13 @@ class Window:
 
     def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
         """The series that `select` would give, without a copy of their samples."""
+        return {labels for view in self.views(matchers, start, end) for labels in view.label_sets()}
+
+    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[View]:
+        """What `select` needs, of each group: taken in little time here, worked on in any thread."""
         key, name = tuple(matchers), _name(matchers)
-        found: set[Labels] = set()
-        for group in self._groups.values():
-            if name is None or group.has(name):
-                found.update(group.label_sets(key, start, end))
-        return found
+        groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
+        return [group.view(key, start, end) for group in groups]
 
     def has(self, name: str) -> bool:
         """Whether there is a series of that name, if only an ended one."""
@@ -183,6 +187,8 @@ class Group:
         self._free: list[int] = []
         self._reclaimed_at: float | None = float("nan")  # the newest row then
         self._selections: dict[tuple[Matcher, ...], _Selection] = {}
+        self._selected_columns = 0  # in all of them
+        self._version = 0  # counted up whenever a column gets or loses its labels
         self.lost_before = float("-inf")  # rows before this time were here and are not any more
         self.refused_rows = 0
         self.restarts = 0
@@ -318,38 +324,19 @@ class Group:
 
     def select(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Frame | None:
         """The matching series that have a sample in start <= t <= end, or None without any."""
-        columns, labels = self._selected(matchers)
-        if not labels:
-            return None
-        live = self._times[self._first : self._last]
-        low, high = live.searchsorted(start, "left"), live.searchsorted(end, "right")
-        if low >= high:
-            return None
-        values: Floats = self._values[self._first + low : self._first + high][:, columns]
-        kept = _sampled(values)
-        if not kept.all():
-            if not kept.any():
-                return None
-            values = values[:, kept]
-            labels = [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
-        times = live[low:high]
-        times.flags.writeable = values.flags.writeable = False
-        return Frame(times, values, list(labels))
+        self._selected(matchers)  # kept for the next time
+        return self.view(matchers, start, end).frame()
 
-    def label_sets(self, matchers: tuple[Matcher, ...], start: float, end: float) -> list[Labels]:
-        """The matching series that have a sample in start <= t <= end. Most have one in the last row of it, so the
-        other rows are read of those alone that have none there."""
-        columns, labels = self._selected(matchers)
-        _, rows = self.rows_between(start, end)
-        if not labels or not len(rows):
-            return []
-        stale = is_stale(rows[-1, columns])
-        if not stale.any():
-            return labels
-        numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
-        kept = ~stale
-        kept[stale] = _sampled(rows[:, numbers[stale]])
-        return [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
+    def view(self, matchers: tuple[Matcher, ...], start: float, end: float) -> View:
+        """The group as it is now, for a selection in start <= t <= end that any thread may make."""
+        known = self._selections.get(matchers)
+        numbers, labels = self._candidates(matchers) if known is None else ((), ())
+        return View(self, self._version, matchers, known, numbers, labels, *self.rows_between(start, end))
+
+    def keep(self, view: View) -> None:
+        """Remember what a view selected, where the group has the same series still."""
+        if view.version == self._version and view.selected is not None and view.matchers not in self._selections:
+            self._remember(view.matchers, view.selected)
 
     def after(self, t: float) -> Frame:
         """The rows later than `t` of every series, samples or not. While series neither come nor go nor change their
@@ -391,6 +378,8 @@ class Group:
     def _changed(self) -> None:
         """Which series there are is not what it was."""
         self._selections.clear()
+        self._selected_columns = 0
+        self._version += 1
         self._window.version += 1
 
     def _unindex(self, number: int) -> None:
@@ -405,19 +394,27 @@ class Group:
     def _selected(self, matchers: tuple[Matcher, ...]) -> _Selection:
         found = self._selections.get(matchers)
         if found is None:
-            numbers = [n for n in self._named(matchers) if all(m.matches(self.labels(n)) for m in matchers)]
-            found = _run(numbers), [self.labels(n) for n in numbers]
-            if len(self._selections) >= _SELECTIONS:
-                self._selections.clear()
-            self._selections[matchers] = found
+            found = _matching(*self._candidates(matchers), matchers)
+            self._remember(matchers, found)
         return found
 
-    def _named(self, matchers: tuple[Matcher, ...]) -> list[int]:
-        """The columns that a matcher on the name leaves; with none, every column."""
+    def _remember(self, matchers: tuple[Matcher, ...], selection: _Selection) -> None:
+        """Bounded by the columns that are remembered as well: queries choose how many there are."""
+        size = len(selection[1])
+        if len(self._selections) >= _SELECTIONS or self._selected_columns + size > _SELECTED * (self.series + 1000):
+            self._selections.clear()
+            self._selected_columns = 0
+        self._selections[matchers] = selection
+        self._selected_columns += size
+
+    def _candidates(self, matchers: tuple[Matcher, ...]) -> _Candidates:
+        """The columns that a matcher on the name leaves, with none every column, and their labels; None is a free
+        column."""
         name = _name(matchers)
-        if name is not None:
-            return self._names.get(name, [])
-        return [number for numbers in self._names.values() for number in numbers]
+        if name is None:
+            return range(len(self._labels)), self._labels.copy()
+        numbers = self._names.get(name, [])
+        return numbers.copy(), [self._labels[number] for number in numbers]
 
     def _next_row(self, t: float) -> Floats | None:
         """Room for a row at `t`; None where the time is refused."""
@@ -476,6 +473,93 @@ class Group:
 
 
 _Selection = tuple[Columns | slice, list[Labels]]
+_Candidates = tuple[Sequence[int], Sequence[Labels | None]]
+
+
+def _nothing() -> None:
+    """No reason to stop."""
+
+
+@dataclass
+class View:
+    """A group as it was at one moment. Any thread may select from it, while the group goes on to change.
+
+    selected: the matching series, where they are known. numbers, labels: else the columns to search; a label set of
+    None is a column without a series.
+    times, rows: float64[T] and float64[T, columns], of the time range; never written to again.
+    """
+
+    group: Group
+    version: int
+    matchers: tuple[Matcher, ...]
+    selected: _Selection | None
+    numbers: Sequence[int]
+    labels: Sequence[Labels | None]
+    times: Floats
+    rows: Floats
+
+    def frame(self, check: Callable[[], None] = _nothing, cells: int | None = None) -> Frame | None:
+        """The matching series that have a sample, or None without any.
+
+        check: called now and then; what it raises ends the work. Raises TooManyCellsError beyond `cells` samples.
+        """
+        columns, labels = self.selection(check)
+        if not labels or not len(self.times):
+            return None
+        if cells is not None and len(labels) * len(self.times) > cells:
+            raise TooManyCellsError(len(labels) * len(self.times))
+        values: Floats = self.rows[:, columns]
+        kept = _sampled(values)
+        if not kept.all():
+            if not kept.any():
+                return None
+            values = values[:, kept]
+            labels = [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
+        times = self.times[:]
+        times.flags.writeable = values.flags.writeable = False
+        return Frame(times, values, list(labels))
+
+    def label_sets(self, check: Callable[[], None] = _nothing) -> list[Labels]:
+        """The matching series that have a sample. Most have one in the last row, so the other rows are read of those
+        alone that have none there. `check` is as for `frame`."""
+        columns, labels = self.selection(check)
+        if not labels or not len(self.rows):
+            return []
+        stale = is_stale(self.rows[-1, columns])
+        if not stale.any():
+            return labels
+        numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
+        kept = ~stale
+        kept[stale] = _sampled(self.rows[:, numbers[stale]])
+        return [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
+
+    def keep(self) -> None:
+        """Remember what was found. To be called where the window is written to."""
+        self.group.keep(self)
+
+    def selection(self, check: Callable[[], None] = _nothing) -> _Selection:
+        """The columns of the matching series, and their labels. `check` is as for `frame`."""
+        if self.selected is None:
+            self.selected = _matching(self.numbers, self.labels, self.matchers, check)
+        return self.selected
+
+
+def _matching(
+    numbers: Sequence[int],
+    labels: Sequence[Labels | None],
+    matchers: tuple[Matcher, ...],
+    check: Callable[[], None] = _nothing,
+) -> _Selection:
+    """Of some columns those whose labels satisfy all matchers."""
+    tests = [matcher.tester() for matcher in matchers]
+    found, their_labels = [], []
+    for at, (number, one) in enumerate(zip(numbers, labels, strict=True)):
+        if at % _STRETCH == 0:
+            check()
+        if one is not None and all(test(one) for test in tests):
+            found.append(number)
+            their_labels.append(one)
+    return _run(found), their_labels
 
 
 def _run(numbers: list[int]) -> Columns | slice:

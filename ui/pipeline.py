@@ -23,7 +23,7 @@ from rules.finding import Finding, Slo, Source, Triage
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
 from ui.operating import Operating
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
@@ -92,6 +92,10 @@ class Pipeline:
     def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
         """The series that `select` would give."""
         return self.judge.signals.source.label_sets(matchers, start, end)
+
+    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[SourceView]:
+        """What `select` needs, to be worked on in any thread."""
+        return self.judge.signals.source.views(matchers, start, end)
 
     def whole_since(self, matchers: Sequence[Matcher]) -> float:
         """The time since which `select` finds all there ever was of these; infinity while there was nothing."""

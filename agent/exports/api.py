@@ -1,12 +1,13 @@
 """Prometheus' HTTP API over a `SeriesSource`, so that Grafana takes the agent for one, and the findings.
 
-The source belongs to the event loop, where the senses write to it: a query is evaluated in one of a few
-threads, and each of its selections goes back to the loop for the moment that it takes. So nothing is locked,
-a window is never read while it changes, and a heavy query delays a scrape by one selection and not by its
-arithmetic. Selected arrays stay valid afterwards, as a `SeriesSource` promises.
+The source belongs to the event loop, where the collectors write to it. A query is parsed, evaluated and encoded in one
+of a few threads; for each of its selections the loop takes a view of the series, which costs it little, and the thread
+matches labels and copies samples. So nothing is locked, a window is never read while it changes, and a heavy query
+delays a scrape by no more than the interpreter's lock does.
 
 Read-only, without CORS. Requests for a host name that is not in `hosts` are refused: otherwise a web page
-could point its own name at 127.0.0.1 and read the agent (DNS rebinding).
+could point its own name at 127.0.0.1 and read the agent (DNS rebinding). Requests that a browser sends for a page of
+another site are refused (`agent/exports/browsers.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -29,7 +32,8 @@ import structlog
 from aiohttp import web
 
 from agent.exports import metrics, wire
-from agent.exports.answers import answered, packed, refused
+from agent.exports.answers import answered, encoded, packed, refused
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.ledger import Ledger, add_ledger_routes
 from agent.exports.notes import Notes, add_notes_routes
 from agent.exports.requests import Requests, add_routes, exemplars
@@ -51,12 +55,13 @@ from series.promql import (
     evaluate_range,
     parse,
 )
-from series.types import Frame, Labels, Matcher, SeriesSource, label_sets
+from series.promql.grid import Budget
+from series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
 
 MAX_POINTS = 11_000
 MAX_BODY_BYTES = 1 << 20
 MAX_SELECTORS = 50
-"""`match[]` of one request: each is looked up on the loop."""
+"""`match[]` of one request."""
 
 MAX_WAITING = 32
 LIMITS = Limits(samples=5_000_000, series=20_000, seconds=10.0)
@@ -66,6 +71,7 @@ SPOKEN_VERSION = "2.42.0"
 _THREADS = 2
 _SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
+_TOO_MANY = "the query touches too many samples: select fewer series or a shorter range"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
@@ -118,7 +124,9 @@ def build_app(
     take seconds. Raises ValueError where there is none.
     """
     api = _Api(source, families, clock, limits, requests, past, whole_since)
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), _errors])
+    app = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), refuse_cross_site, _errors]
+    )
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
         ("query", api.query, True),
@@ -161,11 +169,15 @@ def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] |
 
 
 class _Parameters:
-    """What a request asks for: its form first, then its query string, then its path."""
+    """What a request asks for: its form first, then its query string, then its path.
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], path: Mapping[str, str]) -> None:
+    is_gone: whether the client has closed its connection; any thread may ask.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], path: Mapping[str, str], is_gone: Callable[[], bool]) -> None:
         self._pairs = pairs
         self.path = path
+        self.is_gone = is_gone
 
     def text(self, name: str) -> str:
         return next((value for key, value in self._pairs if key == name), "")
@@ -220,19 +232,20 @@ class _Api:
 
     async def running(self, _: web.Application) -> Any:
         """While the application runs there are threads to evaluate in."""
-        self._on_loop = _OnLoop(self._source, self._whole_since, asyncio.get_running_loop())
-        self._all: SeriesSource = self._on_loop if self._past is None else Joined(self._on_loop, self._past)
+        self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
         yield
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def query(self, asked: _Parameters) -> Any:
+    async def query(self, asked: _Parameters) -> bytes:
         at = asked.time("time", self._clock())
-        limits = self._limits_of(asked)
-        expr = _parsed(asked)
-        return await self._evaluated(lambda: self._instant(expr, at, limits), limits)
 
-    async def query_range(self, asked: _Parameters) -> Any:
+        def answer(read: _Read, limits: Limits) -> object:
+            return self._instant(_parsed(asked), self._joined(read), at, limits)
+
+        return await self._evaluated(asked, answer)
+
+    async def query_range(self, asked: _Parameters) -> bytes:
         start, end, step = asked.time("start"), asked.time("end"), asked.duration("step")
         if end < start:
             raise _invalid("end", "end timestamp must not be before start time")
@@ -247,46 +260,56 @@ class _Api:
                 "exceeded maximum resolution of 11,000 points per timeseries. "
                 "Try decreasing the query resolution (?step=XX)",
             )
-        limits = self._limits_of(asked)
-        expr = _parsed(asked)
-        if isinstance(expr, Range | Subquery | String):
-            kind = "string" if isinstance(expr, String) else "range vector"
-            raise ApiError(
-                "bad_data",
-                f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector',
-            )
-        return await self._evaluated(
-            lambda: wire.matrix(evaluate_range(expr, self._all, start, end, step, limits=limits)), limits
-        )
 
-    async def query_exemplars(self, asked: _Parameters) -> Any:
+        def answer(read: _Read, limits: Limits) -> object:
+            expr = _parsed(asked)
+            if isinstance(expr, Range | Subquery | String):
+                kind = "string" if isinstance(expr, String) else "range vector"
+                raise ApiError(
+                    "bad_data",
+                    f'invalid expression type "{kind}" for range query, must be Scalar or instant Vector',
+                )
+            return wire.matrix(evaluate_range(expr, self._joined(read), start, end, step, limits=limits))
+
+        return await self._evaluated(asked, answer)
+
+    async def query_exemplars(self, asked: _Parameters) -> bytes:
         """The last request in each bucket of the request side's histograms."""
         start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
         if end < start:
             raise ApiError("bad_data", "end timestamp must not be before start timestamp")
-        expr = _parsed(asked)
-        return exemplars(self._requests.exemplars(), expr, start, end) if self._requests is not None else []
+        found = list(self._requests.exemplars()) if self._requests is not None else []
+        return await self._evaluated(asked, lambda *_: exemplars(found, _parsed(asked), start, end))
 
-    async def labels(self, asked: _Parameters) -> Any:
-        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
-        return await self._packed(lambda: _first(sorted({name for labels in found for name in labels}), limit))
+    async def labels(self, asked: _Parameters) -> bytes:
+        limit = asked.limit()
 
-    async def label_values(self, asked: _Parameters) -> Any:
-        name = asked.path["name"]
+        def answer(read: _Read, _: Limits) -> object:
+            return _first(wire.ordered({name for labels in self._series(asked, read) for name in labels}), limit)
+
+        return await self._evaluated(asked, answer)
+
+    async def label_values(self, asked: _Parameters) -> bytes:
+        name, limit = asked.path["name"], asked.limit()
         if not _LABEL.fullmatch(name):
             raise ApiError("bad_data", f'invalid label name: "{name}"')
-        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
-        return await self._packed(lambda: _first(sorted({one[name] for one in found if name in one}), limit))
 
-    async def series(self, asked: _Parameters) -> Any:
+        def answer(read: _Read, _: Limits) -> object:
+            found = {one[name] for one in self._series(asked, read) if name in one}
+            return wire.listed(_first(wire.ordered(found), limit))
+
+        return await self._evaluated(asked, answer)
+
+    async def series(self, asked: _Parameters) -> bytes:
         if not asked.all("match[]"):
             raise ApiError("bad_data", "no match[] parameter provided")
-        limit, found = asked.limit(), await self._series(asked, asked.all("match[]"))
+        limit = asked.limit()
 
-        def ordered() -> list[dict[str, str]]:
-            return [dict(labels) for labels in _first(sorted(found, key=lambda one: tuple(one.items())), limit)]
+        def answer(read: _Read, _: Limits) -> object:
+            found = wire.ordered(self._series(asked, read), key=lambda one: tuple(one.items()))
+            return wire.listed(dict(labels) for labels in _first(found, limit))
 
-        return await self._packed(ordered)
+        return await self._evaluated(asked, answer)
 
     async def metadata(self, asked: _Parameters) -> Any:
         wanted = asked.text("metric")
@@ -304,75 +327,68 @@ class _Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """The page in the format that is asked for; exemplars are in OpenMetrics alone."""
-        now = self._clock()
+        now, read = self._clock(), _Read(self._source, self._whole_since, self._loop)
         if metrics.prefers_openmetrics(request.headers.get("Accept", "")):
             found = list(self._requests.exemplars()) if self._requests is not None else []
             kind = metrics.OPENMETRICS_TYPE
-            page = await self.in_thread(lambda: metrics.render_openmetrics(self._on_loop, self._families, now, found))
+            page = await self.in_thread(lambda: metrics.render_openmetrics(read, self._families, now, found))
         else:
             kind = metrics.CONTENT_TYPE
-            page = await self.in_thread(lambda: metrics.render(self._on_loop, self._families, now))
+            page = await self.in_thread(lambda: metrics.render(read, self._families, now))
         answer = web.Response(body=page, headers={"Content-Type": kind, "Vary": "Accept"})
         answer.enable_compression()
         return answer
 
-    def _limits_of(self, asked: _Parameters) -> Limits:
-        seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
-        return replace(self._limits, seconds=seconds)
+    def _joined(self, read: _Read) -> SeriesSource:
+        return read if self._past is None else Joined(read, self._past)
 
-    def _instant(self, expr: Expr, at: float, limits: Limits) -> dict[str, Any]:
+    def _instant(self, expr: Expr, source: SeriesSource, at: float, limits: Limits) -> dict[str, Any]:
         if isinstance(expr, String):
             return wire.string(expr.value, at)
         if isinstance(expr, Range):
-            return wire.matrix(wire.raw_samples(self._samples(expr, at, limits)))
+            end = at - expr.selector.offset
+            frames = source.select(expr.selector.all_matchers(), end - expr.range, end)
+            if sum(frame.values.size for frame in frames) > limits.samples:
+                raise PromQLError(_TOO_MANY)
+            return wire.matrix(wire.raw_samples(frames))
         if isinstance(expr, Subquery):
             raise PromQLError("a subquery is answered inside of a function only, as in max_over_time(...)")
-        found = evaluate(expr, self._all, at, limits=limits)
+        found = evaluate(expr, source, at, limits=limits)
         return wire.vector(found, at) if isinstance(found, Vector) else wire.scalar(found, at)
 
-    def _samples(self, expr: Range, at: float, limits: Limits) -> list[Frame]:
-        end = at - expr.selector.offset
-        frames = self._all.select(expr.selector.all_matchers(), end - expr.range, end)
-        if sum(frame.values.size for frame in frames) > limits.samples:
-            raise PromQLError("the query touches too many samples: select fewer series or a shorter range")
-        return frames
-
-    async def _series(self, asked: _Parameters, texts: Sequence[str]) -> set[Labels]:
-        """The label sets in the time that was asked for: of the window on the loop, without samples; on disk in a
-        thread."""
-        start, end = asked.time("start", -math.inf), asked.time("end", math.inf)
+    def _series(self, asked: _Parameters, read: _Read) -> set[Labels]:
+        """The label sets in the time that was asked for, in memory and on disk."""
+        start, end, texts = asked.time("start", -math.inf), asked.time("end", math.inf), asked.all("match[]")
         if len(texts) > MAX_SELECTORS:
             raise _invalid("match[]", f"{len(texts)} selectors, {MAX_SELECTORS} are allowed: ask for them in turn")
         selectors = [_selector(text) for text in texts] or [_EVERYTHING]
         found: set[Labels] = set()
+        since = -math.inf
         for one in selectors:
-            found |= label_sets(self._source, one, start, end)
-            await asyncio.sleep(0)  # so that scrapes have their turn between two of them
-        if self._past is not None and start < max(self._whole_since(one) for one in selectors):
-            found |= await self.in_thread(lambda: self._past_series(selectors, start, end))
+            labels, whole_since = read.label_sets(one, start, end)
+            found |= labels
+            since = max(since, whole_since)
+        if self._past is not None and start < since:
+            with suppress(HistoryError):  # whoever writes it says why
+                found.update(labels for one in selectors for labels in self._past.labels(one, start, end))
         return found
 
-    def _past_series(self, selectors: Sequence[Sequence[Matcher]], start: float, end: float) -> set[Labels]:
-        assert self._past is not None
-        try:
-            return {labels for one in selectors for labels in self._past.labels(one, start, end)}
-        except HistoryError:
-            return set()  # whoever writes it says why
+    async def _evaluated(self, asked: _Parameters, answer: Callable[[_Read, Limits], object]) -> bytes:
+        """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
+        counts, and work stops soon after the client has gone."""
+        seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
+        deadline = time.monotonic() + seconds
 
-    async def _evaluated(self, work: Callable[[], dict[str, Any]], limits: Limits) -> msgspec.Raw:
-        def timed() -> msgspec.Raw:
-            began = time.monotonic()
+        def timed() -> bytes:
+            limits = replace(self._limits, seconds=deadline - time.monotonic(), stopped=asked.is_gone)
+            budget = Budget(limits.samples, limits.series, deadline, asked.is_gone)
             try:
-                return msgspec.Raw(msgspec.json.encode(work()))
+                budget.take(0)
+                return encoded(answer(_Read(self._source, self._whole_since, self._loop, budget), limits))
             except PromQLError as error:
-                late = time.monotonic() - began >= limits.seconds
-                raise ApiError("timeout" if late else "execution", str(error)) from None
+                raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
         return await self.in_thread(timed)
-
-    async def _packed(self, work: Callable[[], object]) -> msgspec.Raw:
-        """What is computed and written down in a thread: of many series either takes its time."""
-        return await self.in_thread(lambda: msgspec.Raw(msgspec.json.encode(work())))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something in a thread of the queries. Raises ApiError where too many wait."""
@@ -385,39 +401,79 @@ class _Api:
             self._waiting -= 1
 
 
-class _OnLoop:
-    """A source read on its loop, whichever thread asks. Raises TimeoutError when the loop is stuck."""
+class _Read:
+    """Reads a source from another thread than its loop's: the loop takes a view, the thread selects from it.
+
+    budget: what the thread may use; `samples` is the most of one selection. Raises PromQLError where it has run out,
+    and TimeoutError when the loop is stuck.
+    """
 
     def __init__(
         self,
         source: SeriesSource,
         whole_since: Callable[[Sequence[Matcher]], float],
         loop: asyncio.AbstractEventLoop,
+        budget: Budget | None = None,
     ) -> None:
         self._source = source
         self._whole_since = whole_since
         self._loop = loop
+        self._budget = budget
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         return self.recent(matchers, start, end)[0]
 
     def recent(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[list[Frame], float]:
         """What is selected, and the time since which that is all there was."""
-        selected: Future[tuple[list[Frame], float]] = Future()
+        taken, since = self._taken(matchers, start, end)
+        left = self._budget.samples if self._budget is not None else None
+        found = []
+        for view in taken:
+            try:
+                frame = view.frame(self._check, left)
+            except TooManyCellsError:
+                raise PromQLError(_TOO_MANY) from None
+            if frame is not None:
+                found.append(frame)
+                left = None if left is None else left - frame.values.size
+        self._keep(taken)
+        return found, since
 
-        def select() -> None:
-            if not selected.set_running_or_notify_cancel():
+    def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[set[Labels], float]:
+        """The series that would be selected, and the time since which these are all there were."""
+        taken, since = self._taken(matchers, start, end)
+        found = {labels for view in taken for labels in view.label_sets(self._check)}
+        self._keep(taken)
+        return found, since
+
+    def _check(self) -> None:
+        if self._budget is not None:
+            self._budget.take(0)
+
+    def _keep(self, taken: Sequence[SourceView]) -> None:
+        def keep() -> None:
+            for view in taken:
+                view.keep()
+
+        self._loop.call_soon_threadsafe(keep)
+
+    def _taken(self, matchers: Sequence[Matcher], start: float, end: float) -> tuple[Sequence[SourceView], float]:
+        self._check()
+        taken: Future[tuple[Sequence[SourceView], float]] = Future()
+
+        def take() -> None:
+            if not taken.set_running_or_notify_cancel():
                 return
             try:
-                selected.set_result((self._source.select(matchers, start, end), self._whole_since(matchers)))
+                taken.set_result((views(self._source, matchers, start, end), self._whole_since(matchers)))
             except Exception as error:
-                selected.set_exception(error)
+                taken.set_exception(error)
 
-        self._loop.call_soon_threadsafe(select)
+        self._loop.call_soon_threadsafe(take)
         try:
-            return selected.result(_SELECT_SECONDS)
+            return taken.result(_SELECT_SECONDS)
         finally:
-            selected.cancel()
+            taken.cancel()
 
 
 def _parsed(asked: _Parameters) -> Expr:
@@ -441,8 +497,8 @@ def _invalid(name: str, problem: object) -> ApiError:
     return ApiError("bad_data", f'invalid parameter "{name}": {problem}')
 
 
-def _first(items: list[Any], limit: int) -> list[Any]:
-    return items[:limit] if limit else items
+def _first(items: Iterable[T], limit: int) -> list[T]:
+    return list(islice(items, limit or None))
 
 
 def _build_info(version: str) -> dict[str, str]:
@@ -459,7 +515,8 @@ def _build_info(version: str) -> dict[str, str]:
 def _answered(answer: Answer) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         pairs = [*await _form(request), *request.query.items()]
-        return answered(await answer(_Parameters(pairs, request.match_info)))
+        found = await answer(_Parameters(pairs, request.match_info, lambda: request.transport is None))
+        return packed(found) if isinstance(found, bytes) else answered(found)
 
     return handle
 

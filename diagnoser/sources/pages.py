@@ -346,7 +346,9 @@ def _of_instances(matcher: Matcher) -> Matcher:
 
 
 def _one_of(label: str, values: Sequence[str]) -> Matcher:
-    return Matcher(label, MatchOp.RE, "|".join(re.sub(r"([^a-zA-Z0-9_:])", r"\\\1", value) for value in values))
+    return Matcher(
+        label, MatchOp.RE, "|".join(re.sub(r"[^a-zA-Z0-9_:\x80-\U0010ffff]", r"\\\g<0>", value) for value in values)
+    )
 
 
 def _first_of(alternatives: Sequence[Expr]) -> Expr:

@@ -24,7 +24,7 @@ from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp
 
 PART = "kvitals_part_"
 MAX_FOCUS = 50
-_SPECIAL = re.compile(r"[^a-zA-Z0-9_]")
+_SPECIAL = re.compile(r"[^a-zA-Z0-9_\x80-\U0010ffff]")  # RE2 takes no backslash before a letter
 
 Rows = list[tuple[Labels, float]]
 

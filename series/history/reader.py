@@ -136,14 +136,14 @@ class HistoryReader:
     def _wanted(self, connection: sqlite3.Connection, matchers: Sequence[Matcher]) -> dict[int, Ids]:
         """The ids of the matching series by the id of their name."""
         of_name = [m for m in matchers if m.name == METRIC_NAME]
-        rest = [m for m in matchers if m.name != METRIC_NAME]
+        rest = [m.tester() for m in matchers if m.name != METRIC_NAME]
         if sum(len(known.labels) for known in self._series.values()) > MAX_LABELS:
             self._series = {}
         found: dict[int, Ids] = {}
         for number, name in connection.execute("SELECT id, name FROM names").fetchall():
             if all(m.matches({METRIC_NAME: name}) for m in of_name):
                 known = self._known(connection, number, name)
-                ids = sorted(n for n, labels in known.items() if all(m.matches(labels) for m in rest))
+                ids = sorted(n for n, labels in known.items() if all(test(labels) for test in rest))
                 if ids:
                     found[number] = np.array(ids, dtype=np.uint32)
         return found

@@ -9,22 +9,25 @@ import numpy as np
 
 from series.promql import windows
 from series.promql.errors import PromQLError
-from series.promql.grid import Grid, Groups, Ints, group_by, layout
+from series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout
 from series.promql.nodes import Aggregate
 from series.types import METRIC_NAME, Floats, Labels, LabelSets
 
 
-def aggregate(node: Aggregate, grid: Grid, param: Floats | None) -> Grid:
-    """The aggregation `node` of `grid`. param: float64[N], for those that take one."""
+def aggregate(node: Aggregate, grid: Grid, param: Floats | None, budget: Budget) -> Grid:
+    """The aggregation `node` of `grid`. param: float64[N], for those that take one.
+
+    Raises PromQLError when the budget's time has run out.
+    """
     if param is not None and node.op != "quantile":
         _check_count(param, node.op)
     kind = ("aggregate", node.grouping, node.without)
     groups = layout(kind, grid.labels, lambda: group_by(_keys(grid.labels, node)))
     if param is not None and node.op != "quantile":
-        return _extreme(grid, groups, param, largest=node.op == "topk")
+        return _extreme(grid, groups, param, budget, largest=node.op == "topk")
     present = groups.reduce(np.logical_or, grid.present)
     if param is not None:
-        return Grid(groups.labels, _quantiles(grid, groups, param), present)
+        return Grid(groups.labels, _quantiles(grid, groups, param, budget), present)
     return Grid(groups.labels, _AGGREGATIONS[node.op](grid, groups), present)
 
 
@@ -99,15 +102,17 @@ _AGGREGATIONS: dict[str, Callable[[Grid, Groups], Floats]] = {
 }
 
 
-def _quantiles(grid: Grid, groups: Groups, q: Floats) -> Floats:
+def _quantiles(grid: Grid, groups: Groups, q: Floats, budget: Budget) -> Floats:
     out = np.full((len(q), len(groups.labels)), np.nan)
     for g in range(len(groups.labels)):
+        budget.take(0)
         columns = groups.columns(g)
         values, present = grid.values[:, columns].T, grid.present[:, columns].T
         if (q == q[0]).all() or len(q) == 1:
             out[:, g] = windows.quantile(float(q[0]), values, present)
             continue
         for step in range(len(q)):
+            budget.take(0)
             one = slice(step, step + 1)
             out[step, g] = windows.quantile(float(q[step]), values[:, one], present[:, one])[0]
     return out
@@ -119,7 +124,7 @@ def _check_count(param: Floats, op: str) -> None:
         raise PromQLError(f"the count of {op} must be a whole number, not {param[~fits][0]}")
 
 
-def _extreme(grid: Grid, groups: Groups, param: Floats, *, largest: bool) -> Grid:
+def _extreme(grid: Grid, groups: Groups, param: Floats, budget: Budget, *, largest: bool) -> Grid:
     """The `param[n]` largest or smallest series of each group with all their labels; NaN comes last."""
     wanted = np.trunc(param)
     kept = np.zeros(grid.present.shape, dtype=bool)
@@ -127,6 +132,7 @@ def _extreme(grid: Grid, groups: Groups, param: Floats, *, largest: bool) -> Gri
     key = np.where(np.isnan(grid.values), math.inf, -grid.values if largest else grid.values)
     rank_class = np.where(grid.present, np.isnan(grid.values), 2)
     for g in range(len(groups.labels)):
+        budget.take(0)
         columns = groups.columns(g)
         ranked = np.lexsort((key[:, columns], rank_class[:, columns]), axis=1)
         chosen = np.arange(len(columns))[None, :] < wanted[:, None]

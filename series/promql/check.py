@@ -5,12 +5,11 @@ Every expression that reaches the evaluator went through `check`: parsed ones an
 
 from __future__ import annotations
 
-import math
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from series import patterns
 from series.promql.errors import PromQLError, shorten
 from series.promql.nodes import (
     AGGREGATIONS,
@@ -37,11 +36,8 @@ MAX_DEPTH = 100
 _SPOKEN = {
     "scalar": "a scalar", "vector": "an instant vector", "range": "a range vector", "string": "a string",
 }  # fmt: skip
-MAX_REPEATS = 3
-"""Of a regular expression, one after another. With three of them a value of 500 characters takes 0.4 s at worst."""
-MAX_CHOICES = 16
-"""Of what is optional or one of two, likewise; one of eight counts as three."""
 
+_PATTERN_OPS = (MatchOp.RE, MatchOp.NRE)
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -112,11 +108,13 @@ def _type_of(expr: Expr) -> Type:
 def check(expr: Expr) -> Type:
     """The type of `expr`, after checking all of it.
 
-    Raises PromQLError for a wrong argument, a wrong operand, or an expression deeper than `MAX_DEPTH`.
+    Raises PromQLError for a wrong argument, a wrong operand, a regular expression that RE2 refuses, regular expressions
+    that are too large together, or an expression deeper than `MAX_DEPTH`.
     """
     _check_depth(expr)
     for node in expr.walk():
         _check_node(node)
+    _check_patterns(expr)
     return type_of(expr)
 
 
@@ -153,8 +151,31 @@ def _check_selector(node: Selector) -> None:
 
 
 def _check_pattern(matcher: Matcher) -> None:
-    if matcher.op in (MatchOp.RE, MatchOp.NRE):
-        compile_pattern(matcher.value, f"in {matcher}")
+    if matcher.op in _PATTERN_OPS:
+        _program(matcher.value, matcher)
+
+
+def _check_patterns(expr: Expr) -> None:
+    """Bounds the regular expressions of one expression together: each is bounded by itself when it is compiled."""
+    texts = {m.value for n in expr.walk() if isinstance(n, Selector) for m in n.matchers if m.op in _PATTERN_OPS}
+    calls = [node for node in expr.walk() if isinstance(node, Call) and node.func == "label_replace"]
+    texts |= {arg.value for node in calls for arg in node.args[4:] if isinstance(arg, String)}
+    size = 0
+    for text in texts:
+        size += _program(text, expr)
+        if size > patterns.MAX_PROGRAMS:
+            raise PromQLError(
+                "the regular expressions of the query are too large together: use fewer or shorter repeats, or several"
+                f" queries: {shorten(expr)}"
+            )
+
+
+def _program(pattern: str, where: object) -> int:
+    """The size of a regular expression, in RE2's instructions."""
+    try:
+        return patterns.compiled(pattern).program
+    except patterns.PatternError as error:
+        raise PromQLError(f"{error}; in {shorten(where)}") from None
 
 
 def _check_range(node: Range | Subquery) -> None:
@@ -195,7 +216,7 @@ def _check_label_call(node: Call) -> None:
         if not _LABEL.fullmatch(label):
             raise PromQLError(f"{label!r} is not a label name: {shorten(node)}")
     if node.func == "label_replace":
-        compile_pattern(texts[3], f"in {shorten(node)}")
+        _program(texts[3], node)
 
 
 def _check_aggregate(node: Aggregate) -> None:
@@ -250,92 +271,3 @@ def _mismatch(node: Expr, rule: str, actual: Expr) -> PromQLError:
 
 def _list(names: Iterable[str]) -> str:
     return " ".join(sorted(names))
-
-
-def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
-    """A regular expression that means the same here and in Prometheus, anchored with `fullmatch` by the user.
-
-    Refused are patterns that RE2 lacks or reads differently, and those that can run exponentially long here,
-    because a label's value may come from anyone. `where` ends the error message.
-    """
-    if len(pattern) > 1000:
-        raise PromQLError(f"a regular expression of more than 1000 characters {shorten(where)}")
-    if re.search(r"\[\[:|\\[pPQECzZXR]|\\[1-9]|\(\?(?!:|P<|[imsU]*[:)-])", pattern):
-        raise PromQLError(f"this regular expression is read differently by Prometheus: {pattern!r} {where}")
-    if _repeats_a_repeat(pattern):
-        raise PromQLError(f"a repeated group that repeats or branches can run forever: {pattern!r} {where}")
-    if _runs_long(pattern):
-        raise PromQLError(
-            f"more than {MAX_REPEATS} repeats one after another can run for minutes: {shorten(repr(pattern))} {where};"
-            " write some of it out, or ask with several matchers"
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return re.compile(pattern, re.DOTALL | re.ASCII)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
-        raise PromQLError(f"not a regular expression: {pattern!r} ({error}) {where}") from None
-
-
-def _runs_long(pattern: str) -> bool:
-    """True where too many repeats follow each other, by each of which time grows with the length of a label's value, or
-    too many choices, each of which doubles it. A last `.*` takes what is left at once."""
-    bare = _bare(pattern)
-    if bare.endswith((".*", ".+")):
-        bare = bare[:-2]
-    open_ = [_Group()]
-    for i, char in enumerate(bare):
-        here = open_[-1]
-        if char == "(":
-            open_.append(_Group())
-        elif char == ")" and len(open_) > 1:
-            here.close_branch()
-            open_.pop()
-            open_[-1].repeats += here.most_repeats
-            open_[-1].choices += here.most_choices + math.log2(here.branches)
-        elif char == "|":
-            here.close_branch()
-            here.branches += 1
-        elif char in "*+" or (char == "{" and re.match(r"\{\d*,", bare[i:])):
-            here.repeats += 1
-        elif char == "?" and i and bare[i - 1] not in "(*+?}":  # of a group's kind, or that a repeat is lazy
-            here.choices += 1.0
-    open_[0].close_branch()
-    return open_[0].most_repeats > MAX_REPEATS or open_[0].most_choices > MAX_CHOICES
-
-
-@dataclass
-class _Group:
-    """Repeats and choices in an open group: in its branch at hand, and the most in those before."""
-
-    repeats: int = 0
-    choices: float = 0.0
-    most_repeats: int = 0
-    most_choices: float = 0.0
-    branches: int = 1
-
-    def close_branch(self) -> None:
-        self.most_repeats, self.repeats = max(self.most_repeats, self.repeats), 0
-        self.most_choices, self.choices = max(self.most_choices, self.choices), 0.0
-
-
-def _bare(pattern: str) -> str:
-    """A pattern with `x` for each character and class."""
-    return re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
-
-
-def _repeats_a_repeat(pattern: str) -> bool:
-    """True for (a+)*, (a|b)+ and their like: a repeated group with a repeat or branch inside."""
-    bare = _bare(pattern)
-    inside = [False]
-    for i, char in enumerate(bare):
-        if char == "(":
-            inside.append(False)
-        elif char == ")" and len(inside) > 1:
-            loose = inside.pop()
-            if loose and re.match(r"[*+]|\{\d+,?", bare[i + 1 :]):
-                return True
-            inside[-1] |= loose
-        elif char in "*+|" or (char == "{" and re.match(r"\{\d*,", bare[i:])):
-            inside[-1] = True
-    return False

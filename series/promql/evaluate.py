@@ -13,7 +13,7 @@ Known differences, none of which a rule should rest on:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -51,15 +51,17 @@ class Limits:
     """What one query may use.
 
     samples: cells read from the source and made on the way; a million take 8 MB, several times over.
-    series: per selector. seconds: of wall time.
+    series: per selector. seconds: of wall time. stopped: asked now and then whether to give up.
     """
 
     samples: int = 5_000_000
     series: int = 50_000
     seconds: float = 10.0
+    stopped: Callable[[], bool] | None = None
 
     def grant(self, budget: Budget) -> None:
         """Let a query that begins now use as much."""
+        budget.stopped = self.stopped
         budget.samples, budget.series, budget.deadline = self.samples, self.series, time.monotonic() + self.seconds
 
 
@@ -250,6 +252,7 @@ class Evaluation:
         return known
 
     def _vector(self, expr: Expr) -> Grid:
+        self.budget.take(0)
         if isinstance(expr, Selector):
             return self._instant(expr)[0]
         if isinstance(expr, Unary):
@@ -263,7 +266,7 @@ class Evaluation:
             grid = self.vector(expr.expr)
             if param is None and not grid.labels:
                 return grid
-            return aggregate.aggregate(expr, grid, param)
+            return aggregate.aggregate(expr, grid, param, self.budget)
         assert isinstance(expr, Call)
         return self._call(expr)
 

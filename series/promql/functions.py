@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from series import patterns
 from series.promql import histogram
-from series.promql.check import compile_pattern
 from series.promql.errors import PromQLError
-from series.promql.grid import Grid, layout, relabel, without_names
+from series.promql.grid import Budget, Grid, layout, relabel, without_names
 from series.promql.nodes import Call, Expr, Selector, String
 from series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
 
 if TYPE_CHECKING:
     from series.promql.evaluate import Evaluation
+
+MAX_LABEL_CHARACTERS = 10_000
+"""Of a label's value that `label_replace` or `label_join` makes."""
 
 _ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {
     "abs": np.abs,
@@ -43,7 +46,7 @@ def call(node: Call, evaluation: Evaluation) -> Grid:
         grid = evaluation.vector(node.args[0])
         texts = tuple(arg.value for arg in node.args[1:] if isinstance(arg, String))
         kind = (node.func, texts)
-        return relabel(grid, layout(kind, grid.labels, lambda: relabelled(grid.labels, texts)))
+        return relabel(grid, layout(kind, grid.labels, lambda: relabelled(grid.labels, texts, evaluation.budget)))
     return _OTHERS[node.func](node, evaluation)
 
 
@@ -123,7 +126,7 @@ def _vector(node: Call, evaluation: Evaluation) -> Grid:
 
 
 def _histogram_quantile(node: Call, evaluation: Evaluation) -> Grid:
-    return histogram.quantile(evaluation.scalar(node.args[0]), evaluation.vector(node.args[1]))
+    return histogram.quantile(evaluation.scalar(node.args[0]), evaluation.vector(node.args[1]), evaluation.budget)
 
 
 def _sort(node: Call, evaluation: Evaluation) -> Grid:
@@ -146,40 +149,38 @@ _OTHERS: dict[str, Callable[[Call, Evaluation], Grid]] = {
 }
 
 
-def _label_replace(labels: LabelSets, texts: tuple[str, ...]) -> LabelSets:
+def _label_replace(labels: LabelSets, texts: tuple[str, ...], budget: Budget) -> LabelSets:
     target, replacement, source, pattern = texts
-    regex = compile_pattern(pattern, "in label_replace")
+    regex = patterns.groups(pattern)
     result = []
     for one in labels:
-        match = regex.fullmatch(one.get(source, ""))
-        result.append(one if match is None else _with(one, target, _expanded(replacement, match)))
+        budget.take(0)
+        found = regex.of(one.get(source, ""))
+        result.append(one if found is None else _with(one, target, _expanded(replacement, found), budget))
     return LabelSets(result)
 
 
-_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>[A-Za-z0-9_]+)\}|(?P<bare>[A-Za-z0-9_]+))")
+_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>\w+)\}|(?P<bare>\w+))")
 
 
-def _expanded(template: str, match: re.Match[str]) -> str:
+def _expanded(template: str, groups: Mapping[str, str]) -> str:
     """Regexp.Expand of Go: $1, ${1}, $name; $1x is a group named 1x; an unknown group is empty."""
 
     def group(found: re.Match[str]) -> str:
         name = found["braced"] or found["bare"]
-        if name is None:
-            return "$"
-        if name.isdecimal():
-            number = int(name) if len(name) < 9 else -1
-            return match[number] or "" if 0 <= number <= (match.re.groups) else ""
-        return (match[name] or "") if name in match.re.groupindex else ""
+        return "$" if name is None else groups.get(name, "")
 
     return _REFERENCE.sub(group, template)
 
 
-def _label_join(labels: LabelSets, texts: tuple[str, ...]) -> LabelSets:
+def _label_join(labels: LabelSets, texts: tuple[str, ...], budget: Budget) -> LabelSets:
     target, separator, *sources = texts
-    return LabelSets(_with(x, target, separator.join(x.get(s, "") for s in sources)) for x in labels)
+    return LabelSets(_with(x, target, separator.join(x.get(s, "") for s in sources), budget) for x in labels)
 
 
-def _with(labels: Labels, name: str, value: str) -> Labels:
-    if len(value) > 10_000:
-        raise PromQLError(f"a value of {len(value)} characters for the label {name}")
+def _with(labels: Labels, name: str, value: str, budget: Budget) -> Labels:
+    """The labels with another one. Eight characters cost as much of the budget as a sample, which takes eight bytes."""
+    if len(value) > MAX_LABEL_CHARACTERS:
+        raise PromQLError(f"the label {name} would have {len(value)} characters, {MAX_LABEL_CHARACTERS} are allowed")
+    budget.take(len(value) // 8)
     return Labels({**labels, name: value})

@@ -59,12 +59,14 @@ class Grid(msgspec.Struct, frozen=True, gc=False):
 class Budget:
     """What one query may still use.
 
-    samples: cells read and made. series: per selector. deadline: of `time.monotonic`.
+    samples: cells read and made. series: per selector. deadline: of `time.monotonic`. stopped: whether nobody waits for
+    the answer any more.
     """
 
     samples: int
     series: int
     deadline: float
+    stopped: Callable[[], bool] | None = None
 
     def take(self, samples: int) -> None:
         """Spends `samples` and looks at the clock. Raises PromQLError when either has run out."""
@@ -75,6 +77,8 @@ class Budget:
             )
         if time.monotonic() > self.deadline:
             raise PromQLError("the query took too long: select fewer series, a shorter range or a longer step")
+        if self.stopped is not None and self.stopped():
+            raise PromQLError("the query was cancelled: its client has gone")
 
 
 class _Layouts:

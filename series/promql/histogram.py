@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.promql.grid import Grid, Groups, Ints, group_by, layout, regroup
+from series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout, regroup
 from series.types import METRIC_NAME, Floats, LabelSets
 
 LE = "le"
@@ -36,10 +36,10 @@ class _Histograms:
     names: Groups
 
 
-def quantile(q: Floats, grid: Grid) -> Grid:
+def quantile(q: Floats, grid: Grid, budget: Budget) -> Grid:
     """The q[n]-quantile of every histogram in `grid` at every step n.
 
-    Series without a usable `le` are ignored.
+    Series without a usable `le` are ignored. Raises PromQLError when the budget's time has run out.
     """
     found = layout("histogram", grid.labels, lambda: _find(grid.labels))
     steps, count = len(q), len(found.labels)
@@ -55,6 +55,7 @@ def quantile(q: Floats, grid: Grid) -> Grid:
         else:
             odd = here.any(axis=2)
         for step, g in np.argwhere(odd).tolist():
+            budget.take(0)
             mask = here[step, g]
             values[step, shape.of[g]] = bucket_quantile(
                 float(q[step]), shape.bounds[g][mask].tolist(), cells[step, g][mask].tolist()

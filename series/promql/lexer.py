@@ -31,6 +31,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )  # fmt: skip
 _RANGE = re.compile(rf"\s*(?P<range>{_DURATION})\s*(?::\s*(?P<step>{_DURATION})?\s*)?\]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PAIRS = {")": "(", "}": "{", "]": "["}
 _HINTS = {
     "@": "the @ modifier is not in the subset: use offset",
@@ -55,6 +56,8 @@ def tokenize(text: str) -> list[Token]:
     """
     if len(text) > MAX_LENGTH:
         raise PromQLError(f"the query has {len(text)} characters; {MAX_LENGTH} are allowed: split it")
+    if (half := _SURROGATE.search(text)) is not None:
+        raise PromQLError("the query has half of a surrogate pair: write whole characters", offset=half.start())
     tokens: list[Token] = []
     at = 0
     while at < len(text):

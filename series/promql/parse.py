@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import promql_parser as p
@@ -31,9 +32,9 @@ from series.types import METRIC_NAME, Matcher, MatchOp
 _CALLABLE = AGGREGATIONS | {
     "by", "without", "on", "ignoring", "group_left", "group_right", "and", "or", "unless", "bool",
 }  # fmt: skip
-_OPS = {
-    "Equal": MatchOp.EQ, "NotEqual": MatchOp.NE, "Re": MatchOp.RE, "NotRe": MatchOp.NRE,
-}  # fmt: skip
+_MARKS = {MatchOp.EQ: "=", MatchOp.NE: "!", MatchOp.RE: "~", MatchOp.NRE: "^"}
+_OPERATORS = frozenset(op.value for op in MatchOp)
+_MARKED = {mark: op for op, mark in _MARKS.items()}
 
 
 def parse(text: str) -> Expr:
@@ -47,11 +48,13 @@ def parse(text: str) -> Expr:
         raise PromQLError("the query is empty")
     _check_words(tokens)
     try:
-        tree = p.parse(text)
+        tree = p.parse(_with_marked_matchers(text, tokens))
     except BaseException as error:
         # The parser reports a bug in itself as a bare BaseException of this name.
         if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
-            raise PromQLError(f"{error}: {shorten(text)}") from None
+            # What follows in this message shows a value with its mark.
+            why = "metric name must not be set twice" if "set twice" in str(error) else error
+            raise PromQLError(f"{why}: {shorten(text)}") from None
         raise
     expr = _convert(tree, 0)
     check(expr)
@@ -78,6 +81,22 @@ def _check_words(tokens: list[Token]) -> None:
         elif token.kind == "string" and braces and before.text not in ("=", "!=", "=~", "!~"):
             raise PromQLError("quoted names are not in the subset", offset=token.offset)
         before = token
+
+
+def _with_marked_matchers(text: str, tokens: list[Token]) -> str:
+    """The query with each matcher as an equality, whose value begins with a mark for the operator.
+
+    promql-parser compiles patterns with another engine than RE2, which allows others and has no bound of ours. Like
+    this it sees none.
+    """
+    parts, done, braces = [], 0, 0
+    for before, token in pairwise(tokens):
+        braces += {"{": 1, "}": -1}.get(before.text, 0) if before.kind == "op" else 0
+        if token.kind == "string" and before.kind == "op" and before.text in _OPERATORS and braces:
+            mark = _MARKS[MatchOp(before.text)]
+            parts += [text[done : before.offset], "=", token.text[0], mark]
+            done = token.offset + 1
+    return "".join([*parts, text[done:]])
 
 
 def _check_name(token: Token, before: Token, after: str) -> None:
@@ -126,7 +145,7 @@ def _selector(tree: Any) -> Selector:
     _refuse_at(tree)
     if tree.matchers.or_matchers:
         raise PromQLError(f"`or` between matchers is not in the subset; use =~: {shorten(tree)}")
-    matchers = [Matcher(m.name, _match_op(m.op), m.value) for m in tree.matchers.matchers]
+    matchers = [Matcher(m.name, _MARKED[m.value[0]], m.value[1:]) for m in tree.matchers.matchers]
     name = tree.name or ""
     named = [m for m in matchers if m.name == METRIC_NAME]
     # {__name__="x"} and x are one selector; two conditions on the name cannot be written as x{...}.
@@ -134,10 +153,6 @@ def _selector(tree: Any) -> Selector:
         name = named[0].value
         matchers.remove(named[0])
     return Selector(name, tuple(matchers), _seconds(tree.offset))
-
-
-def _match_op(op: Any) -> MatchOp:
-    return _OPS[str(op).rpartition(".")[2]]
 
 
 def _seconds(delta: timedelta | None) -> float:

@@ -278,6 +278,26 @@ def test_histogram_quantile(oracle: Oracle, q: str) -> None:
         oracle.check(f"histogram_quantile({q}, {vector})")
 
 
+PATTERNS = (
+    "e[12]", "e1|e2", "|e1", "e", "e.*", ".*1", ".+1.*", ".*", ".+", "", "(?i)E1", "(?i:E)[12]", "E1", r"\\pL\\pN",
+    r"\\p{Greek}+", "[[:alpha:]]1", r"\\Qe1\\E", r"\\Qe.\\E", r"\\w\\d", r"e\\x31", r"\\Ae1\\z", "^e1$", "(e)(1)?",
+    "(e?){30}1",
+    "(.?){40}x", "(.??){40}1", "(?P<b>.?){30}", "(x+)+y", "(((e*)*)*)*1", "e{1}1{,2}", "e{1,2}1", "(?s:e.)", "(?U)e.+",
+    "e1|", r"e\\-1", r"e\\_1", "[^e]+", "e**", "(?=e)e1", r"(e)\\1", r"\\C1", r"e\\Z", "e{1001}",
+    "((e{1,100}){1,100}){1,100}",
+    "(?x)e 1", "[a&&e]1", "(", ")", "[", r"e\\", "(?>e)1", "e1++", "[[:word:]]+", r"\\N{e}", "(?P<n>e)(?P<n>1)",
+)  # fmt: skip
+"""What Prometheus takes is taken here and matches the same; what it refuses is refused here."""
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_regular_expressions(oracle: Oracle, pattern: str) -> None:
+    oracle.check(f'running{{engine=~"{pattern}"}}')
+    oracle.check(f'running{{engine!~"{pattern}"}}')
+    oracle.check(f'{{__name__="running",nope=~"{pattern}"}}')
+    oracle.check(f'label_replace(running, "new", "$1-${{n}}-$01-$$-$0", "engine", "{pattern}")')
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -5,22 +5,26 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.exports import api
+import series.window
+from agent.exports import api, wire
 from agent.exports.api import allowed_hosts, build_app
+from agent.exports.browsers import is_cross_site
 from rules.model import Family
 from series.promql import Limits, PromQLError, evaluate
 from series.types import Frame, Labels, Matcher
 from series.window import Window
+from tests.unit.test_patterns import SLOW
 
 FAMILIES = {
     "kvitals_running": Family(type="gauge", unit="requests", meaning="Running\n requests."),
@@ -217,32 +221,45 @@ class TestThreads:
         assert read_in == [threading.current_thread()] * 3
         assert evaluated_in != [threading.current_thread()]
 
-    async def test_labels_are_told_without_samples_and_put_in_order_elsewhere(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        class LabelsOnly:
-            """What the loop may do for labels: a window's samples are many times as much to copy."""
+    async def test_labels_are_matched_and_put_in_order_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        matched_in: list[threading.Thread] = []
+        ordered_in: list[threading.Thread] = []
+        matching, ordered = series.window._matching, wire.ordered
 
-            def label_sets(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
-                looked_in.append(threading.current_thread())
-                return window().label_sets(matchers, start, end)
+        def noted_matching(*arguments: Any) -> Any:
+            matched_in.append(threading.current_thread())
+            return matching(*arguments)
 
-        looked_in: list[threading.Thread] = []
-        cut_in: list[threading.Thread] = []
-        first = api._first
+        def noted_ordered(*arguments: Any, **more: Any) -> Any:
+            ordered_in.append(threading.current_thread())
+            return ordered(*arguments, **more)
 
-        def cut(*arguments: Any) -> Any:
-            cut_in.append(threading.current_thread())
-            return first(*arguments)
-
-        monkeypatch.setattr(api, "_first", cut)
-        async with serving(LabelsOnly()) as client:
+        monkeypatch.setattr(series.window, "_matching", noted_matching)
+        monkeypatch.setattr(wire, "ordered", noted_ordered)
+        async with serving() as client:
             assert await data_of(client, "labels") == ["__name__", "engine"]
             assert await data_of(client, "label/engine/values") == ["a", "b"]
             picked = {"match[]": 'kvitals_running{engine="b"}'}
             assert await data_of(client, "series", **picked) == [{"__name__": "kvitals_running", "engine": "b"}]
-        assert looked_in == [threading.current_thread()] * 3
-        assert len(cut_in) == 3 and threading.current_thread() not in cut_in
+            await data_of(client, "query", query='{engine=~"(a|b)"}')
+        assert len(matched_in) >= 3 and threading.current_thread() not in matched_in
+        assert len(ordered_in) == 3 and threading.current_thread() not in ordered_in
+
+    async def test_a_query_is_parsed_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        parsed_in: list[threading.Thread] = []
+        parse = api.parse
+
+        def noted(text: str) -> Any:
+            parsed_in.append(threading.current_thread())
+            return parse(text)
+
+        monkeypatch.setattr(api, "parse", noted)
+        async with serving() as client:
+            await data_of(client, "query", query="1")
+            await data_of(client, "query_range", query="1", start="0", end="1", step="1")
+            await data_of(client, "query_exemplars", query="x")
+            await data_of(client, "series", **{"match[]": "x"})
+        assert len(parsed_in) == 4 and threading.current_thread() not in parsed_in
 
     async def test_a_window_that_grows_while_it_is_asked(self) -> None:
         source = window()
@@ -332,6 +349,132 @@ class TestTheRest:
                 assert answer.status == 405
         async with client.get("/api/v1/query?query=1", headers={"Origin": "http://evil.example"}) as answer:
             assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+class _Endless:
+    """A source whose series take for ever to match; it notes when somebody ends the work."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Semaphore(0)
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        return []
+
+    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Any]:
+        return [self] if matchers[-1].value == "endless" else []
+
+    def frame(self, check: Callable[[], None], cells: int | None) -> Frame | None:
+        try:
+            while True:
+                check()
+                time.sleep(0.01)
+        finally:
+            self.ended.release()
+
+    def label_sets(self, check: Callable[[], None]) -> list[Labels]:
+        self.frame(check, None)
+        return []
+
+    def keep(self) -> None:
+        pass
+
+
+class TestSlowQueries:
+    @pytest.mark.parametrize(("path", "parameter"), [("query", "query"), ("series", "match[]"), ("labels", "match[]")])
+    async def test_the_time_ends_them(self, path: str, parameter: str) -> None:
+        async with serving(_Endless()) as client:
+            asked = {parameter: "endless", "timeout": "0.1"}
+            assert (await error_of(client, path, **asked))[:2] == (503, "timeout")
+            assert await data_of(client, "query", query="1")
+
+    async def test_a_client_that_goes_ends_them(self) -> None:
+        source = _Endless()
+        async with serving(source) as client:
+            for path, parameter in (("query", "query"), ("series", "match[]")):  # as many as there are threads
+                with pytest.raises(TimeoutError):
+                    await client.get(
+                        f"/api/v1/{path}", params={parameter: "endless"}, timeout=aiohttp.ClientTimeout(0.3)
+                    )
+            for _ in range(2):
+                assert await asyncio.to_thread(source.ended.acquire, timeout=8.0), "it goes on to its deadline"
+            assert await data_of(client, "query", query="1")
+
+    async def test_the_time_that_is_spent_waiting_counts(self) -> None:
+        async with serving(_Endless()) as client:
+            slow = [asyncio.create_task(error_of(client, "query", query="endless", timeout="1")) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            assert (await error_of(client, "query", query="1", timeout="0.1"))[:2] == (503, "timeout")
+            assert {kind for _, kind, _ in await asyncio.gather(*slow)} == {"timeout"}
+
+
+class TestPatterns:
+    @pytest.mark.parametrize("pattern", SLOW)
+    async def test_the_loop_goes_on_beside_patterns_that_backtracking_never_ends(self, pattern: str) -> None:
+        source = window()
+        group = source.group("long")
+        columns = [group.column(Labels({"__name__": "x", "a": "a" * 500 + str(n)})) for n in range(50)]
+        group.append(NOW, [c for c in columns if c is not None], [1.0] * 50)
+        began = time.process_time()
+        async with serving(source) as client:
+            asked = [
+                data_of(client, "query", query=f'{{__name__=~"{pattern}"}} or x{{a=~"{pattern}"}}'),
+                data_of(client, "query", query=f'label_replace(x, "b", "$1", "a", "{pattern}")'),
+                data_of(client, "series", **{"match[]": f'{{a=~"{pattern}"}}'}),
+            ]
+            answers = asyncio.gather(*asked)
+            while not answers.done():
+                async with client.get("/-/healthy") as healthy:
+                    assert healthy.status == 200
+            await answers
+        assert time.process_time() - began < 5.0
+
+    async def test_many_patterns_in_one_query_are_bounded(self, client: Client) -> None:
+        large = ",".join(f'a{n}=~".{{1,400}}{n}"' for n in range(900))
+        many = ",".join(f'a{n}!~"(x|{n})y"' for n in range(800))
+        began = time.process_time()
+        for matchers, status in ((large, 400), (many, 200)):
+            async with client.post("/api/v1/query", data={"query": f"kvitals_running{{{matchers}}}"}) as answer:
+                assert answer.status == status, (await answer.text())[:200]
+        assert time.process_time() - began < 5.0
+
+
+class TestBrowsers:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 200),
+            ({"Sec-Fetch-Site": "none"}, 200),
+            ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost:9477"}, 200),
+            ({"Origin": "HTTP://LOCALHOST:9477"}, 200),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Sec-Fetch-Site": "same-site"}, 403),
+            ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:9477"}, 403),
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Origin": "http://localhost:3000"}, 403),
+            ({"Origin": "https://localhost:9477"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Origin": ""}, 403),
+        ],
+    )
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    async def test_pages_of_other_sites_are_refused(
+        self, client: Client, method: str, headers: dict[str, str], status: int
+    ) -> None:
+        named = {"Host": "localhost:9477", **headers}
+        async with client.request(method, "/api/v1/query?query=1", headers=named) as answer:
+            assert answer.status == status
+            if status == 403:
+                assert "another site" in await answer.text()
+
+    @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/api/v1/findings", "/nowhere"])
+    async def test_on_every_path(self, client: Client, path: str) -> None:
+        async with client.get(path, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
+            assert answer.status == 403
+
+    def test_ports_that_a_scheme_implies(self) -> None:
+        assert not is_cross_site({"Origin": "http://kv"}, "http://kv:80")
+        assert not is_cross_site({"Origin": "https://kv:443"}, "https://kv")
+        assert is_cross_site({"Origin": "http://kv:443"}, "http://kv")
 
 
 class TestHosts:
