@@ -13,11 +13,12 @@ from aiohttp import web
 
 from agent.exports.metrics import CONTENT_TYPE
 from agent.tap.books import Books
+from agent.tap.connections import Bounds, Connections
 from agent.tap.context import Names, Wanted
 from agent.tap.delivery import Delivery
 from agent.tap.observation import Place
 from agent.tap.page import render
-from agent.tap.relay import Pair, Pairs, Upstream
+from agent.tap.relay import Pair, Upstream
 
 BACKLOG = 1024
 HANDSHAKE_SECONDS = 10.0
@@ -41,6 +42,7 @@ class Settings:
     place: Place = field(default_factory=Place)
     wanted: Wanted = field(default_factory=Wanted)
     max_connections: int = 4096
+    bounds: Bounds = field(default_factory=Bounds)
     drain: float = 30.0  # seconds that requests under way have to end when the tap is stopped
 
 
@@ -53,7 +55,7 @@ class Tap:
         self.upstream = upstream_of(settings.upstream)
         self.delivery = Delivery(settings.agent, settings.token_file)
         self.books = Books(settings.place, settings.wanted, names, self.delivery.add)
-        self._pairs: Pairs | None = None
+        self.connections: Connections | None = None
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
 
@@ -65,14 +67,15 @@ class Tap:
 
     async def open(self) -> None:
         """Begin to listen. Raises OSError where it can not."""
-        self._pairs = pairs = Pairs(self.books, allow_files(self.settings.max_connections))
+        most = allow_files(self.settings.max_connections)
+        self.connections = connections = Connections(self.books, most, self.settings.bounds)
         loop = asyncio.get_running_loop()
         try:
             if self.settings.admin is not None:
                 await self._open_admin(self.settings.admin)
             tls = self.settings.tls
             self._server = await loop.create_server(
-                lambda: Pair(self.upstream, self.books, pairs),
+                lambda: Pair(self.upstream, self.books, connections),
                 *self.settings.listen,
                 backlog=BACKLOG,
                 ssl=tls,
@@ -87,8 +90,8 @@ class Tap:
         """Take no more connections, let requests under way end for a while, and hand over the last parts."""
         if self._server is not None:
             self._server.close()
-        if self._pairs is not None:
-            await self._pairs.end(self.settings.drain)
+        if self.connections is not None:
+            await self.connections.end(self.settings.drain)
         await self.delivery.close()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from agent.tap.relay import HEAD_SECONDS
+from agent.listeners import LISTENERS
 
 from . import attacks, good, http2, planted
 from .clients import HOST, Connection, Reader, page, request, told
@@ -235,7 +235,11 @@ async def slow_clients(stage: Stage, size: Size, told_: Told) -> None:
     for port, clients in groups.items():
         for client in clients:
             await client.ask(heads[port][:1])
-    until, at, answers = time.monotonic() + (HEAD_SECONDS + 3 if size.wait_for_refusals else size.seconds), 1, set()
+    until, at, answers = (
+        time.monotonic() + (LISTENERS["tap"].head + 8 if size.wait_for_refusals else size.seconds),
+        1,
+        set(),
+    )
     while time.monotonic() < until:
         for port, clients in groups.items():
             for client in clients:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from agent.requests.part import RequestPart
+from agent.tap.connections import Bounds
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
 from agent.tap.server import Settings, Tap
@@ -124,6 +125,7 @@ async def staged(
     max_connections: int = 100,
     place: Place | None = None,
     tls: ssl.SSLContext | None = None,
+    bounds: Bounds | None = None,
 ) -> AsyncIterator[Stage]:
     """A tap before an upstream that does what the script says with each connection."""
     calls: list[Call] = []
@@ -145,6 +147,7 @@ async def staged(
         max_connections=max_connections,
         drain=0.2,
         tls=tls,
+        bounds=bounds or Bounds(),
     )
     tap = Tap(settings, Names())
     stage = Stage(tap, calls, [])
