@@ -40,6 +40,8 @@ from agent.tap.http1 import (
 from agent.tap.observation import Clock
 
 CONNECT_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
+"""For a client's half of TLS."""
 READ_BYTES = 16 * 1024
 """Bytes that are read from a connection at once. Whatever they are, they take a few milliseconds: other connections
 wait for as long."""
@@ -104,11 +106,16 @@ class _Side(asyncio.BufferedProtocol):
 class Pair(asyncio.BufferedProtocol):
     """A client's connection, and the one to the upstream that serves it."""
 
-    def __init__(self, upstream: Upstream, books: Books, connections: Connections) -> None:
+    def __init__(
+        self, upstream: Upstream, books: Books, connections: Connections, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """tls: how the tap proves itself to clients."""
         self.peer = ""
         self._upstream = upstream
         self._books = books
         self._connections = connections
+        self._tls = tls
+        self._shaking: asyncio.Task[None] | None = None  # hands, of TLS
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Transport | None = None  # the connection to the upstream
         self._connecting: asyncio.Task[None] | None = None
@@ -146,7 +153,32 @@ class Pair(asyncio.BufferedProtocol):
         every = self._connections.bounds.check_seconds
         self._timer = self._loop.call_later(every * (0.5 + random.random() / 2), self._check)  # noqa: S311
         if why := self._connections.join(self):
-            self._refuse(503, "connections", why)
+            self._books.refused["connections"] += 1
+            if self._tls is None:
+                self._answer(503, "connections", why)
+            self._close()
+        elif self._tls is not None:
+            self._client.pause_reading()
+            self._shaking = self._loop.create_task(self._shake_hands(self._tls))
+
+    async def _shake_hands(self, tls: ssl.SSLContext) -> None:
+        """Begin TLS. It has its place in the table before, so that who never begins it is bound as others are."""
+        plain = self._client
+        try:
+            transport = await self._loop.start_tls(
+                plain, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError:  # ssl.SSLError, and that there was none in time
+            transport = None
+        self._shaking = None
+        if transport is None or transport.is_closing():
+            plain.abort()
+            self.connection_lost(None)  # asyncio calls it only after the handshake
+            return
+        self._client = transport
+        self._client.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._ahead:
+            self._next_request()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _READ
@@ -169,6 +201,8 @@ class Pair(asyncio.BufferedProtocol):
             if self._request is None:
                 self._since = self._loop.time()
         self._ahead.add(data)
+        if self._shaking is not None:  # asyncio passes on what came with the end of the handshake before it says so
+            return
         if self._request is None:
             self._next_request()
         elif len(self._ahead) > MAX_HEAD:
@@ -423,7 +457,7 @@ class Pair(asyncio.BufferedProtocol):
         """Take no more requests: end now where none is under way, else with it."""
         self._draining = True
         self._keep = False
-        if self._request is None:
+        if self._request is None and not self._lingering:
             self._close()
 
     def abort(self) -> None:
@@ -490,6 +524,8 @@ class Pair(asyncio.BufferedProtocol):
 
     def _waits_for(self) -> str:
         """What the tap waits for that only the client can do; empty where it is the upstream's turn."""
+        if self._lingering:
+            return ""
         if self._client.get_write_buffer_size():
             taken = (self._written - self._client.get_write_buffer_size(), _not_taken(self._client))
             if taken != self._taken:
@@ -503,7 +539,7 @@ class Pair(asyncio.BufferedProtocol):
         """Turn a client away for what it sent or did not send."""
         self._books.refused[why] += 1
         said_something = self._request is not None or self._began is not None
-        if self._answer_body is None and (said_something or why == "connections"):
+        if self._answer_body is None and said_something:
             self._answer(status, why, message)
         self._end_entry(error=f"tap_{why}", status=status)
         if why in ("malformed", "slow"):

@@ -126,6 +126,7 @@ async def staged(
     place: Place | None = None,
     tls: ssl.SSLContext | None = None,
     bounds: Bounds | None = None,
+    drain: float = 0.2,
 ) -> AsyncIterator[Stage]:
     """A tap before an upstream that does what the script says with each connection."""
     calls: list[Call] = []
@@ -145,7 +146,7 @@ async def staged(
         wanted=wanted or Wanted(),
         place=place or Place(engine="one"),
         max_connections=max_connections,
-        drain=0.2,
+        drain=drain,
         tls=tls,
         bounds=bounds or Bounds(),
     )
