@@ -1,8 +1,9 @@
 """The tap's table of client connections: how many there are, whose they are, and which give way when it is full.
 
 A connection that only waits for its client's bytes costs that client nothing, so anyone can hold thousands. When the
-table is full, those give way to a new client, the one that has waited longest first. A connection whose request is with
-the upstream stays.
+table is full, those give way to a new client: first those that never sent a whole request, then uploads that stall,
+then idle ones, then clients that do not read; of each the one that has waited longest first. A connection whose request
+is with the upstream stays.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from agent.tap.books import Books
 
 _ROW = LISTENERS["tap"]
 
-STALLED_SECONDS = 1.0
+STALLED_SECONDS = 0.1
 """An upload without progress for so long gives way to a new client."""
+IDLE_SECONDS = 1.0
+"""So does a connection whose last answer is as old."""
 DRAIN_STALL_SECONDS = 2.0
 """When the tap stops, connections without progress for so long are ended before the drain is over."""
 _DRAIN_CHECK_SECONDS = 0.5
@@ -83,7 +86,8 @@ class Connections:
         self._ending: set[Connection] = set()  # of those open, the ones that gave way
         self._peers: Counter[str] = Counter()  # connections by the address that has them
         # In the order in which they give way. The values are not used: a dict keeps its order, a set does not.
-        self._waiting: dict[Connection, None] = {}  # without a request
+        self._fresh: dict[Connection, None] = {}  # no request has come, or nothing comes any more
+        self._idle: dict[Connection, None] = {}  # between two requests
         self._uploading: dict[Connection, None] = {}  # whose request is incomplete; the last to make progress is last
         self._unread: dict[Connection, None] = {}  # whose client does not read
         self._empty = asyncio.Event()
@@ -105,7 +109,7 @@ class Connections:
         elif self._peers[peer] > self._per_peer and not self._make_room(peer):
             refused = f"this address has its {self._per_peer} connections to the tap; use fewer"
         if not refused:
-            self._waiting[connection] = None
+            self._fresh[connection] = None
         return refused
 
     def leave(self, connection: Connection) -> None:
@@ -118,27 +122,33 @@ class Connections:
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
-        for group in (self._waiting, self._uploading, self._unread):
-            group.pop(connection, None)
+        self._forget(connection)
         self._books.connections = len(self._open)
         if not self._open:
             self._empty.set()
 
-    def waits(self, connection: Connection) -> None:
+    def idles(self, connection: Connection) -> None:
         """The tap waits for the connection's next request."""
-        self._uploading.pop(connection, None)
-        self._waiting[connection] = None
+        self._forget(connection)
+        self._idle[connection] = None
+
+    def lingers(self, connection: Connection) -> None:
+        """The connection has ended for the tap, and is about to be closed."""
+        self._forget(connection)
+        self._fresh[connection] = None
 
     def uploads(self, connection: Connection) -> None:
         """The connection's request has begun, or more of it has arrived."""
-        self._waiting.pop(connection, None)
-        self._uploading.pop(connection, None)
+        self._forget(connection)
         self._uploading[connection] = None
 
     def served(self, connection: Connection) -> None:
         """The connection's request is complete: it is the upstream's turn."""
-        self._waiting.pop(connection, None)
-        self._uploading.pop(connection, None)
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        for group in (self._fresh, self._idle, self._uploading, self._unread):
+            group.pop(connection, None)
 
     def unread(self, connection: Connection, stalled: bool) -> None:
         """Whether the connection's client has stopped reading."""
@@ -149,15 +159,19 @@ class Connections:
 
     def _make_room(self, peer: str) -> bool:
         """Have one connection give way, of a peer where one is named. Whether there was one that could."""
-        for group, stalled in ((self._waiting, 0.0), (self._uploading, STALLED_SECONDS), (self._unread, 0.0)):
+        for group, stalled in (
+            (self._fresh, 0.0),
+            (self._uploading, STALLED_SECONDS),
+            (self._idle, IDLE_SECONDS),
+            (self._unread, 0.0),
+        ):
             for connection in islice(group, _SEARCH):
                 if peer and _share_of(connection.peer) != peer:
                     continue
                 if stalled and connection.progress_age() < stalled:
                     break  # so are all that follow
                 self._ending.add(connection)
-                for one in (self._waiting, self._uploading, self._unread):
-                    one.pop(connection, None)
+                self._forget(connection)
                 connection.give_way()
                 return True
         return False

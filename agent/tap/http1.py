@@ -407,16 +407,17 @@ def body_of_request(head: Request) -> Body:
 
 def body_of_response(head: Response, method: bytes) -> Body:
     """Find how the response's body ends. Raises BadMessageError where that can be read in two ways."""
-    if method == b"HEAD" or head.status in (204, 304):
-        return Sized(0)
     coding, length = head.values(b"transfer-encoding"), _length(head)
-    if not coding:
-        return UntilClose() if length is None else Sized(length)
-    if length is not None or head.minor == 0:
+    if coding and (length is not None or head.minor == 0):
         raise BadMessageError(
             "Transfer-Encoding beside Content-Length, or in HTTP/1.0: where the body ends is unclear", 502
         )
-    return Chunked() if _codings(coding)[-1] == b"chunked" else UntilClose()
+    codings = _codings(coding)
+    if method == b"HEAD" or head.status < 200 or head.status in (204, 304):
+        return Sized(0)
+    if codings:
+        return Chunked() if codings[-1] == b"chunked" else UntilClose()
+    return UntilClose() if length is None else Sized(length)
 
 
 def _codings(values: list[bytes]) -> list[bytes]:

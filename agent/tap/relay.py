@@ -365,6 +365,7 @@ class Pair(asyncio.BufferedProtocol):
                     self._to_client(b"".join(interim))
                     return
                 head = read_response(raw)
+                body = body_of_response(head, self._request.method)
                 if not head.interim:
                     break
                 self._interim += 1
@@ -374,7 +375,6 @@ class Pair(asyncio.BufferedProtocol):
                     interim.append(head.whole())
             if head.status == 101 and not self._request.upgrades:
                 raise BadMessageError("it switches protocols, and the request did not ask for that")
-            body = body_of_response(head, self._request.method)
         except BadMessageError as error:
             self._books.failures["malformed"] += 1
             self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
@@ -414,7 +414,7 @@ class Pair(asyncio.BufferedProtocol):
                 return
             self.release("too far ahead")
             self._since = self._loop.time()
-            self._connections.waits(self)
+            self._connections.idles(self)
             if self._ahead:
                 self._next_request()
 
@@ -567,7 +567,7 @@ class Pair(asyncio.BufferedProtocol):
         if self._server is not None:
             self._server.abort()
         self._lingering = True
-        self._connections.waits(self)
+        self._connections.lingers(self)
         self._client.write_eof()
         self._held.clear()
         self._client.resume_reading()

@@ -54,13 +54,13 @@ async def stalled(stage: Stage, count: int, data: bytes) -> list[Client]:
 
 @pytest.mark.parametrize("data", [b"", b"GET / HT", UPLOAD, UPLOAD + b"some", post()])
 async def test_who_waits_for_its_client_gives_way_to_a_new_one(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.05)
     async with staged(answers, max_connections=8, bounds=Bounds(share=1.0)) as stage:
         clients = await stalled(stage, 8, data)
         await until(
             lambda: len(stage.tap.connections or ()) == 8 and stage.tap.books.request_bytes >= 8 * len(data) - 64
         )
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         for _ in range(4):
             assert await ask(stage) == OK
         said = await clients[0].rest()  # the one that had waited longest
