@@ -22,6 +22,8 @@ MAX_EVENT = 256 * 1024
 MAX_BODY = 256 * 1024
 """Bytes of a JSON body that are read as a whole; of a longer one its end is searched for the usage."""
 TAIL = 16 * 1024
+MAX_CHOICES = 1024
+"""Choices of an event or a body that are read; the rest is not."""
 MAX_GAPS = 4096
 """Gaps between outputs that are kept; from there on every second, fourth, ... is."""
 
@@ -67,7 +69,7 @@ class Said:
             self.ended = True
         output = _has_output(data)
         choices = data.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
+        for choice in choices[:MAX_CHOICES] if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._read_finish(choice.get("finish_reason"))
                 output = output or _has_output(choice)
@@ -178,31 +180,42 @@ class Events:
     first_output: float | None = None
     gaps: Gaps = field(default_factory=Gaps)
     _last_output: float = 0.0
-    _line: bytes = b""  # the one under way
+    _line: bytearray = field(default_factory=bytearray)  # the one under way
     _data: list[bytes] = field(default_factory=list)  # lines of the event under way
     _size: int = 0  # bytes of the event under way
     _began: float | None = None  # when its first byte came
 
     def feed(self, piece: bytes, now: float) -> None:
-        """More of the stream, that came at `now`."""
-        lines = (self._line + piece).split(b"\n")
-        self._line = lines.pop()
-        for line in lines:
-            if self._began is None:
-                self._began = now
-            self._on_line(line)
+        """More of the stream, that came at `now`. Takes time linear in the piece, however long the current line is."""
+        first, *lines = piece.split(b"\n")
+        self._line += first
+        if lines:
+            self._end_line(now)
+            *lines, last = lines
+            for line in lines:
+                self._on_line(line, now)
+            self._line += last
         if self._line and self._began is None:
             self._began = now
         if self._size + len(self._line) > MAX_EVENT:
             self._size += len(self._line)
-            self._line = b""
+            self._line.clear()
 
-    def _on_line(self, line: bytes) -> None:
+    def _end_line(self, now: float) -> None:
+        line = bytes(self._line)
+        self._line.clear()
+        self._on_line(line, now)
+
+    def _on_line(self, line: bytes, now: float) -> None:
         if line in (b"", b"\r"):
-            self._dispatch()
-            self._size, self._began = 0, None
-            self._data.clear()
+            if self._size:
+                self._dispatch()
+                self._data.clear()
+                self._size = 0
+            self._began = None
             return
+        if self._began is None:
+            self._began = now
         self._size += len(line) + 1
         if self._size <= MAX_EVENT and line.startswith(b"data:"):
             self._data.append(line[5:].strip())

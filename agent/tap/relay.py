@@ -9,36 +9,56 @@ client sends before it has its answer wait.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import math
 import os
+import random
 import select
 import socket
 import ssl
 import struct
+import termios
 import time
+from array import array
 from dataclasses import dataclass
 from typing import cast
 
 from agent.tap.books import Books, Entry
+from agent.tap.connections import Connections
 from agent.tap.http1 import (
     MAX_HEAD,
     BadMessageError,
     Body,
+    HeadBuffer,
     Request,
     body_of_request,
     body_of_response,
-    end_of_head,
     read_request,
     read_response,
 )
 from agent.tap.observation import Clock
 
 CONNECT_SECONDS = 5.0
-HEAD_SECONDS = 30.0
-"""For the first head of a connection to arrive, and for each that has begun to."""
+HANDSHAKE_SECONDS = 10.0
+"""For a client's half of TLS."""
+READ_BYTES = 16 * 1024
+"""Bytes that are read from a connection at once. Whatever they are, they take a few milliseconds: other connections
+wait for as long."""
+LINGER_SECONDS = 1.0
+"""For a client to read why the tap ends its connection."""
+PROGRESS_BYTES = 1024
+"""Of a request's body, in the time that the tap waits for more of it. Less is not progress."""
+MAX_INTERIM = 64
+"""Interim responses to one request."""
+UNREAD_SECONDS = 20.0
+"""A client that took nothing for so long may give way to a new one."""
 WRITE_BUFFER = 64 * 1024
 """Bytes that may wait for a slow reader before its other side is read no further."""
 KEEPALIVE_SECONDS = 60
+
+# All connections of a loop share one buffer: what is read into it is copied out before the next read.
+_READ = memoryview(bytearray(READ_BYTES))
 
 _ABORTIVE = struct.pack("ii", 1, 0)
 _LEAVING = getattr(select, "POLLRDHUP", 0)  # Linux; a reset is told unasked
@@ -58,52 +78,17 @@ class Upstream:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
-class Pairs:
-    """The pairs that there are."""
-
-    def __init__(self, books: Books, most: int) -> None:
-        self.most = most
-        self._books = books
-        self._open: set[Pair] = set()
-        self._gone = asyncio.Event()
-        self._gone.set()
-
-    def join(self, pair: Pair) -> bool:
-        """A client has come. Whether there is room for it."""
-        room = len(self._open) < self.most
-        self._open.add(pair)
-        self._books.connections = len(self._open)
-        self._gone.clear()
-        return room
-
-    def leave(self, pair: Pair) -> None:
-        """A client's connection is gone."""
-        self._open.discard(pair)
-        self._books.connections = len(self._open)
-        if not self._open:
-            self._gone.set()
-
-    async def end(self, patience: float) -> None:
-        """End all: the idle now, the others when their request ends, and after `patience` seconds in any case."""
-        for pair in list(self._open):
-            pair.drain()
-        try:
-            async with asyncio.timeout(patience):
-                await self._gone.wait()
-        except TimeoutError:
-            for pair in list(self._open):
-                pair.abort()
-            await self._gone.wait()
-
-
-class _Side(asyncio.Protocol):
+class _Side(asyncio.BufferedProtocol):
     """The upstream's side of a pair."""
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
 
-    def data_received(self, data: bytes) -> None:
-        self._pair.from_upstream(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _READ
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._pair.from_upstream(bytes(_READ[:nbytes]))
 
     def eof_received(self) -> None:
         """The upstream says no more, so neither side has anything left to say."""
@@ -118,30 +103,41 @@ class _Side(asyncio.Protocol):
         self._pair.release("upstream full")
 
 
-class Pair(asyncio.Protocol):
+class Pair(asyncio.BufferedProtocol):
     """A client's connection, and the one to the upstream that serves it."""
 
-    def __init__(self, upstream: Upstream, books: Books, pairs: Pairs) -> None:
+    def __init__(
+        self, upstream: Upstream, books: Books, connections: Connections, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """tls: how the tap proves itself to clients."""
+        self.peer = ""
         self._upstream = upstream
         self._books = books
-        self._pairs = pairs
+        self._connections = connections
+        self._tls = tls
+        self._shaking: asyncio.Task[None] | None = None  # hands, of TLS
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Transport | None = None  # the connection to the upstream
         self._connecting: asyncio.Task[None] | None = None
         self._held: set[str] = set()  # reasons not to read from the client
-        self._ahead = bytearray()  # what the client sent and is not passed on yet: part of a head, or later requests
+        self._ahead = HeadBuffer()  # what the client sent and is not passed on yet: part of a head, or later requests
         self._began: Clock | None = None  # when the first byte in `_ahead` came
         self._request: Request | None = None  # under way
         self._request_body: Body | None = None
         self._entry: Entry | None = None
         self._unsent: list[Entry] = []  # of answers that are whole here and not yet with the kernel
-        self._answer_head = bytearray()  # of a response, so far
+        self._answer_head = HeadBuffer()  # of a response, so far
         self._answer_body: Body | None = None  # once its head is there
+        self._interim = 0  # responses to this request before the final one
         self._keep = False  # whether the connections outlive the response
         self._used = False  # whether a response has come on them
         self._tunnel = False  # whether both sides have left HTTP
         self._draining = False  # whether the connection ends with its request
-        self._peer = ""
+        self._lingering = False  # whether it has ended for the tap, and the client may not have read why
+        self._since = self._loop.time()  # when the client last made progress
+        self._arrived = 0  # bytes of the body since then
+        self._written = 0  # bytes for the client
+        self._taken = (0, 0)  # of these, what the kernel took, and what of that the client has not yet
 
     # -- the client's side ------------------------------------------------------------------------------
 
@@ -152,13 +148,47 @@ class Pair(asyncio.Protocol):
         self._leaving = select.poll()
         self._leaving.register(self._client.get_extra_info("socket"), _LEAVING)
         peer = self._client.get_extra_info("peername")
-        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._patience = self._loop.call_later(HEAD_SECONDS, self._too_slow)
-        if not self._pairs.join(self):
-            message = f"the tap has its {self._pairs.most} connections; try again, or raise --max-connections"
-            self._refuse(503, "connections", message)
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        # Checks of connections that came together do not fall together.
+        every = self._connections.bounds.check_seconds
+        self._timer = self._loop.call_later(every * (0.5 + random.random() / 2), self._check)  # noqa: S311
+        if why := self._connections.join(self):
+            self._books.refused["connections"] += 1
+            if self._tls is None:
+                self._answer(503, "connections", why)
+            self._close()
+        elif self._tls is not None:
+            self._client.pause_reading()
+            self._shaking = self._loop.create_task(self._shake_hands(self._tls))
 
-    def data_received(self, data: bytes) -> None:
+    async def _shake_hands(self, tls: ssl.SSLContext) -> None:
+        """Begin TLS. It has its place in the table before, so that who never begins it is bound as others are."""
+        plain = self._client
+        try:
+            transport = await self._loop.start_tls(
+                plain, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError:  # ssl.SSLError, and that there was none in time
+            transport = None
+        self._shaking = None
+        if transport is None or transport.is_closing():
+            plain.abort()
+            self.connection_lost(None)  # asyncio calls it only after the handshake
+            return
+        self._client = transport
+        self._client.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._ahead:
+            self._next_request()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _READ
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._from_client(bytes(_READ[:nbytes]))
+
+    def _from_client(self, data: bytes) -> None:
+        if self._lingering:
+            return
         if self._tunnel:
             self._to_upstream(data)
             return
@@ -168,7 +198,11 @@ class Pair(asyncio.Protocol):
             return
         if self._began is None:
             self._began = Clock(time.time(), time.perf_counter())
-        self._ahead += data
+            if self._request is None:
+                self._since = self._loop.time()
+        self._ahead.add(data)
+        if self._shaking is not None:  # asyncio passes on what came with the end of the handshake before it says so
+            return
         if self._request is None:
             self._next_request()
         elif len(self._ahead) > MAX_HEAD:
@@ -180,8 +214,8 @@ class Pair(asyncio.Protocol):
             self._leave()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._patience.cancel()
-        self._pairs.leave(self)
+        self._timer.cancel()
+        self._connections.leave(self)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._entry is not None:
@@ -218,21 +252,19 @@ class Pair(asyncio.Protocol):
     def _next_request(self) -> None:
         """Begin with the next request in what the client has sent, if its head is all there."""
         try:
-            end = end_of_head(self._ahead)
-            if not end:
-                if self._ahead and self._patience.cancelled():
-                    self._patience = self._loop.call_later(HEAD_SECONDS, self._too_slow)
+            raw = self._ahead.next_head()
+            if not raw:
                 return
-            head = read_request(bytes(self._ahead[:end]))
+            head = read_request(raw)
             body = body_of_request(head)
         except BadMessageError as error:
             self._refuse(error.status, "malformed", str(error))
             return
-        self._patience.cancel()
-        del self._ahead[:end]
         began, self._began = self._began or Clock(time.time(), time.perf_counter()), None
         self._request, self._request_body = head, body
-        self._entry = self._books.open(head, self._peer, began)
+        self._since, self._arrived, self._interim = self._loop.time(), 0, 0
+        self._connections.uploads(self)
+        self._entry = self._books.open(head, self.peer, began)
         if self._server is not None:
             self._send_request()
         else:
@@ -264,17 +296,16 @@ class Pair(asyncio.Protocol):
     def _send_request(self) -> None:
         assert self._request is not None and self._request_body is not None and self._entry is not None
         head = self._request.forwarded(self._entry.added, self._entry.removed)
-        rest = bytes(self._ahead)
-        self._ahead.clear()
         try:
-            end, _ = self._request_body.take(rest, 0)
+            body = self._ahead.take(self._request_body)
         except BadMessageError as error:
             self._refuse(error.status, "malformed", str(error))
             return
-        self._to_upstream(head + rest[:end])
+        self._to_upstream(head + body)
         self._entry.connected()
-        if rest[end:]:
-            self._ahead += rest[end:]
+        if self._request_body.done:
+            self._connections.served(self)
+        if self._ahead:
             self._began = Clock(time.time(), time.perf_counter())
 
     def _pass_body(self, data: bytes) -> bytes:
@@ -285,6 +316,12 @@ class Pair(asyncio.Protocol):
         except BadMessageError as error:
             self._refuse(error.status, "malformed", str(error))
             return b""
+        self._arrived += end
+        if self._request_body.done:
+            self._connections.served(self)
+        elif self._arrived >= PROGRESS_BYTES:
+            self._since, self._arrived = self._loop.time(), 0
+            self._connections.uploads(self)
         self._to_upstream(data[:end] if end < len(data) else data)
         return data[end:]
 
@@ -301,6 +338,10 @@ class Pair(asyncio.Protocol):
 
     def from_upstream(self, data: bytes) -> None:
         now = time.perf_counter()
+        if not self._request_done:
+            self._since = (
+                self._loop.time()
+            )  # `100 Continue`, or an answer before the request's end: both sides are at it
         if self._request is not None and self._has_left():
             self._leave()  # before this reached it: what is given to it now it does not get
         elif self._tunnel:
@@ -308,44 +349,47 @@ class Pair(asyncio.Protocol):
         elif self._request is None:
             self._close()  # it speaks out of turn
         elif self._answer_body is None:
-            self._answer_head += data
+            self._answer_head.add(data)
             self._on_head(now)
         else:
             self._on_body(b"", data, now)
 
     def _on_head(self, now: float) -> None:
-        """The heads that are all there: any number of interim ones, then the response's."""
+        """The heads that are all there: some interim ones, then the response's."""
         assert self._request is not None and self._entry is not None
-        while True:
-            try:
-                end = end_of_head(self._answer_head)
-                if not end:
+        interim = []
+        try:
+            while True:
+                raw = self._answer_head.next_head()
+                if not raw:
+                    self._to_client(b"".join(interim))
                     return
-                head = read_response(bytes(self._answer_head[:end]))
-                if head.status == 101 and not self._request.upgrades:
-                    raise BadMessageError("it switches protocols unasked")
+                head = read_response(raw)
                 body = body_of_response(head, self._request.method)
-            except BadMessageError as error:
-                self._books.failures["malformed"] += 1
-                self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
-                return
-            rest = bytes(self._answer_head[end:])
-            self._answer_head.clear()
-            if not head.interim:
-                break
-            if self._request.minor:  # HTTP/1.0 knows none
-                self._to_client(head.whole())
-            self._answer_head += rest
+                if not head.interim:
+                    break
+                self._interim += 1
+                if self._interim > MAX_INTERIM:
+                    raise BadMessageError(f"more than {MAX_INTERIM} interim responses to one request")
+                if self._request.minor:  # HTTP/1.0 knows none
+                    interim.append(head.whole())
+            if head.status == 101 and not self._request.upgrades:
+                raise BadMessageError("it switches protocols, and the request did not ask for that")
+        except BadMessageError as error:
+            self._books.failures["malformed"] += 1
+            self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
+            return
+        rest = self._answer_head.take_all()
         self._entry.answered(head)
         if head.status == 101:
             self._tunnel = True
-            self._to_client(head.whole() + rest)
-            self._to_upstream(bytes(self._ahead))
-            self._ahead.clear()
+            self._connections.served(self)
+            self._to_client(b"".join((*interim, head.whole(), rest)))
+            self._to_upstream(self._ahead.take_all())
             return
         self._answer_body = body
         self._keep = head.persistent and self._request.persistent and not body.by_close and not self._draining
-        self._on_body(head.forwarded(close=not self._keep), rest, now)
+        self._on_body(b"".join((*interim, head.forwarded(close=not self._keep))), rest, now)
 
     def _on_body(self, head: bytes, data: bytes, now: float) -> None:
         assert self._answer_body is not None and self._entry is not None
@@ -369,6 +413,8 @@ class Pair(asyncio.Protocol):
                 self._close()
                 return
             self.release("too far ahead")
+            self._since = self._loop.time()
+            self._connections.idles(self)
             if self._ahead:
                 self._next_request()
 
@@ -379,6 +425,8 @@ class Pair(asyncio.Protocol):
         that keep connections know it and try again.
         """
         self._server = None
+        if self._lingering:
+            return
         whole = self._answer_body is not None and self._answer_body.by_close and error is None
         if self._request is not None and self._has_left():
             self._leave()
@@ -400,6 +448,7 @@ class Pair(asyncio.Protocol):
     def _to_client(self, data: bytes) -> None:
         if data and not self._client.is_closing():
             self._books.response_bytes += len(data)
+            self._written += len(data)
             self._client.write(data)
 
     # -- ends -------------------------------------------------------------------------------------------
@@ -408,7 +457,7 @@ class Pair(asyncio.Protocol):
         """Take no more requests: end now where none is under way, else with it."""
         self._draining = True
         self._keep = False
-        if self._request is None:
+        if self._request is None and not self._lingering:
             self._close()
 
     def abort(self) -> None:
@@ -429,24 +478,101 @@ class Pair(asyncio.Protocol):
             self._held.remove(why)
             if not self._held:
                 self._client.resume_reading()
+                if not self._request_done:  # it could not send until now
+                    self._since = self._loop.time()
 
-    def _too_slow(self) -> None:
-        self._refuse(408, "slow", f"no whole request came within {HEAD_SECONDS:g} s")
+    # -- clients that do not keep their time ------------------------------------------------------------
+
+    def progress_age(self) -> float:
+        """Seconds since the client last made progress."""
+        return self._loop.time() - self._since
+
+    def end_stalled(self, limit: float) -> None:
+        """End where the client has made no progress for `limit` seconds, or for less where its own bound is less."""
+        why = self._waits_for()
+        bounds = self._connections.bounds
+        bound = {"first_byte": bounds.first_byte, "head": bounds.head, "body": bounds.body, "idle": bounds.idle}
+        limit = min(limit, bound.get(why, bounds.unread))
+        if not why or self.progress_age() < limit:
+            return
+        if why == "unread":
+            self._books.refused[why] += 1
+            self._end_entry(error="tap_unread")
+            self._end_unsent(missed=True)
+            self._client.abort()
+        elif why == "idle":
+            self._close()
+        else:
+            part = "head" if why == "head" else f"{PROGRESS_BYTES} bytes of the body"
+            self._refuse(408, "slow", f"{part} did not arrive within {limit:g} s; the tap waits no longer")
+
+    def give_way(self) -> None:
+        """End, so that another client can be served. The tap waits for this one and not for the upstream."""
+        if self._request is None and not self._ahead:
+            self._books.refused["gave_way"] += 1
+            self._close()
+        else:
+            self._refuse(503, "gave_way", "all connections are taken, and this one waited for its client; try again")
+        if self._client.get_write_buffer_size():
+            self._client.abort()
+
+    def _check(self) -> None:
+        """Now and then: whether the client kept its time."""
+        self.end_stalled(math.inf)
+        self._connections.unread(self, self._waits_for() == "unread" and self.progress_age() >= UNREAD_SECONDS)
+        self._timer = self._loop.call_later(self._connections.bounds.check_seconds, self._check)
+
+    def _waits_for(self) -> str:
+        """What the tap waits for that only the client can do; empty where it is the upstream's turn."""
+        if self._lingering:
+            return ""
+        if self._client.get_write_buffer_size():
+            taken = (self._written - self._client.get_write_buffer_size(), _not_taken(self._client))
+            if taken != self._taken:
+                self._taken, self._since = taken, self._loop.time()
+            return "unread"
+        if self._request is None:
+            return "head" if self._ahead else "idle" if self._used else "first_byte"
+        return "" if self._tunnel or self._request_done or self._held else "body"
 
     def _refuse(self, status: int, why: str, message: str) -> None:
         """Turn a client away for what it sent or did not send."""
         self._books.refused[why] += 1
         said_something = self._request is not None or self._began is not None
-        if self._answer_body is None and (said_something or why == "connections"):
+        if self._answer_body is None and said_something:
             self._answer(status, why, message)
         self._end_entry(error=f"tap_{why}", status=status)
-        self._close()
+        if why in ("malformed", "slow"):
+            self._linger()
+        else:
+            self._close()
 
     def _fail(self, error: str, message: str) -> None:
         """Tell the client that there is no answer, and why."""
         self._answer(502, error, message)
         self._end_entry(error=error, status=502)
-        self._close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close, once the client has had the time to read why.
+
+        Where the kernel holds bytes of the client when the tap closes, it resets the connection, and the client loses
+        the answer. So the tap reads on for a moment and drops what it reads.
+        """
+        if self._client.is_closing() or not self._client.can_write_eof():
+            self._close()
+            return
+        self._forget_request()
+        self._ahead.clear()
+        if self._server is not None:
+            self._server.abort()
+        self._lingering = True
+        self._connections.lingers(self)
+        self._client.write_eof()
+        self._held.clear()
+        self._client.resume_reading()
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_SECONDS, self._client.abort)
 
     def _answer(self, status: int, kind: str, message: str) -> None:
         """An error of the tap's own, in the words of OpenAI's API."""
@@ -483,8 +609,7 @@ class Pair(asyncio.Protocol):
         self._answer_head.clear()
 
     def _close(self) -> None:
-        """Both sides; the client gets what was written to it."""
-        self._patience.cancel()
+        """Both sides; the client gets what was written to it, as long as it reads."""
         self._forget_request()
         self._client.close()
         if self._server is not None:
@@ -517,6 +642,19 @@ def _why(error: OSError) -> str:
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)  # what asyncio says repeats the address
     return error.strerror or type(error).__name__
+
+
+def _not_taken(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel holds and the other end has not taken; 0 where the system does not report it."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or not hasattr(termios, "TIOCOUTQ"):
+        return 0
+    held = array("i", [0])
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, held)
+    except OSError:
+        return 0
+    return held[0]
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

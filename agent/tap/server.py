@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import os
 import resource
+import select
+import selectors
+import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +19,23 @@ from aiohttp import web
 
 from agent.exports.metrics import CONTENT_TYPE
 from agent.tap.books import Books
+from agent.tap.connections import Bounds, Connections
 from agent.tap.context import Names, Wanted
 from agent.tap.delivery import Delivery
 from agent.tap.observation import Place
 from agent.tap.page import render
-from agent.tap.relay import Pair, Pairs, Upstream
+from agent.tap.relay import Pair, Upstream
 
 BACKLOG = 1024
-HANDSHAKE_SECONDS = 10.0
-"""For a client's half of TLS. Until then it is no client and counts only as an open file."""
-SPARE_FILES = 64
-"""Open files beside those of connections."""
+"""Connections that the kernel keeps until they are accepted."""
+ACCEPTED_AT_ONCE = 64
+"""In one iteration of the loop."""
+EVENTS_AT_ONCE = 16
+"""Sockets that are served in one iteration of the loop. Timers and signals wait for no more than these."""
+SPARE_FILES = 256
+"""Open files beside those of connections: what is accepted and refused, the metrics page, the agent, what is loaded."""
+CLOSE_SECONDS = 2.0
+"""To hand over the last parts."""
 
 Address = tuple[str, int]
 
@@ -41,6 +53,7 @@ class Settings:
     place: Place = field(default_factory=Place)
     wanted: Wanted = field(default_factory=Wanted)
     max_connections: int = 4096
+    bounds: Bounds = field(default_factory=Bounds)
     drain: float = 30.0  # seconds that requests under way have to end when the tap is stopped
 
 
@@ -53,7 +66,7 @@ class Tap:
         self.upstream = upstream_of(settings.upstream)
         self.delivery = Delivery(settings.agent, settings.token_file)
         self.books = Books(settings.place, settings.wanted, names, self.delivery.add)
-        self._pairs: Pairs | None = None
+        self.connections: Connections | None = None
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
 
@@ -65,19 +78,21 @@ class Tap:
 
     async def open(self) -> None:
         """Begin to listen. Raises OSError where it can not."""
-        self._pairs = pairs = Pairs(self.books, allow_files(self.settings.max_connections))
+        most = allow_files(self.settings.max_connections)
+        self.connections = connections = Connections(self.books, most, self.settings.bounds)
         loop = asyncio.get_running_loop()
         try:
             if self.settings.admin is not None:
                 await self._open_admin(self.settings.admin)
-            tls = self.settings.tls
             self._server = await loop.create_server(
-                lambda: Pair(self.upstream, self.books, pairs),
+                lambda: Pair(self.upstream, self.books, connections, self.settings.tls),
                 *self.settings.listen,
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+                backlog=ACCEPTED_AT_ONCE,
             )
+            for sock in self._server.sockets:
+                # A second listen() makes the kernel's queue longer than what asyncio accepts at once.
+                with socket.socket(fileno=os.dup(sock.fileno())) as own:
+                    own.listen(BACKLOG)
             await self.delivery.open()
         except BaseException:
             await self.close()
@@ -87,9 +102,11 @@ class Tap:
         """Take no more connections, let requests under way end for a while, and hand over the last parts."""
         if self._server is not None:
             self._server.close()
-        if self._pairs is not None:
-            await self._pairs.end(self.settings.drain)
-        await self.delivery.close()
+        if self.connections is not None:
+            await self.connections.end(self.settings.drain)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.delivery.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -102,6 +119,35 @@ class Tap:
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, *address).start()
+
+
+class _FewEvents(selectors.EpollSelector):
+    """Reports a few ready sockets at a time; the kernel reports the others first next time.
+
+    asyncio's own asks for all of them, and serves all before it looks at a timer or a signal: with thousands of busy
+    connections that takes seconds.
+    """
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        seconds = -1 if timeout is None else max(math.ceil(timeout * 1e3) * 1e-3, 0)
+        try:
+            ready = self._selector.poll(seconds, EVENTS_AT_ONCE)  # type: ignore[attr-defined]
+        except InterruptedError:
+            return []
+        found = []
+        keys = self.get_map()
+        for fd, event in ready:
+            mask = (event & ~select.EPOLLIN and selectors.EVENT_WRITE) | (
+                event & ~select.EPOLLOUT and selectors.EVENT_READ
+            )
+            if key := keys.get(fd):
+                found.append((key, mask & key.events))
+        return found
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop for a process that is a tap: its iterations are short, whatever the clients do."""
+    return asyncio.SelectorEventLoop(_FewEvents())
 
 
 def upstream_of(url: str) -> Upstream:

@@ -47,6 +47,8 @@ MODULES = {
     "captures": ("series.capture", "agent.service"),
     "rules": ("rules.loader", "rules.condition"),
     "config": ("agent.config",),
+    "http1_requests": ("agent.tap.http1",),
+    "http1_responses": ("agent.tap.http1",),
     "history": ("series.history",),
 }
 """By the name of an attack, the modules whose coverage leads it."""

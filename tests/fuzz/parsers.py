@@ -44,7 +44,7 @@ from series.promql import Limits as QueryLimits
 from series.promql import PromQLError, evaluate, parse
 from series.types import METRIC_NAME, Labels
 from series.window import Window
-from tests.fuzz import inputs
+from tests.fuzz import http1, inputs
 from tests.fuzz.attacked import Check, Target
 
 MAX_TEXT = 4000
@@ -284,5 +284,7 @@ TARGETS = {
     "captures": _with(captures, inputs.capture_seeds, *inputs.BINARY_TOKENS, *inputs.JSON_TOKENS),
     "rules": _with(rules, inputs.rule_seeds, *inputs.YAML_TOKENS, *inputs.PROMQL_TOKENS),
     "config": _with(config, inputs.config_seeds, *inputs.TOML_TOKENS),
+    "http1_requests": _with(http1.requests, http1.request_seeds, *http1.TOKENS),
+    "http1_responses": _with(http1.responses, http1.response_seeds, *http1.TOKENS),
     "history": _with(history, inputs.history_seeds, *inputs.BINARY_TOKENS),
 }

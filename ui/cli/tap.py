@@ -18,7 +18,7 @@ from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
-from agent.tap.server import Settings, Tap, upstream_of
+from agent.tap.server import Settings, Tap, event_loop, upstream_of
 from ui.cli.common import (
     UsageError,
     add_config_option,
@@ -84,7 +84,8 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     config = configuration(args)
-    asyncio.run(_run(_settings(args, config), config))
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(_run(_settings(args, config), config))
     return 0
 
 

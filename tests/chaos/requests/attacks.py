@@ -51,6 +51,16 @@ def tenants_by_log(file: Path, names: Sequence[str]) -> None:
         log.writelines(map(log_line, names))
 
 
+TAP_ATTACKS = {
+    "a body that never comes": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+    "63,000 blanks and a control character": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b" " * 63_000 + b"\x01\r\n\r\n",
+    "100,000 interim responses": b"POST /v1/chat/completions?interim=100000 HTTP/1.1\r\nHost: x\r\n"
+    b"Content-Length: 0\r\n\r\n",
+    "chunks of one byte": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 40_000,
+}
+"""Requests that are meant to hold the tap's loop or its connections."""
+
+
 async def tenants_by_tap(port: int, names: Sequence[str]) -> list[str]:
     """A request for each tenant, on a few connections. Returns what broke."""
     left, broken = list(names), list[str]()

@@ -3,7 +3,8 @@
     python -m tests.chaos.requests.engine PORT
 
 `POST /v1/chat/completions?events=4&every=10&size=20` is answered by 4 server-sent events 10 ms apart, each with 20
-characters of output, then the usage. Who does not read is not written to.
+characters of output, then the usage. Who does not read is not written to. `&interim=1000` has as many interim responses
+come first.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Engine(asyncio.Protocol):
             b'data: {"id":"chatcmpl-%d","model":"tiny","choices":[{"index":0,"delta":{"content":"%s"},'
             b'"finish_reason":null}]}\n\n' % (number, text)
         )
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * int(asked.get("interim", 0)))
         self._transport.write(HEAD)
         for sent in range(int(asked.get("events", 1))):
             if sent and every:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from agent.tap.relay import HEAD_SECONDS
+from agent.listeners import LISTENERS
 
 from . import attacks, good, http2, planted
 from .clients import HOST, Connection, Reader, page, request, told
@@ -235,7 +235,11 @@ async def slow_clients(stage: Stage, size: Size, told_: Told) -> None:
     for port, clients in groups.items():
         for client in clients:
             await client.ask(heads[port][:1])
-    until, at, answers = time.monotonic() + (HEAD_SECONDS + 3 if size.wait_for_refusals else size.seconds), 1, set()
+    until, at, answers = (
+        time.monotonic() + (LISTENERS["tap"].head + 8 if size.wait_for_refusals else size.seconds),
+        1,
+        set(),
+    )
     while time.monotonic() < until:
         for port, clients in groups.items():
             for client in clients:
@@ -276,6 +280,59 @@ async def slow_clients(stage: Stage, size: Size, told_: Told) -> None:
     told_.said += [
         f"{size.clients} and {size.clients} clients",
         f"the tap: {', '.join(sorted(answers)) or 'no word yet'}",
+    ]
+
+
+TAP_CONNECTIONS = 128
+TAP_STALLED = 300
+
+
+async def tap_held(stage: Stage, size: Size, told_: Told) -> None:
+    """A tap with 128 connections gets 300 clients whose bodies never come, and heads, chunks and interim responses that
+    are meant to hold its loop. Every request of a good client is answered, and SIGTERM ends the tap in time."""
+    ports = Ports()
+    options = (f"--max-connections={TAP_CONNECTIONS}",)
+    tap = await stage.start_tap(ports, stage.engine_port, "held-tap", stage.ports.agent, options)
+    connection, whose, longest, answered = Connection(ports.tap), planted.tenant("beside"), 0.0, 0
+
+    async def ask(times: int) -> None:
+        nonlocal longest, answered
+        for _ in range(times):
+            began = time.monotonic()
+            answer = await connection.ask(request(whose))
+            told_.expect(b" 200 OK" in answer[:20], f"the good client got {answer[:60]!r}")
+            longest, answered = max(longest, time.monotonic() - began), answered + 1
+
+    await ask(3)
+    cpu = tap.cpu_seconds()
+    stalled, *others = attacks.TAP_ATTACKS.values()
+    held = [Reader(ports.tap, small=False) for _ in range(TAP_STALLED)]
+    held += [Reader(ports.tap, small=False) for _ in range(5 * len(others))]
+    asking = asyncio.create_task(ask(40))
+    try:
+        for number, client in enumerate(held):
+            attack = asyncio.create_task(client.ask(stalled if number < TAP_STALLED else others[number % len(others)]))
+            await asyncio.wait((attack,), timeout=1.0)
+            attack.cancel()
+            await asyncio.gather(attack, return_exceptions=True)
+        await asking
+        await ask(10)
+    except (OSError, EOFError) as error:
+        told_.broken.append(f"a request of the good client broke: {error!r}")
+    spent = tap.cpu_seconds() - cpu
+    told_.expect(longest < 2.0, f"a request of the good client took {longest:.1f} s")
+    now = await stage.tap_page(ports)
+    told_.expect(now.total("kvitals_tap_refused_total", reason="gave_way") > 0, "no connection gave way")
+    stopping = time.monotonic()
+    await tap.stop()
+    stopped = time.monotonic() - stopping
+    told_.expect(stopped < 5.0, f"the tap took {stopped:.1f} s to stop")
+    for client in held:
+        client.leave()
+    told_.said += [
+        f"{answered} requests of the good client, the longest {longest * 1e3:.0f} ms",
+        f"{spent:.1f} s of CPU, stopped in {stopped:.1f} s",
+        "refused " + _counts(now.by("reason", "kvitals_tap_refused_total")),
     ]
 
 
@@ -381,6 +438,7 @@ SITUATIONS: dict[str, Situation] = {
     "engine_killed": engine_killed,
     "never_reads": never_reads,
     "slow_clients": slow_clients,
+    "tap_held": tap_held,
     "garbage": garbage,
     "bomb": bomb,
     "log": log,

@@ -185,10 +185,13 @@ class Stage:
         command.append(f"--listen={HOST}:{ports.agent}")
         return await self._start("recorder", command, f"http://{HOST}:{ports.agent}/metrics")
 
-    async def start_tap(self, ports: Ports, engine: int, name: str = "tap", agent: int | None = None) -> Program:
+    async def start_tap(
+        self, ports: Ports, engine: int, name: str = "tap", agent: int | None = None, options: Sequence[str] = ()
+    ) -> Program:
         command = [
             *(*_kvitals(), "tap", f"--listen={HOST}:{ports.tap}", f"--admin={HOST}:{ports.admin}"),
             *(f"--upstream=http://{HOST}:{engine}", f"--agent=http://{HOST}:{agent or ports.agent}"),
+            *options,
         ]
         return await self._start(name, command, f"http://{HOST}:{ports.admin}/metrics")
 

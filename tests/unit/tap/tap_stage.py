@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from agent.requests.part import RequestPart
+from agent.tap.connections import Bounds
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
 from agent.tap.server import Settings, Tap
@@ -124,6 +125,8 @@ async def staged(
     max_connections: int = 100,
     place: Place | None = None,
     tls: ssl.SSLContext | None = None,
+    bounds: Bounds | None = None,
+    drain: float = 0.2,
 ) -> AsyncIterator[Stage]:
     """A tap before an upstream that does what the script says with each connection."""
     calls: list[Call] = []
@@ -143,8 +146,9 @@ async def staged(
         wanted=wanted or Wanted(),
         place=place or Place(engine="one"),
         max_connections=max_connections,
-        drain=0.2,
+        drain=drain,
         tls=tls,
+        bounds=bounds or Bounds(),
     )
     tap = Tap(settings, Names())
     stage = Stage(tap, calls, [])

@@ -102,7 +102,7 @@ async def test_no_text_gets_into_a_part() -> None:
     ],
 )
 def test_what_is_measured(line: str, name: str) -> None:
-    assert measured_as(read_request(f"{line}\r\n\r\n".encode())) == name
+    assert measured_as(read_request(f"{line}\r\nHost: x\r\n\r\n".encode())) == name
 
 
 async def test_other_requests_are_counted_and_make_no_part() -> None:

@@ -12,6 +12,7 @@ import trustme
 from tap_stage import LAST, OK, STREAM, Call, Client, event, post, staged, until
 
 from agent.tap import relay
+from agent.tap.connections import Bounds
 
 
 async def answers(call: Call) -> None:
@@ -56,7 +57,7 @@ async def test_what_is_sent_ahead_of_a_slow_answer_waits_at_the_client() -> None
         client = await stage.client()
         sending = asyncio.create_task(client.send(post(b"{}") * (256 << 10)))  # 25 MB
         await until(lambda: bool(stage.calls and stage.calls[0].requests))
-        (pair,) = stage.tap._pairs._open  # type: ignore[union-attr]
+        (pair,) = stage.tap.connections._open  # type: ignore[union-attr]
         await until(lambda: pair._held == {"too far ahead"})
         await asyncio.sleep(0.1)
         assert not sending.done()
@@ -190,20 +191,44 @@ async def told(client: Client) -> tuple[int, str]:
     [
         (b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 70_000, 431, "fewer or shorter"),
         (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 300 + b"\r\n", 431, "256 fields"),
-        (b"nonsense\r\n\r\n", 400, "no request of HTTP"),
+        (b"nonsense\r\n\r\n", 400, "not a request of HTTP"),
+        (b"\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "not with an empty one"),
         (b"GET / HTTP/1.1\nHost: x\n\n", 400, "CR and LF"),
-        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, "no field"),
-        (b"GET / HTTP/1.1\r\nX: a\r\n folded\r\n\r\n", 400, "no field"),
-        (b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n", 400, "no field"),
-        (b"GET / HTTP/1.1\r\nX: a\rY: b\r\n\r\n", 400, "no field"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "unclear"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, "no one number"),
-        (b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400, "no one number"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n", 400, "no one number"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501, "chunked"),
-        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "unclear"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "its size"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400, "longer than it says"),
+        (b"GET / HTTP/1.1\r\nX: a\nHost: x\r\n\r\n", 400, "CR and LF"),
+        (b"GET / HTTP/1.1\r\nX: a\rY: b\r\n\r\n", 400, "CR and LF"),
+        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, "not a field"),
+        (b"GET / HTTP/1.1\r\nX: a\r\n folded\r\n\r\n", 400, "not a field"),
+        (b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n", 400, "control character"),
+        (b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "control character"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "0 Host fields"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400, "2 Host fields"),
+        (b"GET / HTTP/1.0\r\nHost: x\r\nhost: y\r\n\r\n", 400, "2 Host fields"),
+        *(
+            (b"POST / HTTP/1.%d\r\nHost: x\r\n%s\r\n\r\n" % (minor, fields), status, what)
+            for minor, fields, status, what in (
+                (1, b"Content-Length: 1\r\nTransfer-Encoding: chunked", 400, "unclear"),
+                (1, b"Content-Length: 1\r\nTransfer-Encoding: ,", 400, "unclear"),
+                (1, b"Content-Length: 1\r\nTransfer-Encoding:", 400, "unclear"),
+                (1, b"Transfer-Encoding: ,", 400, "unclear"),
+                (1, b"Transfer-Encoding:", 400, "unclear"),
+                (1, b"Transfer-Encoding: chunked,", 400, "unclear"),
+                (1, b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", 400, "unclear"),
+                (1, b"Transfer-Encoding: chunked, gzip", 400, "unclear"),
+                (1, b"Transfer-Encoding: gzip, chunked", 501, "chunked"),
+                (1, b"Transfer-Encoding: xchunked", 501, "chunked"),
+                (0, b"Transfer-Encoding: chunked", 400, "unclear"),
+                (1, b"Content-Length: 1\r\nContent-Length: 2", 400, "exactly one number"),
+                (1, b"Content-Length: 1\r\nContent-Length: 1", 400, "exactly one number"),
+                (1, b"Content-Length: +1", 400, "exactly one number"),
+                (1, b"Content-Length: 1, 1", 400, "exactly one number"),
+                (1, b"Content-Length:", 400, "exactly one number"),
+                (1, b"Transfer-Encoding: chunked\r\n\r\nzz", 400, "its size"),
+                (1, b"Transfer-Encoding: chunked\r\n\r\n0x1", 400, "its size"),
+                (1, b"Transfer-Encoding: chunked\r\n\r\n1;a\rb", 400, "its size"),
+                (1, b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc", 400, "longer than its size"),
+                (1, b"Transfer-Encoding: chunked\r\n\r\n0\r\nHost: y", 400, "belongs in the head"),
+            )
+        ),
         (b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n", 405, "one upstream"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "speaks HTTP/1.1"),
     ],
@@ -220,10 +245,8 @@ async def test_what_two_readers_could_read_in_two_ways_is_refused(sent: bytes, s
         assert sum(stage.tap.books.refused.values()) == 1
 
 
-async def test_a_head_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "HEAD_SECONDS", 0.05)
-
-    async with staged(answers) as stage:
+async def test_a_head_that_never_ends_is_given_up() -> None:
+    async with staged(answers, bounds=Bounds(first_byte=0.05, head=0.05)) as stage:
         silent, slow, second = [await stage.client() for _ in range(3)]
         await slow.send(b"GET / HT")
         await second.send(post() + b"POST ")
@@ -232,14 +255,21 @@ async def test_a_head_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
         assert (await second.rest()).startswith(OK + b"HTTP/1.1 408 ")
 
 
-async def test_one_client_too_many_is_turned_away_and_the_others_are_not() -> None:
-    async with staged(answers, max_connections=1) as stage:
+async def test_one_client_too_many_is_turned_away_and_those_with_requests_are_not() -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.body(2)
+        await stop.wait()
+        await call.say(OK)
+
+    stop = asyncio.Event()
+    async with staged(script, max_connections=1) as stage:
         first = await stage.client()
         await first.send(post())
-        assert await first.exactly(len(OK)) == OK
+        await until(lambda: bool(stage.calls and stage.calls[0].requests))
         code, message = await told(await stage.client())
         assert code == 503 and "--max-connections" in message
-        await first.send(post())
+        stop.set()
         assert await first.exactly(len(OK)) == OK
 
 

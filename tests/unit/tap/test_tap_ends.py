@@ -260,7 +260,7 @@ async def test_a_client_that_never_reads_stops_the_upstream_and_fills_no_memory(
             while before != sent or not sent:
                 before = sent
                 await asyncio.sleep(0.3)
-        (pair,) = stage.tap._pairs._open  # type: ignore[union-attr]
+        (pair,) = stage.tap.connections._open  # type: ignore[union-attr]
         assert sent < 64 << 20  # what the kernels hold
         assert pair._client.get_write_buffer_size() < 1 << 20
         assert stage.tap.books.oldest_seconds > 0.3

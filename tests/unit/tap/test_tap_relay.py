@@ -30,7 +30,7 @@ async def test_a_request_arrives_as_it_was_sent() -> None:
         client = await stage.client()
         await client.send(
             b"PATCH /a%2Fb//c?q=%20;x&y= HTTP/1.1\r\nhOsT: engine:1\r\nX-Odd:\t two  blanks \r\nx-odd: again\r\n"
-            b"Keep-Alive: 5\r\nX-Mine: 1\r\nConnection: x-mine, keep-alive\r\nContent-Length: 5\r\n\r\n\x00\xff{\r\n"
+            b"Keep-Alive: 5\r\nTE: trailers\r\nConnection: te, keep-alive\r\nContent-Length: 5\r\n\r\n\x00\xff{\r\n"
         )
         assert await client.exactly(len(OK)) == OK
         (head,) = stage.calls[0].requests
@@ -38,6 +38,21 @@ async def test_a_request_arrives_as_it_was_sent() -> None:
         kept = [line for line in fields_of(head) if line not in added(head)]
         assert kept == [b"hOsT: engine:1", b"X-Odd:\t two  blanks ", b"x-odd: again", b"Content-Length: 5"]
         assert len(added(head)) == 2
+
+
+async def test_a_client_cannot_have_a_field_removed_that_a_gateway_added() -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.say(OK)
+
+    fields = (b"Authorization: Bearer k", b"Cookie: c", b"X-Acme-Tenant: t", b"Content-Type: text/plain", b"X-Mine: 1")
+    named = b", ".join(line.partition(b":")[0] for line in fields)
+    async with staged(script) as stage:
+        client = await stage.client()
+        await client.send(b"\r\n".join((b"GET / HTTP/1.1", b"Host: x", *fields, b"Connection: " + named, b"", b"")))
+        assert await client.exactly(len(OK)) == OK
+        (head,) = stage.calls[0].requests
+        assert set(fields) < set(fields_of(head)) and b"Connection" not in head
 
 
 async def test_a_response_arrives_as_it_was_sent_with_its_chunks_and_trailers() -> None:
