@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from agent.connections import GuardedSite
 from agent.exports.metrics import CONTENT_TYPE
+from agent.listeners import LISTENERS
 from agent.tap.books import Books
 from agent.tap.context import Names, Wanted
 from agent.tap.delivery import Delivery
@@ -101,7 +103,7 @@ class Tap:
         app.router.add_get("/metrics", metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, *address).start()
+        await GuardedSite(self._runner, LISTENERS["tap_metrics"], *address).start()
 
 
 def upstream_of(url: str) -> Upstream:

@@ -12,8 +12,10 @@ from typing import Any
 from aiohttp import web
 
 from agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
+from agent.connections import GuardedSite
 from agent.exports.metrics import CONTENT_TYPE, render
 from agent.hosts import is_loopback
+from agent.listeners import LISTENERS
 from rules.model import Family
 from series.window import Window
 from ui.cli import prometheus
@@ -85,7 +87,7 @@ async def _run(
     try:
         host, port = address
         try:
-            await web.TCPSite(runner, host or None, port).start()
+            await GuardedSite(runner, LISTENERS["notify"], host or None, port).start()
         except OSError as error:
             raise UsageError(
                 f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen"
