@@ -12,6 +12,7 @@ from aiohttp import web
 from rich.console import Console
 
 from agent.connections import GuardedSite, effective
+from agent.exports.browsers import refuse_cross_site
 from agent.listeners import LISTENERS
 from agent.records import ScrapeRecord
 from agent.service import decode
@@ -68,6 +69,6 @@ def _app(times: list[float], records: list[ScrapeRecord], shift: float) -> web.A
         content_type = {"Content-Type": record.content_type} if record.content_type else {}
         return web.Response(body=record.body, headers=content_type)
 
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_cross_site])
     app.router.add_get("/metrics", metrics)
     return app

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from agent.config import Otlp
 from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.inbound import server_tls
 from agent.listeners import LISTENERS
 from agent.senses import otlp_json, otlp_wire
@@ -41,7 +42,7 @@ class HttpDoor:
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
-        app = web.Application()
+        app = web.Application(middlewares=[refuse_cross_site])
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.metrics import CONTENT_TYPE
 from agent.listeners import LISTENERS
 from agent.tap.books import Books
@@ -99,7 +100,7 @@ class Tap:
         async def metrics(_: web.Request) -> web.Response:
             return web.Response(body=render(self.books, self.delivery), headers={"Content-Type": CONTENT_TYPE})
 
-        app = web.Application()
+        app = web.Application(middlewares=[refuse_cross_site])
         app.router.add_get("/metrics", metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()

@@ -21,8 +21,8 @@ from series.window import Window
 from tests.fuzz.mutations import FIXTURES, pages
 
 REASONS = {
-    "empty", "not_metrics", "too_large", "truncated", "bad_encoding", "line_too_long", "too_many_samples",
-    "too_many_labels", "malformed",
+    "empty", "not_metrics", "too_large", "truncated", "bad_encoding", "line_too_long", "too_many_lines",
+    "too_many_samples", "too_many_names", "too_many_labels", "malformed",
 }  # fmt: skip
 SECONDS_A_PAGE = 3.0
 """CPU time; the pages have 150 kB at most, which take a few hundredths of a second."""

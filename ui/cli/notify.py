@@ -13,6 +13,7 @@ from aiohttp import web
 
 from agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.metrics import CONTENT_TYPE, render
 from agent.hosts import is_loopback
 from agent.listeners import LISTENERS
@@ -72,7 +73,7 @@ async def _run(
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_cross_site])
     add_notify(app, notifier, table.token_file)
     window = Window(WINDOW_SECONDS, MAX_SERIES)
     add_families(app, notifier, window, {})

@@ -1,0 +1,47 @@
+"""Requests that a web page of another site makes a browser send.
+
+A listener on loopback is reachable from every page that an operator opens. Browsers name the page's site in two headers
+that a page cannot change, so a listener refuses such requests before it does any work. What is no browser (Prometheus,
+Grafana's server, curl) sends neither header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CROSS_SITE = (
+    "Request refused: it comes from a web page of another site (Origin or Sec-Fetch-Site). "
+    "Open the address itself, or use a client that is no browser.\n"
+)
+
+
+def is_cross_site(headers: Mapping[str, str], origin: str) -> bool:
+    """Whether a browser sends the request for a page of another origin.
+
+    headers: of the request, by case-insensitive names. origin: the listener's own, scheme://host[:port], where the host
+    is that of the request's Host header; a caller checks by itself which hosts it serves.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None and site.strip().lower() not in ("same-origin", "none"):
+        return True
+    sender = headers.get("Origin")
+    return sender is not None and _normal(sender) != _normal(origin)
+
+
+def _normal(origin: str) -> str:
+    """An origin without the port that its scheme implies."""
+    text = origin.strip().lower()
+    scheme, _, _ = text.partition("://")
+    return text.removesuffix({"http": ":80", "https": ":443"}.get(scheme, "\0"))
+
+
+@web.middleware
+async def refuse_cross_site(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers such requests with 403, whatever their method."""
+    if is_cross_site(request.headers, f"{request.scheme}://{request.headers.get('Host', '')}"):
+        raise web.HTTPForbidden(text=CROSS_SITE)
+    return await handler(request)
