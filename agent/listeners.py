@@ -13,7 +13,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Listener:
-    """One listener. Times in seconds, sizes in bytes; 0 is "does not apply"."""
+    """One listener. Times in seconds, sizes in bytes; 0 is "does not apply".
+
+    A connection in `body` is one whose request, or whose client's reading of the answer, makes no progress.
+    """
 
     name: str
     title: str
@@ -162,5 +165,63 @@ LISTENERS: dict[str, Listener] = {
             max_head=64 * KIB,
             max_body=0,
         ),
+        Listener(
+            name="record",
+            title="API of `kvitals record --listen`",
+            address="not open by default",
+            accepts="the same as the API",
+            callers="this machine; browsers only from the API's own origin",
+            tls="no",
+            connections=128,
+            per_peer=96,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=1 * MIB,
+        ),
+        Listener(
+            name="replay",
+            title="pages of a recording (`kvitals replay --serve`)",
+            address="127.0.0.1, a port for each engine",
+            accepts="reads of one page",
+            callers="this machine",
+            tls="no",
+            connections=32,
+            per_peer=24,
+            first_byte=10.0,
+            head=10.0,
+            body=10.0,
+            idle=75.0,
+            max_head=16 * KIB,
+            max_body=64 * KIB,
+        ),
+        Listener(
+            name="kv_events",
+            title="KV events that engines connect to",
+            address="not open by default",
+            accepts="KV events over ZeroMQ",
+            callers="this machine",
+            tls="no: ZeroMQ's sockets have none here",
+            connections=0,
+            per_peer=0,
+            first_byte=30.0,
+            head=0,
+            body=0,
+            idle=0,
+            max_head=0,
+            max_body=16 * MIB,
+        ),
     )
 }
+
+PROCESSES: dict[str, tuple[str, ...]] = {
+    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc"),
+    "kvitals record": ("record", "otlp_http", "otlp_grpc"),
+    "kvitals replay": ("replay",),
+    "kvitals tap": ("tap", "tap_metrics"),
+    "kvitals notify": ("notify",),
+    "kvitals web": ("web",),
+}
+"""The listeners that share the limit of open files of one process."""

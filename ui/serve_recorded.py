@@ -11,6 +11,9 @@ from pathlib import Path
 from aiohttp import web
 from rich.console import Console
 
+from agent.connections import GuardedSite, effective
+from agent.exports.browsers import refuse_cross_site
+from agent.listeners import LISTENERS
 from agent.records import ScrapeRecord
 from agent.service import decode
 from series.capture import CaptureReader
@@ -30,13 +33,14 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
     begun = time.time()
     start = min(times[0] for times, _ in pages.values())
     length = max(times[-1] for times, _ in pages.values()) - start
+    row = effective(LISTENERS["replay"], len(pages))
     async with contextlib.AsyncExitStack() as stack:
         for port, (target, (times, records)) in enumerate(sorted(pages.items()), first_port):
             runner = web.AppRunner(_app(times, records, start - begun))
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
             try:
-                await web.TCPSite(runner, HOST, port).start()
+                await GuardedSite(runner, row, HOST, port).start()
             except (OSError, OverflowError) as error:
                 raise RecordingError(f"port {port} can not be had ({error}); begin at another with --port") from error
             console.print(f"{target} as it was: http://{HOST}:{port}/metrics")
@@ -65,6 +69,6 @@ def _app(times: list[float], records: list[ScrapeRecord], shift: float) -> web.A
         content_type = {"Content-Type": record.content_type} if record.content_type else {}
         return web.Response(body=record.body, headers=content_type)
 
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_cross_site])
     app.router.add_get("/metrics", metrics)
     return app

@@ -51,7 +51,6 @@ _LABEL = re.compile(r'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]
 _OPEN = re.compile(r"[ \t]*+\{")
 _CLOSE = re.compile(r"[ \t]*+\}")
 _BLANKS = re.compile(r"[ \t]++")
-_ESCAPE = re.compile(r'\\([\\n"])')
 _EXEMPLAR = re.compile(r'[ \t]#[ \t]*+\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}([ \t]++[^ \t]++){1,2}[ \t]*+')
 
 _NOT_METRICS = (
@@ -74,8 +73,11 @@ class Limits:
 
     page_bytes: int = 16 * 2**20
     line_bytes: int = 64 * 2**10
+    lines: int = 200_000  # four for each sample: itself, HELP, TYPE and one to spare
     samples: int = 50_000
+    names: int = 5_000  # each is compared with every engine map
     labels: int = 64  # of one series
+    page_labels: int = 500_000  # of all series together
 
 
 DEFAULT_LIMITS = Limits()
@@ -189,8 +191,10 @@ class PageParser:
     def parse(self, body: bytes, content_type: str = "") -> Page:
         """Parse a page. Raises ExpositionError; the parser can go on with the next page then.
 
-        Reasons: empty, not_metrics, too_large, truncated, bad_encoding, line_too_long, too_many_samples,
-        too_many_labels, malformed.
+        Reasons: empty, not_metrics, too_large, truncated, bad_encoding, line_too_long, too_many_lines,
+        too_many_samples, too_many_names, too_many_labels, malformed.
+
+        May be called in a thread, one page at a time: no single step holds the interpreter for more than about 20 ms.
         """
         open_metrics = "openmetrics" in content_type
         lines = self._lines(body, content_type, open_metrics)
@@ -209,6 +213,10 @@ class PageParser:
             raise ExpositionError("empty", _EMPTY)
         if _not_text(body, content_type):
             raise ExpositionError("not_metrics", _NOT_METRICS)
+        # Counted before it is split, and only where there can be so many: counting takes time, too.
+        most = self._limits.lines
+        if len(body) > most and body.count(b"\n") > most:
+            raise ExpositionError("too_many_lines", f"The page has more than {most} lines. {_TOO_LARGE}")
         lines = body.split(b"\n")
         rest = lines.pop()
         if rest:
@@ -287,6 +295,8 @@ class _Builder:
         self._types: dict[str, str] = {}
         self._found: list[tuple[int, Series, float]] = []  # line number, series, value
         self._ended = False
+        self._labels = 0
+        self._names: set[str] = set()
         self.seen: dict[bytes, Series] = {}
         self.heads: list[bytes] = []
         self.timestamped: set[int] = set()
@@ -312,6 +322,14 @@ class _Builder:
             raise self._unsound(str(error), number) from None
         if len(series[1]) > self._limits.labels:
             message = f"The series has more than {self._limits.labels} labels. {_TOO_LARGE}"
+            raise ExpositionError("too_many_labels", message, number + 1)
+        self._names.add(series[0])
+        if len(self._names) > self._limits.names:
+            message = f"The page has more than {self._limits.names} metric names. {_TOO_LARGE}"
+            raise ExpositionError("too_many_names", message, number + 1)
+        self._labels += len(series[1])
+        if self._labels > self._limits.page_labels:
+            message = f"The page has more than {self._limits.page_labels} labels. {_TOO_LARGE}"
             raise ExpositionError("too_many_labels", message, number + 1)
         self.seen[head] = series
         self.heads.append(head)
@@ -438,7 +456,8 @@ def _labels(text: str, at: int, labels: dict[str, str]) -> int:
 def _unescape(value: str) -> str:
     if "\\" not in value:
         return value
-    return _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], value)
+    between = value.split("\\\\")
+    return "\\".join(part.replace('\\"', '"').replace("\\n", "\n") for part in between)
 
 
 def _is_created(name: str, types: dict[str, str]) -> bool:

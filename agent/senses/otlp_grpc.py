@@ -9,12 +9,16 @@ from typing import Any
 import grpc
 
 from agent.config import Otlp
+from agent.connections import effective
+from agent.listeners import LISTENERS
 from agent.senses import otlp_wire
 from agent.senses.otlp_intake import BusyError, Intake
 from agent.senses.otlp_wire import MalformedError
 
 MAX_CALLS = 16
 """At one time. The library keeps each one's request until it is whole."""
+
+ROW = LISTENERS["otlp_grpc"]
 
 MAX_CONNECTION_SECONDS = 300
 """After which a client must connect anew, so that calls that never end do end."""
@@ -51,7 +55,12 @@ class GrpcDoor:
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", self._intake.max_bytes),  # also of what is unpacked
-                ("grpc.max_metadata_size", 16 * 1024),
+                ("grpc.max_metadata_size", ROW.max_head),
+                # Of every connection, from the moment it is accepted. The core closes those beyond it.
+                ("grpc.max_allowed_incoming_connections", effective(ROW).connections),
+                # Until TLS and HTTP/2 are set up: what neither completes is closed.
+                ("grpc.server_handshake_timeout_ms", int(ROW.first_byte * 1000)),
+                ("grpc.max_connection_idle_ms", int(ROW.idle * 1000)),
                 ("grpc.max_concurrent_streams", MAX_CALLS),
                 ("grpc.max_connection_age_ms", MAX_CONNECTION_SECONDS * 1000),
                 ("grpc.max_connection_age_grace_ms", END_SECONDS * 1000),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from agent.config import Otlp
+from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.inbound import server_tls
+from agent.listeners import LISTENERS
 from agent.senses import otlp_json, otlp_wire
 from agent.senses.otlp_intake import BusyError, Intake
 from agent.senses.otlp_wire import Group, MalformedError
@@ -20,7 +23,6 @@ from agent.senses.otlp_wire import Group, MalformedError
 BODY_SECONDS = 10.0
 """How long a request's body may take."""
 
-MAX_CONNECTIONS = 128
 CHUNK = 64 * 1024
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -36,24 +38,28 @@ class HttpDoor:
         self._settings = settings
         self._intake = intake
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
-        self._busy: set[asyncio.Protocol] = set()  # connections with a request whose head is all there
+        self._site: GuardedSite | None = None
 
     async def open(self) -> None:
         """Listen. Raises OSError where the address or the certificate is no good."""
-        app = web.Application()
+        app = web.Application(middlewares=[refuse_cross_site])
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)
-        app.middlewares.append(self._at_work)
         # Bodies are unpacked here, so that they are counted while they are.
         runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=2, lingering_time=1)
         await runner.setup()
         host, port = self._address
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(runner), host or None, port, ssl=tls(self._settings)
+            self._site = GuardedSite(
+                runner,
+                LISTENERS["otlp_http"],
+                host or None,
+                port,
+                tls=tls(self._settings),
+                refused=lambda: self._intake.drop("busy"),
             )
+            await self._site.start()
         except BaseException:
             await runner.cleanup()
             raise
@@ -61,42 +67,14 @@ class HttpDoor:
 
     async def close(self) -> None:
         """Listen no more, and let requests end for a moment."""
-        if self._server is not None:
-            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     @property
     def port(self) -> int:
         """The port that was taken, where 0 was asked for."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def _connection(self, runner: web.AppRunner) -> asyncio.Protocol:
-        server = runner.server
-        if server is None or (len(server.connections) >= MAX_CONNECTIONS and not self._make_room(server)):
-            self._intake.drop("busy")
-            return _Refusal()
-        return server()
-
-    def _make_room(self, server: web.Server) -> bool:
-        """End the oldest connection that has no request under way: clients that send nothing, or a head byte by byte,
-        must not keep out those that have something to say. Whether there was one."""
-        for connection in server.connections:
-            if connection not in self._busy and connection.transport is not None:
-                connection.force_close()
-                return True
-        return False
-
-    @web.middleware
-    async def _at_work(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        self._busy.add(request.protocol)
-        try:
-            return await handler(request)
-        finally:
-            self._busy.discard(request.protocol)
+        assert self._site is not None
+        return self._site.port
 
     async def _traces(self, request: web.Request) -> web.StreamResponse:
         kind = request.content_type
@@ -184,13 +162,6 @@ class _RefusedError(Exception):
         super().__init__(why)
         self.status = status
         self.why = why
-
-
-class _Refusal(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 def tls(settings: Otlp) -> ssl.SSLContext | None:

@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.metrics import CONTENT_TYPE
+from agent.listeners import LISTENERS
 from agent.tap.books import Books
 from agent.tap.connections import Bounds, Connections
 from agent.tap.context import Names, Wanted
@@ -114,11 +117,11 @@ class Tap:
         async def metrics(_: web.Request) -> web.Response:
             return web.Response(body=render(self.books, self.delivery), headers={"Content-Type": CONTENT_TYPE})
 
-        app = web.Application()
+        app = web.Application(middlewares=[refuse_cross_site])
         app.router.add_get("/metrics", metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, *address).start()
+        await GuardedSite(self._runner, LISTENERS["tap_metrics"], *address).start()
 
 
 class _FewEvents(selectors.EpollSelector):

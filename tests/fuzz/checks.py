@@ -20,8 +20,8 @@ from series.window import Window
 from tests.fuzz.mutations import FIXTURES, pages
 
 REASONS = {
-    "empty", "not_metrics", "too_large", "truncated", "bad_encoding", "line_too_long", "too_many_samples",
-    "too_many_labels", "malformed",
+    "empty", "not_metrics", "too_large", "truncated", "bad_encoding", "line_too_long", "too_many_lines",
+    "too_many_samples", "too_many_names", "too_many_labels", "malformed",
 }  # fmt: skip
 TARGET_SERIES = 3000
 _RESTARTS = Matcher(METRIC_NAME, MatchOp.EQ, "kvitals_engine_restarts_total")

@@ -12,8 +12,11 @@ from typing import Any
 from aiohttp import web
 
 from agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
+from agent.connections import GuardedSite
+from agent.exports.browsers import refuse_cross_site
 from agent.exports.metrics import CONTENT_TYPE, render
 from agent.hosts import is_loopback
+from agent.listeners import LISTENERS
 from rules.model import Family
 from series.window import Window
 from ui.cli import prometheus
@@ -70,7 +73,7 @@ async def _run(
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_cross_site])
     add_notify(app, notifier, table.token_file)
     window = Window(WINDOW_SECONDS, MAX_SERIES)
     add_families(app, notifier, window, {})
@@ -85,7 +88,7 @@ async def _run(
     try:
         host, port = address
         try:
-            await web.TCPSite(runner, host or None, port).start()
+            await GuardedSite(runner, LISTENERS["notify"], host or None, port).start()
         except OSError as error:
             raise UsageError(
                 f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen"

@@ -16,8 +16,10 @@ from typing import Any
 from aiohttp import web
 from rich.text import Text
 
+from agent.connections import GuardedSite
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.requests import Requests
+from agent.listeners import LISTENERS
 from agent.records import ScrapeRecord
 from agent.service import Node, decode
 from rules.loader import load as load_knowledge
@@ -123,7 +125,7 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await GuardedSite(runner, LISTENERS["record"], host, port).start()
         except OSError as error:
             raise UsageError(f"can not listen on {listen} ({error.strerror}); choose another with --listen") from error
         yield

@@ -20,11 +20,13 @@ from aiohttp import web
 from rich.console import Console
 
 from agent.config import Remote
+from agent.connections import GuardedSite
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
 from agent.hosts import is_loopback
 from agent.inbound import server_tls
+from agent.listeners import LISTENERS
 from agent.memory import give_back
 from agent.places import state_directory
 from rules.finding import Source, encode
@@ -231,7 +233,7 @@ async def _served(
     runner = web.AppRunner(app)
     await set_up(runner)
     try:
-        await web.TCPSite(runner, host, port).start()
+        await GuardedSite(runner, LISTENERS["api"], host, port).start()
     except OSError as error:
         await runner.cleanup()
         raise UsageError(f"can not listen on {host}:{port} ({error.strerror}); choose another with --listen") from error
@@ -256,7 +258,7 @@ async def _open_door(runner: web.AppRunner, remote: Remote) -> None:
     host, port = remote.address
     try:
         tls = server_tls(remote.cert_file, remote.key_file, remote.client_ca_file)
-        await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
+        await GuardedSite(runner, LISTENERS["remote"], host or None, port, tls=tls).start()
     except OSError as error:
         await runner.cleanup()
         raise UsageError(f"[remote] can not listen on {remote.listen}: {error}") from error

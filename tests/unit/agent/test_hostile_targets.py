@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from agent.config import Agent, Config, Target
 from agent.families import MAX_RANKS, MAX_UNKNOWN
 from agent.records import ScrapeRecord
+from agent.senses.exposition import ExpositionError, PageParser
 from agent.senses.reading import MAX_LABEL
 from agent.senses.scrape import ScrapeSense
 from agent.senses.scrape import Target as Scraped
@@ -96,7 +98,7 @@ HOSTILE: dict[str, tuple[Writes, set[str]]] = {
     "endless, chunked": (over_and_over(CHUNKED, b"9\r\nvllm:x 1\n\r\n" * 2000), {"too_large", "timeout"}),
     "endless headers": (over_and_over(OK, b"X-A: " + b"a" * 4000 + b"\r\n"), {"not_http", "timeout"}),
     "gzip bomb": (
-        sending(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB), {"too_large"}
+        sending(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB), {"bad_compression"}
     ),
     "promises more than there is": (hanging_up, {"truncated"}),
     "promises less than there is": (sending(OK + b"Content-Length: 1000\r\n\r\n" + PAGE), {"truncated", "not_http"}),
@@ -193,7 +195,9 @@ def finished(labels: str) -> bytes:
 
 def test_a_million_series_are_refused_without_parsing_them_all() -> None:
     pair = Pair()
-    assert pair.scrape(b"".join(b"vllm:x%d 1\n" % i for i in range(1_000_000))) == "too_many_samples"
+    assert pair.scrape(b"".join(b'vllm:x{a="%d"} 1\n' % i for i in range(100_000))) == "too_many_samples"
+    assert pair.scrape(b"".join(b"vllm:x%d 1\n" % i for i in range(10_000))) == "too_many_names"
+    assert pair.scrape(b"".join(b"vllm:x%d 1\n" % i for i in range(1_000_000))) == "too_many_lines"
     assert [v for _, v in pair.ask("kvitals_target_up")] == [1.0, 0.0]
 
 
@@ -360,3 +364,71 @@ async def test_records_of_a_recording_are_hostile_too() -> None:
     node.feed(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
     [(labels, _)] = ask(node.window, "kvitals_target_state", 1.0)
     assert labels["reason"] == "too_large"
+
+
+LABELS = b",".join(b'l%d="v"' % number for number in range(63))
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (b"\n" * (16 * MB), "too_many_lines"),
+        (b"\r\n" * (8 * MB), "too_many_lines"),
+        (b"# HELP a b\n" * (16 * MB // 11), "too_many_lines"),
+        (b"#" * (16 * MB - 1) + b"\n", "line_too_long"),
+        (b"a" + b"{" * (16 * MB - 2) + b"\n", "line_too_long"),
+        ((b"a" + b"{" * 1000 + b"\n") * 16_000, "not_metrics"),
+        ((b'a{b="' + b"\\\\" * 30_000 + b'"} 1\n') * 270, ""),
+        (b"".join(b'm{%s,x="%d"} 1\n' % (LABELS, number) for number in range(30_000)), "too_many_labels"),
+    ],
+    ids=["line feeds", "blank lines", "help", "one comment", "one line of braces", "braces", "escapes", "labels"],
+)
+def test_a_large_page_costs_memory_and_time_in_proportion_to_its_size(page: bytes, reason: str) -> None:
+    parser, found = PageParser(), ""
+    tracemalloc.start()
+    try:
+        parser.parse(page)
+    except ExpositionError as error:
+        found = error.reason
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert found == reason
+    assert peak < 8 * len(page)
+
+
+def test_the_time_for_the_largest_pages_is_bounded() -> None:
+    began = time.process_time()
+    for page in (b"\n" * (16 * MB), b"\n" * 200_000, b"# TYPE a gauge\n" * 200_000):
+        with contextlib.suppress(ExpositionError):
+            PageParser().parse(page)
+    assert time.process_time() - began < 20.0
+
+
+async def test_a_large_page_is_parsed_while_others_have_their_turn() -> None:
+    head = b"# TYPE vllm:num_requests_running gauge\n"
+    page = head + b"".join(b'vllm:num_requests_running{engine="%d"} 0\n' % number for number in range(45_000))
+    numbers = iter(range(10))
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        body = page.replace(b" 0\n", b" %d\n" % next(numbers))
+        writer.write(OK + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with serving(answer) as address:
+        window = Window(3600, 1000)
+        async with ScrapeSense(window) as sense:
+            key = sense.add(Scraped(url=address, timeout=60))
+            for _ in range(3):
+                (record, *_) = await sense.read(key)
+                state = sense._states[key]
+                assert state.ahead is not None
+                outcome = sense.feed(record)
+                assert outcome is not None and outcome.ok and outcome.samples == 45_000
+                assert state.ahead is None
+            for _ in range(2):  # pages that are not fed
+                await sense.read(key)
+            assert state.ahead is None and not state.is_fed
+            (record, *_) = await sense.read(key)
+            outcome = sense.feed(record)
+            assert outcome is not None and outcome.samples == 45_000

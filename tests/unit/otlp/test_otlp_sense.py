@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from span_fixtures import Plain, lines, protobuf, request, span
 
 from agent.config import Otlp
+from agent.listeners import LISTENERS
 from agent.requests.part import PartsRecord, RequestPart
 from agent.senses import otlp, otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
 from agent.senses.otlp import OtlpSense
@@ -402,7 +404,7 @@ async def test_a_call_whose_request_never_ends(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_http, "MAX_CONNECTIONS", 2)
+    monkeypatch.setitem(LISTENERS, "otlp_http", replace(LISTENERS["otlp_http"], connections=2, per_peer=2))
     async with listening() as sense:
         half = HEAD[:20]
         clients = [await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]) for _ in range(2)]
@@ -414,14 +416,35 @@ async def test_connections_are_bounded_and_the_idle_give_way(monkeypatch: pytest
         clients.append(await asyncio.open_connection("127.0.0.1", sense.ports[HTTP]))
         clients[2][1].write(HEAD)
         await asyncio.sleep(0.05)
-        with pytest.raises(aiohttp.ClientError):  # the others have requests under way
-            await post(sense, good())
+        assert (await post(sense, good()))[0] == 503  # the others have requests under way
         assert taken(sense)[1] == {"busy": 1}
         for _, writer in clients:
             writer.close()
             await writer.wait_closed()
         await asyncio.sleep(0.05)
         assert (await post(sense, good()))[0] == 200
+
+
+async def test_connections_over_grpc_are_bounded_and_end_without_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_grpc, "ROW", replace(otlp_grpc.ROW, connections=8, first_byte=2.0))
+    async with listening() as sense:
+        idle = [await asyncio.open_connection("127.0.0.1", sense.ports[GRPC]) for _ in range(50)]
+        ended = [asyncio.create_task(_until_closed(reader)) for reader, _ in idle]
+        await asyncio.sleep(0.5)
+        assert sum(one.done() for one in ended) >= 42
+        assert (await post(sense, good()))[0] == 200
+        async with asyncio.timeout(30):
+            await asyncio.gather(*ended)
+        await call(sense, good())
+        for _, writer in idle:
+            writer.close()
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    try:
+        await reader.read()
+    except ConnectionError:
+        return
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,398 @@
+"""Bounds on the connections of a listener: how many, from whom, and how long each may take for what.
+
+    site = GuardedSite(runner, LISTENERS["api"], host, port)   # instead of aiohttp's TCPSite
+    await site.start()
+
+A `Guard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
+server. It counts the connection before TLS, and one timer checks the times of all connections. A connection with a
+request under way is never closed to make room for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from enum import Enum, auto
+from typing import cast
+
+from aiohttp import web
+
+from agent.listeners import LISTENERS, PROCESSES, Listener
+
+BACKLOG = 128
+RESERVED_FILES = 256
+"""Open files that a process keeps for all but connections of its listeners: scrapes, files, and sockets that were
+accepted and are about to be refused."""
+MIN_CONNECTIONS = 8
+
+RETRY_SECONDS = 5
+REFUSALS = 16
+"""Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
+REFUSAL_SECONDS = 1.0
+
+_SWEEP_SECONDS = 1.0
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+class Phase(Enum):
+    """What a connection is doing."""
+
+    OPENED = auto()  # not a byte so far
+    HEAD = auto()  # a head has begun
+    READY = auto()  # the head is whole, its request starts in a moment
+    REQUEST = auto()
+    REST = auto()  # the request is answered, its body is not yet here
+    IDLE = auto()
+    UPGRADED = auto()  # a WebSocket
+
+
+def effective(row: Listener, ports: int = 1) -> Listener:
+    """The row with as many connections as this process's limit of open files allows.
+
+    `ports`: listeners of this row in the process. The limit is shared by all listeners that the process may open.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return row
+    wanted = max(
+        sum(LISTENERS[name].connections for name in names) for names in PROCESSES.values() if row.name in names
+    )
+    share = (soft - RESERVED_FILES) / (wanted * ports)
+    if share >= 1:
+        return row
+    connections = max(MIN_CONNECTIONS, int(row.connections * share))
+    return replace(row, connections=connections, per_peer=max(connections * row.per_peer // row.connections, 1))
+
+
+class Guard:
+    """The connections of one listener. It is the protocol factory for `loop.create_server`.
+
+    make: the HTTP server's protocol for a connection. tls: the server's side of TLS; do not give it to `create_server`
+    too, since a connection counts from the moment it is accepted. refused: called for each refused connection.
+    """
+
+    def __init__(
+        self,
+        row: Listener,
+        make: Callable[[Connection], asyncio.Protocol],
+        tls: ssl.SSLContext | None = None,
+        refused: Callable[[], None] | None = None,
+    ) -> None:
+        self.row = row
+        self.make = make
+        self.tls = tls
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self.by_protocol: dict[object, Connection] = {}
+        self.refusals = 0
+        self._refused = refused
+        self._sweep_every = min([_SWEEP_SECONDS, *(t / 4 for t in (row.first_byte, row.head, row.body, row.idle) if t)])
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in. False where there is no room and none can be made."""
+        crowd: Collection[Connection] = [one for one in self.connections if one.peer == connection.peer]
+        limit = self.row.per_peer
+        if len(crowd) < limit:
+            crowd, limit = self.connections, self.row.connections
+        if len(crowd) >= limit and not _make_room(crowd):
+            if self._refused is not None:
+                self._refused()
+            return False
+        self.connections.add(connection)
+        if self._timer is None:
+            self._schedule()
+        return True
+
+    def release(self, connection: Connection) -> None:
+        """The connection has ended. May be called twice."""
+        self.connections.discard(connection)
+
+    def refusal(self, connection: Connection) -> bytes:
+        """The answer to a connection that was not admitted."""
+        own = sum(one.peer == connection.peer for one in self.connections)
+        return _answer(
+            "503 Service Unavailable",
+            f"too many connections: {len(self.connections)} of {self.row.connections}, {own} of {self.row.per_peer}"
+            " from your address; close some, or try again later",
+        )
+
+    def _schedule(self) -> None:
+        self._timer = self.loop.call_at(self.loop.time() + self._sweep_every, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what takes longer than the row allows."""
+        assert self._timer is not None
+        now = self.loop.time()
+        # After a stall of the loop, data that arrived meanwhile is read first.
+        if now - self._timer.when() < self._sweep_every:
+            for connection in list(self.connections):
+                connection.check(now)
+        self._timer = None
+        if self.connections:
+            self._schedule()
+
+
+class Connection(asyncio.Protocol):
+    """One accepted connection."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self.peer = ""
+        self.phase = Phase.OPENED
+        self.since = guard.loop.time()
+        self._raw: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None  # the raw one, or TLS over it
+        self._inner: asyncio.Protocol | None = None
+        self._wants_body: Callable[[], bool] = lambda: False
+        self._head = bytearray()  # of the head that has begun
+        self._early = bytearray()  # decrypted before the handshake's task went on
+        self._unsent, self._unsent_since = 0, self.since
+        self._tls_task: asyncio.Task[None] | None = None
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else ""
+        if not self._guard.admit(self):
+            self._refuse(self._raw)
+        elif self._guard.tls is not None:
+            self._tls_task = self._guard.loop.create_task(self._handshake(self._raw, self._guard.tls))
+        else:
+            self._begin(self._raw)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            if self._tls_task is not None:
+                self._early += data
+            return
+        if self._follow(data):
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.release(self)
+        if self._inner is not None:
+            self._guard.by_protocol.pop(self._inner, None)
+            self._inner.connection_lost(exc)
+
+    # What the server calls
+
+    def begin(self, wants_body: Callable[[], bool]) -> None:
+        """A request has begun. wants_body: whether bytes of its body are still to come."""
+        self._enter(Phase.REQUEST)
+        self._wants_body = wants_body
+
+    def end(self) -> None:
+        """The request is answered."""
+        if self.phase is Phase.REQUEST:
+            self._enter(Phase.REST if self._wants_body() else Phase.IDLE)
+
+    def upgrade(self, protocol: asyncio.Protocol) -> None:
+        """Another protocol takes the connection over, and sees to its times itself."""
+        self._guard.by_protocol.pop(self._inner, None)
+        self._inner = protocol
+        self._enter(Phase.UPGRADED)
+
+    # What the guard calls
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request, or what is left of its answer, is under way."""
+        return self.phase in (Phase.READY, Phase.REQUEST, Phase.REST, Phase.UPGRADED) or self._unsent_bytes() > 0
+
+    def check(self, now: float) -> None:
+        """Close the connection where a time of the row is over."""
+        row, size = self._guard.row, self._unsent_bytes()
+        if size != self._unsent:
+            self._unsent, self._unsent_since = size, now
+        if size:
+            if row.body and now - self._unsent_since > row.body:
+                self.close()
+            return
+        limit = {Phase.OPENED: row.first_byte, Phase.HEAD: row.head, Phase.REST: row.body, Phase.IDLE: row.idle}.get(
+            self.phase, 0.0
+        )
+        if self.phase is Phase.REQUEST and self._transport is not None and self._transport.is_reading():
+            limit = row.body if self._wants_body() else 0.0
+        if limit and now - self.since > limit:
+            late = self.phase is Phase.HEAD
+            self.close(_answer("408 Request Timeout", f"no whole head within {row.head:g} s") if late else b"")
+
+    def close(self, last: bytes = b"") -> None:
+        """End the connection now, with these last bytes where they can be sent at once."""
+        self._guard.release(self)
+        if self._transport is not None and last:
+            self._transport.write(last)
+            self._transport.close()
+        elif self._raw is not None:
+            self._raw.abort()
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._inner = self._guard.make(self)
+        self._guard.by_protocol[self._inner] = self
+        self._inner.connection_made(transport)
+
+    async def _handshake(self, raw: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            over_tls = await self._guard.loop.start_tls(
+                raw, self, tls, server_side=True, ssl_handshake_timeout=self._guard.row.first_byte or None
+            )
+        except OSError:  # no TLS, a certificate that is refused, or nothing in time
+            over_tls = None
+        except BaseException:
+            self.close()
+            raise
+        if over_tls is None:
+            self.close()
+            return
+        self._enter(Phase.OPENED)
+        self._begin(over_tls)
+        early, self._early = bytes(self._early), bytearray()
+        if early:
+            self.data_received(early)
+
+    def _follow(self, data: bytes) -> bool:
+        """Keep track of heads. False where the connection was closed over it."""
+        if self.phase is Phase.REST and not self._wants_body():
+            self._enter(Phase.IDLE)
+        if self.phase in (Phase.OPENED, Phase.IDLE):
+            self._enter(Phase.HEAD)
+            self._head.clear()
+        elif self.phase is Phase.REQUEST:
+            self.since = self._guard.loop.time()
+        if self.phase is not Phase.HEAD:
+            return True
+        limit = self._guard.row.max_head
+        seen = max(len(self._head) - len(_END_OF_HEAD) + 1, 0)
+        self._head += data[: limit + 1 - len(self._head)]
+        if self._head.find(_END_OF_HEAD, seen) >= 0:
+            self._enter(Phase.READY)
+            self._head.clear()
+        elif len(self._head) > limit:
+            self.close(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
+            return False
+        return True
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.since = phase, self._guard.loop.time()
+
+    def _unsent_bytes(self) -> int:
+        size = self._raw.get_write_buffer_size() if self._raw is not None else 0
+        if self._transport is not None and self._transport is not self._raw:
+            size += self._transport.get_write_buffer_size()
+        return size
+
+    def _refuse(self, raw: asyncio.Transport) -> None:
+        """Answer with 503, and keep the socket until the client had time to read it."""
+        guard = self._guard
+        if guard.tls is not None or guard.refusals >= REFUSALS:
+            raw.abort()
+            return
+
+        def done() -> None:
+            guard.refusals -= 1
+            raw.abort()
+
+        guard.refusals += 1
+        raw.write(guard.refusal(self))
+        raw.write_eof()
+        guard.loop.call_later(REFUSAL_SECONDS, done)
+
+
+def _make_room(connections: Collection[Connection]) -> bool:
+    """Close the connection that waits longest without a request; one that never sent any goes first."""
+    waiting = [one for one in connections if not one.is_busy]
+    if not waiting:
+        return False
+    min(waiting, key=lambda one: (one.phase is Phase.IDLE, one.since)).close()
+    return True
+
+
+def _answer(status: str, text: str) -> bytes:
+    body = f"{text}\n".encode()
+    retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status.startswith("503") else ""
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n{retry}"
+        "Connection: close\r\n\r\n"
+    ).encode() + body
+
+
+class GuardedSite(web.BaseSite):
+    """A TCP address that an aiohttp application is served on, within the bounds of a row."""
+
+    __slots__ = ("_host", "_port", "_refused", "_row")
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        row: Listener,
+        host: str | None,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        refused: Callable[[], None] | None = None,
+    ) -> None:
+        """`host`: None for all interfaces. `port`: 0 for a free one."""
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        self._row = row
+        self._host = host
+        self._port = port
+        self._refused = refused
+
+    @property
+    def name(self) -> str:
+        return f"{'https' if self._ssl_context else 'http'}://{self._host or '0.0.0.0'}:{self._port}"  # noqa: S104
+
+    @property
+    def port(self) -> int:
+        """The port that is bound."""
+        assert isinstance(self._server, asyncio.Server)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Listen. Raises OSError where the address cannot be bound."""
+        await super().start()
+        server = self._runner.server
+        assert isinstance(server, web.Server)
+        guard = Guard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
+        server.request_handler = _followed(server.request_handler, guard)
+        self._server = await guard.loop.create_server(guard, self._host, self._port, backlog=self._backlog)
+
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _followed(handler: Handler, guard: Guard) -> Handler:
+    """The server's handler of requests, which reports to the guard's connections when each begins and ends."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        connection = guard.by_protocol.get(request.protocol)
+        if connection is None:  # of another site of the same server
+            return await handler(request)
+        connection.begin(lambda: not request.content.is_eof())
+        try:
+            return await handler(request)
+        finally:
+            connection.end()
+
+    return handle

@@ -1,0 +1,269 @@
+"""Connections on a listener: how many, from whom, and how long each may take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp import web
+
+from agent import connections
+from agent.connections import GuardedSite, effective
+from agent.listeners import LISTENERS, PROCESSES, Listener
+
+ROW = replace(LISTENERS["api"], connections=6, per_peer=4, first_byte=5.0, head=5.0, body=5.0, idle=5.0, max_head=4096)
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+STREAMS = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Server:
+    """A site with bounds, on a free port."""
+
+    def __init__(self, row: Listener, tls: ssl.SSLContext | None = None) -> None:
+        self.row, self.tls = row, tls
+        self.refused = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self.waiting = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Server]:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_get("/", self._hello)
+        app.router.add_get("/large", self._large)
+        app.router.add_get("/wait", self._wait)
+        app.router.add_post("/", self._echo)
+        app.router.add_post("/unread", self._hello)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = GuardedSite(runner, self.row, "127.0.0.1", 0, tls=self.tls, refused=self._refuse)
+        await site.start()
+        self.port = site.port
+        try:
+            yield self
+        finally:
+            for writer in self.writers:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+            await runner.cleanup()
+
+    async def open(self, source: str = "127.0.0.1", said: bytes = b"", **more: Any) -> STREAMS:
+        streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(source, 0), **more)
+        self.writers.append(streams[1])
+        if said:
+            streams[1].write(said)
+        await asyncio.sleep(0.02)
+        return streams
+
+    def _refuse(self) -> None:
+        self.refused += 1
+
+    async def _hello(self, _: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def _large(self, _: web.Request) -> web.Response:
+        return web.Response(body=bytes(16 << 20))
+
+    async def _wait(self, _: web.Request) -> web.Response:
+        self.waiting.set()
+        await self.go_on.wait()
+        return web.Response(text="waited")
+
+    async def _echo(self, request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+
+async def status(streams: STREAMS) -> str:
+    """The first line of an answer without its version; `closed` where there is none."""
+    try:
+        async with asyncio.timeout(20):
+            line = await streams[0].readline()
+    except ConnectionError:
+        return "closed"
+    return line.decode().rstrip().removeprefix("HTTP/1.1 ") or "closed"
+
+
+async def answer(streams: STREAMS) -> str:
+    """The status of an answer to GET, which is read whole."""
+    streams[1].write(GET)
+    try:
+        head = await asyncio.wait_for(streams[0].readuntil(b"\r\n\r\n"), 20)
+        await streams[0].readexactly(5)
+    except (EOFError, ConnectionError):
+        return "closed"
+    return head.partition(b"\r\n")[0].decode().removeprefix("HTTP/1.1 ")
+
+
+async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> None:
+    async with Server(ROW).running() as server:
+        opened = [await server.open() for _ in range(20)]
+        assert await status(opened[0]) == "closed"
+        assert await answer(opened[-1]) == "200 OK"
+        assert server.refused == 0
+
+
+async def test_one_address_cannot_take_the_places_of_others() -> None:
+    async with Server(ROW).running() as server:
+        other = await server.open("127.0.0.2")
+        assert await answer(other) == "200 OK"
+        for _ in range(100):
+            await server.open()
+        assert await answer(other) == "200 OK"
+        assert await answer(await server.open("127.0.0.2")) == "200 OK"
+
+
+async def test_a_connection_with_a_request_stays_and_the_next_one_is_refused() -> None:
+    async with Server(replace(ROW, per_peer=2)).running() as server:
+        working = [await server.open(said=GET.replace(b"/ ", b"/wait ")) for _ in range(2)]
+        await server.waiting.wait()
+        refused = await server.open(said=GET)
+        assert await status(refused) == "503 Service Unavailable"
+        assert b"2 of 2 from your address" in await refused[0].read()
+        assert server.refused == 1
+        assert await answer(await server.open("127.0.0.2")) == "200 OK"
+        server.go_on.set()
+        assert [await status(one) for one in working] == ["200 OK", "200 OK"]
+
+
+async def test_bodies_that_never_arrive_leave_room_for_other_addresses() -> None:
+    async with Server(ROW).running() as server:
+        for _ in range(40):
+            await server.open(said=POST)
+        assert server.refused == 36
+        assert await answer(await server.open("127.0.0.2")) == "200 OK"
+
+
+@pytest.mark.parametrize(
+    ("times", "said", "ends"),
+    [
+        ({"first_byte": 0.3}, b"", "closed"),
+        ({"head": 0.3}, GET[:20], "408 Request Timeout"),
+        ({"body": 0.3}, POST + b"x", "closed"),
+        ({"body": 0.3}, POST.replace(b"/ ", b"/unread "), "200 OK"),
+    ],
+)
+async def test_each_phase_has_a_time(times: dict[str, float], said: bytes, ends: str) -> None:
+    async with Server(replace(ROW, **times)).running() as server:
+        one = await server.open(said=said)
+        assert await status(one) == ends
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                await one[0].read()
+
+
+async def test_a_head_byte_by_byte_ends_as_well() -> None:
+    async with Server(replace(ROW, head=0.4)).running() as server:
+        one = await server.open()
+
+        async def drip() -> None:
+            for byte in GET[:-1] * 100:
+                one[1].write(bytes((byte,)))
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        assert await status(one) == "408 Request Timeout"
+        dripping.cancel()
+
+
+async def test_an_idle_connection_ends_and_one_in_use_does_not() -> None:
+    async with Server(replace(ROW, idle=0.6)).running() as server:
+        idle, used = await server.open(), await server.open()
+        assert await answer(idle) == await answer(used) == "200 OK"
+        for _ in range(10):
+            await asyncio.sleep(0.15)
+            assert await answer(used) == "200 OK"
+        assert await answer(idle) == "closed"
+
+
+async def test_a_handler_may_take_longer_than_any_time_of_the_row() -> None:
+    async with Server(replace(ROW, first_byte=0.1, head=0.1, body=0.1, idle=0.1)).running() as server:
+        one = await server.open(said=GET.replace(b"/ ", b"/wait "))
+        await asyncio.sleep(1.0)
+        server.go_on.set()
+        assert await status(one) == "200 OK"
+
+
+async def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
+    async with Server(replace(ROW, body=0.5)).running() as server:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, ("127.0.0.1", server.port))
+            await loop.sock_sendall(deaf, GET.replace(b"/ ", b"/large "))
+            await asyncio.sleep(2.0)
+            size = 0
+            with contextlib.suppress(ConnectionError):
+                while data := await asyncio.wait_for(loop.sock_recv(deaf, 1 << 20), 20):
+                    size += len(data)
+        assert size < 16 << 20
+
+
+async def test_a_body_in_pieces_and_a_head_in_pieces_are_read() -> None:
+    async with Server(replace(ROW, first_byte=0.5, head=0.8, body=0.5)).running() as server:
+        one = await server.open()
+        for piece in (POST[:10], POST[10:30], POST[30:], *([bytes(10_000)] * 10)):
+            one[1].write(piece)
+            await asyncio.sleep(0.15)
+        assert await status(one) == "200 OK"
+
+
+async def test_a_body_that_follows_its_head_at_once_does_not_count_as_head() -> None:
+    async with Server(ROW).running() as server:
+        one = await server.open(said=POST + bytes(100_000) + GET)
+        assert await status(one) == "200 OK"
+        rest = await one[0].readuntil(b"hello")
+        assert b"100000" in rest and b"200 OK" in rest
+
+
+@pytest.mark.parametrize("pieces", [1, 5])
+async def test_a_long_head_is_refused(pieces: int) -> None:
+    async with Server(ROW).running() as server:
+        one = await server.open(said=b"GET / HTTP/1.1\r\n")
+        for number in range(pieces):
+            one[1].write(b"".join(b"X-%d-%d: %s\r\n" % (number, i, b"a" * 100) for i in range(50 // pieces)))
+            await asyncio.sleep(0.02)
+        assert await status(one) == "431 Request Header Fields Too Large"
+
+
+async def test_connections_count_before_their_handshake() -> None:
+    ca = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("127.0.0.1").configure_cert(tls)
+    trusting = ssl.create_default_context()
+    ca.configure_trust(trusting)
+    async with Server(replace(ROW, first_byte=1.0), tls).running() as server:
+        opened = [await server.open() for _ in range(20)]
+        assert [await status(one) for one in opened[:16]] == ["closed"] * 16
+        encrypted = await server.open(ssl=trusting)
+        assert await answer(encrypted) == "200 OK"
+        assert [await status(one) for one in opened[16:]] == ["closed"] * 4  # no handshake in time
+        garbage = await server.open(said=GET)
+        assert await garbage[0].read() == b""
+        assert await answer(encrypted) == "200 OK"
+        assert await answer(await server.open(ssl=trusting)) == "200 OK"
+
+
+def test_all_listeners_of_a_process_fit_under_the_usual_limit_of_open_files() -> None:
+    for process, names in PROCESSES.items():
+        if process != "kvitals tap":  # it raises its limit itself
+            assert sum(LISTENERS[name].connections for name in names) + connections.RESERVED_FILES <= 1024, process
+
+
+def test_fewer_open_files_are_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (640, 640))
+    row = effective(LISTENERS["api"])
+    assert (row.connections, row.per_peer) == (128, 96)
+    assert effective(LISTENERS["replay"], 64).connections == connections.MIN_CONNECTIONS
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert effective(LISTENERS["api"]) == LISTENERS["api"]
