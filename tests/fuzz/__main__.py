@@ -6,8 +6,9 @@ NAME: `parser` and `families` read sessions of metrics pages; the others are in 
 made at random from recorded inputs, from the kept corpus (`tests/fuzz/corpus/NAME`: inputs that broke something
 once, or that stand for a kind of attack) and from what came of them. With atheris installed (`pip install
 kvitals[fuzz]`) that is the first half of the time, in the second its coverage leads them, and slowly. Either
-way a page that takes too long ends the run with a traceback, memory is watched, and the session that broke something is
-kept in `.fuzz/`. FILE: sessions to check once, such as a kept one.
+way an input that takes more CPU time than its target allows breaks the run, one that hangs ends it with a traceback,
+memory is watched, and the session that broke something is kept in `.fuzz/`. FILE: sessions to check once, such as a
+kept one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.fuzz.attacked import MODULES, PAGES, Check, Target
+from tests.fuzz.attacked import MODULES, PAGES, Target
 from tests.fuzz.mutations import MAX_SESSION_BYTES
 
 KEPT = Path(".fuzz")
@@ -45,7 +46,7 @@ def target(name: str) -> Target:
         from tests.fuzz.parsers import TARGETS
 
         found = TARGETS[name]
-    return Target(found.check, lambda: [*found.seeds(), *kept(name)], found.mutate)
+    return found._replace(seeds=lambda: [*found.seeds(), *kept(name)])
 
 
 def kept(name: str) -> list[bytes]:
@@ -55,14 +56,14 @@ def kept(name: str) -> list[bytes]:
 
 def at_random(target: Target, seconds: float, seed: int) -> int:
     """Returns how many inputs were checked. Raises what a check raised."""
-    rng, check, mutate = random.Random(seed), target.check, target.mutate
+    rng = random.Random(seed)
     pool = list(target.seeds())
     for one in pool:
-        run(check, one)
+        run(target, one)
     began, checked, settled = time.monotonic(), 0, 0.0
     while (done := time.monotonic() - began) < seconds:
-        session = mutate(rng.choice(pool), rng)
-        run(check, session)
+        session = target.mutate(rng.choice(pool), rng)
+        run(target, session)
         checked += 1
         if len(session) < POOL_BYTES and rng.random() < 0.1:  # strange things on top of strange things
             pool.append(session)
@@ -95,15 +96,15 @@ def led_by_coverage(name: str, seconds: float, seed: int) -> None:
     arguments = [sys.argv[0], str(corpus), f"-artifact_prefix={KEPT}/", "-verbosity=0", "-print_final_stats=1"]
     arguments += [f"-max_total_time={seconds:.0f}", f"-timeout={HANGS_SECONDS}", f"-max_len={MAX_SESSION_BYTES}"]
     arguments += [f"-seed={seed or 1}", "-rss_limit_mb=2048"]
-    atheris.Setup(arguments, attacked.check, custom_mutator=change)
+    atheris.Setup(arguments, attacked.attack, custom_mutator=change)
     atheris.Fuzz()
 
 
-def run(check: Check, session: bytes) -> None:
-    """Check one session; what breaks is kept, and what hangs ends the process."""
+def run(target: Target, session: bytes) -> None:
+    """Check a session; what breaks something or takes too much CPU time is kept, and what hangs ends the process."""
     faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
     try:
-        check(session)
+        target.attack(session)
     except BaseException:
         keep(session)
         raise
@@ -139,7 +140,7 @@ def main() -> int:
         led_by_coverage(options.check, half, options.seed)
     attacked = target(options.check)
     for file in options.files:
-        run(attacked.check, file.read_bytes())
+        run(attacked, file.read_bytes())
     if not options.files:
         checked = at_random(attacked, options.seconds, options.seed)
         print(f"{options.check}: {checked} inputs in {options.seconds:.0f} s, seed {options.seed}, nothing broke")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,12 +11,28 @@ Check = Callable[[bytes], None]
 Mutate = Callable[[bytes, random.Random], bytes]
 
 
+CPU_SECONDS = 5.0
+"""CPU time of one input, at most, where a target names no other bound. Most inputs take a thousandth of it."""
+
+
 class Target(NamedTuple):
-    """What must hold, examples to begin with, and how they are changed."""
+    """What must hold, examples to begin with, how they are changed, and the CPU time of one input at most (seconds)."""
 
     check: Check
     seeds: Callable[[], list[bytes]]
     mutate: Mutate
+    cpu_seconds: float = CPU_SECONDS
+
+    def attack(self, data: bytes) -> None:
+        """Check one input. Raises what the check raises, and AssertionError where it takes more than `cpu_seconds`.
+
+        CPU time is that of the process, so a busy machine does not fail an input. A check therefore leaves no thread
+        at work behind.
+        """
+        began = time.process_time()
+        self.check(data)
+        spent = time.process_time() - began
+        assert spent < self.cpu_seconds, f"{spent:.2f} s of CPU for one input of {len(data)} bytes"
 
 
 _PAGES = ("agent.senses", "agent.families", "rules.engine_map")

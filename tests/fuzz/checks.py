@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Set
 from functools import cache
@@ -24,9 +23,6 @@ REASONS = {
     "empty", "not_metrics", "too_large", "truncated", "bad_encoding", "line_too_long", "too_many_samples",
     "too_many_labels", "malformed",
 }  # fmt: skip
-SECONDS_A_PAGE = 3.0
-"""CPU time; the pages have 150 kB at most, which take a few hundredths of a second."""
-
 TARGET_SERIES = 3000
 _RESTARTS = Matcher(METRIC_NAME, MatchOp.EQ, "kvitals_engine_restarts_total")
 _EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
@@ -38,10 +34,8 @@ def parser(session: bytes) -> None:
     """A page parsed after others is what it is alone, and what prometheus_client reads where it can read it."""
     follower, samples = PageParser(), Samples()
     for page in pages(session):
-        began = time.process_time()
         alone = _parse(PageParser(), page, {})
         after = _parse(follower, page, samples)
-        assert time.process_time() - began < 2 * SECONDS_A_PAGE, f"{time.process_time() - began:.1f} s"
         assert type(alone) is type(after), (alone, after)
         if isinstance(alone, str) or isinstance(after, str):
             assert alone == after, "the reason depends on the pages before"
@@ -134,9 +128,7 @@ def families(session: bytes) -> None:
     expected, page = _good_page()
     for number, bad in enumerate(pages(session)):
         t = 1000.0 + 5.0 * number
-        began = time.process_time()
         reason = hostile.take(t, bad)
-        assert time.process_time() - began < SECONDS_A_PAGE, f"{time.process_time() - began:.1f} s"
         assert reason in REASONS | {"ok", "no_engine"}
         assert good.take(t, page) == "ok"
         now = good.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from rules.loader import Knowledge, _load_directory
 from tests.fuzz.__main__ import kept
-from tests.fuzz.attacked import MODULES, PAGES
+from tests.fuzz.attacked import MODULES, PAGES, Target
 from tests.fuzz.parsers import TARGETS
 
 A_FEW = 6
@@ -29,10 +30,23 @@ def test_the_kept_corpus_and_a_few_mutations(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for one in corpus:
-            target.check(one)
+            target.attack(one)
         for one in rng.choices(target.seeds(), k=A_FEW):
-            target.check(one)
-            target.check(target.mutate(one, rng))
+            target.attack(one)
+            target.attack(target.mutate(one, rng))
+
+
+def _works(data: bytes) -> None:
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+
+
+def test_an_input_that_takes_too_much_cpu_time_fails() -> None:
+    target = Target(_works, list, lambda data, rng: data, cpu_seconds=0.01)
+    with pytest.raises(AssertionError, match="s of CPU for one input of 3 bytes"):
+        target.attack(b"abc")
+    target._replace(cpu_seconds=60.0).attack(b"abc")
 
 
 def test_a_directory_of_rules_may_hold_what_is_no_file(tmp_path: Path) -> None:
