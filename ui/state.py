@@ -53,32 +53,19 @@ class StateKeeper:
         self._lock: int | None = None
         self._next: bytes | None = None
         self._saved: bytes | None = None
-        self._problem = ""
+        self.problem = ""
+        """Why the state is not saved, and what to do; empty while it is."""
         self._changed = threading.Condition()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
 
     def open(self, now: float) -> dict[str, Memory]:
         """Take the state file over; what was saved in it. Nothing where it cannot be used, which is reported."""
-        try:
-            make_directory(self._path.parent)
-            self._lock = lock_file(self._path.with_suffix(".lock"))
-        except FileInUseError:
-            self._report(
-                f"state: another agent uses {self._path.parent}, so this one keeps no state over a restart: give it"
-                " another directory (XDG_STATE_HOME)"
-            )
-            return {}
-        except OSError as error:
-            self._report(f"state: {self._path.parent} cannot be used ({error.strerror}): give this user the directory")
-            return {}
         self._thread.start()
-        return load_state(self._path, now)
+        return load_state(self._path, now) if self._is_ours() else {}
 
     def save(self, memory: dict[str, Memory]) -> None:
         """Have the state saved soon. Where the disk is slow the newest state replaces one that waits."""
-        if self._lock is None:
-            return
         content = _encoded(memory)
         with self._changed:
             self._next = content
@@ -86,8 +73,6 @@ class StateKeeper:
 
     def close(self) -> None:
         """Save what waits and let the file go; returns after `CLOSE_SECONDS` in any case."""
-        if self._lock is None:
-            return
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -100,26 +85,45 @@ class StateKeeper:
                 content, self._next = self._next, None
             if content is None:
                 break
-            if content != self._saved or not self._path.exists():
+            if self._is_ours() and (content != self._saved or not self._path.exists()):
                 self._save(content)
-        assert self._lock is not None
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _is_ours(self) -> bool:
+        """Whether this agent holds the lock, which it takes when it can."""
+        if self._lock is not None:
+            return True
+        try:
+            make_directory(self._path.parent)
+            self._lock = lock_file(self._path.with_suffix(".lock"))
+        except FileInUseError:
+            self._failed(
+                f"another agent uses {self._path.parent}, so this one keeps no state over a restart: give it another"
+                " directory (XDG_STATE_HOME)"
+            )
+        except OSError as error:
+            self._failed(f"{self._path.parent} cannot be used ({error.strerror}): give this user the directory")
+        return self._lock is not None
 
     def _save(self, content: bytes) -> None:
         try:
             _write(self._path, content)
         except OSError as error:
-            if error.strerror != self._problem:
-                self._problem = error.strerror or str(error)
-                self._report(
-                    f"state: {self._path} cannot be saved ({self._problem}): make room there or give this user the"
-                    " directory. After a restart findings begin anew; the agent tries again every cycle"
-                )
+            self._failed(
+                f"{self._path} cannot be saved ({error.strerror}): make room there or give this user the directory."
+                " After a restart findings begin anew; the agent tries again every cycle"
+            )
             return
         self._saved = content
-        if self._problem:
-            self._problem = ""
+        if self.problem:
+            self.problem = ""
             self._report("state: saved again")
+
+    def _failed(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._report(f"state: {problem}")
 
 
 def _encoded(memory: dict[str, Memory]) -> bytes:
