@@ -48,6 +48,12 @@ MODULES = {
     "rules": ("rules.loader", "rules.condition"),
     "config": ("agent.config",),
     "history": ("series.history",),
+    "slack": ("ui.escaping", "ui.notify"),
+    "pagerduty": ("ui.escaping", "ui.notify"),
+    "alertmanager": ("ui.escaping", "ui.notify"),
+    "html": ("ui.escaping",),
+    "markdown": ("ui.escaping",),
+    "terminal": ("ui.escaping",),
 }
 """By the name of an attack, the modules whose coverage leads it."""
 

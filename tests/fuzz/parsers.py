@@ -44,7 +44,7 @@ from series.promql import Limits as QueryLimits
 from series.promql import PromQLError, evaluate, parse
 from series.types import METRIC_NAME, Labels
 from series.window import Window
-from tests.fuzz import inputs
+from tests.fuzz import inputs, texts
 from tests.fuzz.attacked import Check, Target
 
 MAX_TEXT = 4000
@@ -285,4 +285,5 @@ TARGETS = {
     "rules": _with(rules, inputs.rule_seeds, *inputs.YAML_TOKENS, *inputs.PROMQL_TOKENS),
     "config": _with(config, inputs.config_seeds, *inputs.TOML_TOKENS),
     "history": _with(history, inputs.history_seeds, *inputs.BINARY_TOKENS),
+    **{name: texts.target(name, inputs.text(texts.TOKENS, texts.seeds)) for name in texts.CHECKS},
 }
