@@ -9,10 +9,12 @@ PACKAGES := series kvcache rules agent diagnoser dashboards ui
 TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
-PARSERS := parser families otlp kv_events log_lines promql captures rules config http1_requests http1_responses history
+PARSERS := parser families otlp kv_events log_lines promql captures rules config http1_requests http1_responses history slack pagerduty alertmanager html markdown terminal
 SOAK_SECONDS ?= 3600
+CUTS ?= 200
+FAULTS ?= 0
 
-.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
+.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -76,6 +78,9 @@ bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECO
 fuzz: $(VENV)/.dev ## mutated inputs at every parser (FUZZ="parser promql ..." or all of them), FUZZ_SECONDS (600) each
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[fuzz]' || echo 'Without atheris: mutations at random.'
 	@for check in $(or $(FUZZ),$(PARSERS)); do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
+
+power-cuts: $(VENV)/.dev ## simulated power cuts and an error at each write, under all that is reported as kept (Debian: strace); CUTS=200, FAULTS=0: every one
+	@$(BIN)/python -m tests.chaos.power_cuts --cuts $(CUTS) --faults $(FAULTS)
 
 chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them
 	@$(BIN)/python -m tests.chaos.faults $(CHAOS)

@@ -30,6 +30,8 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import zstandard
 
+from series.files import open_regular, sync_directory
+
 MAGIC = b"\x89KVCAP\r\n"
 MAJOR, MINOR = 1, 0
 CHUNK_SECONDS = 30.0
@@ -138,6 +140,7 @@ class CaptureWriter:
             self.flush()
             self._append(_frame(_END, _U32.pack(self._records & _U32_MASK), _U32.size))
             os.fsync(self._file.fileno())
+            sync_directory(Path(self._name).parent)
         except OSError as error:
             raise CaptureError(f"cannot save {self._name}: {error.strerror}") from error
         finally:
@@ -195,7 +198,7 @@ class CaptureReader:
     def open(cls, path: Path, limits: Limits | None = None) -> Self:
         """Raises CaptureError, also when the file cannot be read."""
         try:
-            stream = path.open("rb")
+            stream = open_regular(path)
         except OSError as error:
             raise CaptureError(f"cannot read {path}: {error.strerror}") from error
         try:

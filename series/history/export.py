@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from series.csv_cells import cell
 from series.history.reader import HistoryReader
 from series.history.schema import HistoryError
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, escape, is_stale
@@ -99,7 +100,7 @@ def _csv(reader: HistoryReader, matchers: Sequence[Matcher], start: float, end: 
     writer.writerow(["time", "name", "value", *names.values()])
     count = 0
     for labels, times, values in samples(reader, matchers, start, end):
-        own = [labels.get(name, "") for name in names]
+        own = [cell(labels.get(name, "")) for name in names]
         for t, value in zip(times.tolist(), values.tolist(), strict=True):
             writer.writerow([_moment(t), labels.name, _number(value), *own])
         out.write(text.getvalue().encode())

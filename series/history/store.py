@@ -8,7 +8,6 @@ thread seals, thins and prunes, a little at a time.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import queue
 import sqlite3
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from series.files import FileInUseError, lock_file, make_directory
 from series.history import log, notes, retention, schema, seal, segments, thin
 from series.history.codec import DamagedError
 from series.history.intake import Tick
@@ -161,7 +161,7 @@ class History:
 
     def _open(self) -> None:
         self._tried = time.monotonic()
-        self._settings.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._settings.directory)
         if self._lock is None:
             self._lock = _locked(self._settings.directory / _LOCK)
         self._file = _File(self.path, schema.open_for_writing(self.path))
@@ -361,16 +361,13 @@ def _checked(path: Path) -> str:
 
 
 def _locked(path: Path) -> int:
-    """Hold the lock of a directory, until the process ends. Raises HistoryError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Hold the lock of a directory, until the process ends. Raises HistoryError, OSError."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
+        return lock_file(path)
+    except FileInUseError:
         raise HistoryError(
             "in_use", f"another agent writes its history in {path.parent}: give this one another directory"
         ) from None
-    return descriptor
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -50,6 +50,12 @@ MODULES = {
     "http1_requests": ("agent.tap.http1",),
     "http1_responses": ("agent.tap.http1",),
     "history": ("series.history",),
+    "slack": ("ui.escaping", "ui.notify"),
+    "pagerduty": ("ui.escaping", "ui.notify"),
+    "alertmanager": ("ui.escaping", "ui.notify"),
+    "html": ("ui.escaping",),
+    "markdown": ("ui.escaping",),
+    "terminal": ("ui.escaping",),
 }
 """By the name of an attack, the modules whose coverage leads it."""
 

@@ -44,7 +44,7 @@ from series.promql import Limits as QueryLimits
 from series.promql import PromQLError, evaluate, parse
 from series.types import METRIC_NAME, Labels
 from series.window import Window
-from tests.fuzz import http1, inputs
+from tests.fuzz import http1, inputs, texts
 from tests.fuzz.attacked import Check, Target
 
 MAX_TEXT = 4000
@@ -287,4 +287,5 @@ TARGETS = {
     "http1_requests": _with(http1.requests, http1.request_seeds, *http1.TOKENS),
     "http1_responses": _with(http1.responses, http1.response_seeds, *http1.TOKENS),
     "history": _with(history, inputs.history_seeds, *inputs.BINARY_TOKENS),
+    **{name: texts.target(name, inputs.text(texts.TOKENS, texts.seeds)) for name in texts.CHECKS},
 }

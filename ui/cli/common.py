@@ -25,6 +25,7 @@ from rules.loader import Knowledge
 from rules.loader import load as load_knowledge
 from series.history.schema import FILE
 from ui.cli import piped
+from ui.escaping.terminal import SafeConsole
 from ui.keeping import directory
 from ui.pipeline import Setup
 
@@ -234,16 +235,16 @@ def setup(args: argparse.Namespace) -> Setup:
 def answer_console(width: int | None = None) -> Console:
     """The answer goes to standard output, and every text as it is: names come from outside, and are neither markup
     nor emoji. width: columns, where a terminal's are too few."""
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console = SafeConsole(highlight=False, markup=False, emoji=False, width=width)
     if console.is_terminal:
         return console
-    return Console(highlight=False, markup=False, emoji=False, width=width or piped.columns(), file=piped.output())
+    return SafeConsole(highlight=False, markup=False, emoji=False, width=width or piped.columns(), file=piped.output())
 
 
 def status_console() -> Console:
     """Progress and warnings go to standard error, so that standard output holds the answer alone. A log has each of
     them in one line."""
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
     console.soft_wrap = not console.is_terminal
     return console
 

@@ -40,6 +40,7 @@ from ui.cli import (
     whatif,
 )
 from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
+from ui.escaping import plain
 from ui.ledger import LedgerError
 from ui.recorded import RecordingError
 from ui.since_change import NoChangeError
@@ -94,27 +95,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = do(args)
     except TOLD as error:
-        print(f"kvitals: {error}", file=sys.stderr)
+        _say(str(error))
         code = EXIT_BAD_USE
     except (AgentError, ServerError) as error:
-        print(f"kvitals: {error}", file=sys.stderr)
+        _say(str(error))
         code = EXIT_UNKNOWN
     except PromQLError as error:  # the knowledge's own queries are right, so one met a limit
-        print(f"kvitals: could not be judged, is the machine too busy? {error}", file=sys.stderr)
+        _say(f"could not be judged, is the machine too busy? {error}")
         code = EXIT_UNKNOWN
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
         code = 0
     except PermissionError as error:
-        print(f"kvitals: {error.filename or error}: permission denied; run as a user who may read it", file=sys.stderr)
+        _say(f"{error.filename or error}: permission denied; run as a user who may read it")
         code = EXIT_BAD_USE
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print(f"kvitals: {error.filename or 'the answer'} can not be written: {error.strerror}", file=sys.stderr)
+        _say(f"{error.filename or 'the answer'} can not be written: {error.strerror}")
         code = EXIT_BAD_USE
     sys.exit(code)
+
+
+def _say(error: str) -> None:
+    print(plain.lines(f"kvitals: {error}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ from ui.notify.intake import PATH, add_notify
 from ui.notify.service import Notifier
 from ui.pipeline import Pipeline, Setup
 from ui.recorded import judge_recording
-from ui.state import load_state, save_state, state_file
+from ui.state import StateKeeper, state_file
 from ui.web import serve as web_page
 from ui.web.settings import Settings
 
@@ -126,8 +126,8 @@ async def _cycles(
     pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console, keeping: Keeping | None
 ) -> None:
     """Scrape and judge at the configured interval; say when the verdict changes."""
-    state = state_file()
-    pipeline.judge.memory.update(load_state(state, time.time()))
+    state = StateKeeper(state_file(), status_console().print)
+    pipeline.judge.memory.update(await asyncio.to_thread(state.open, time.time()))
     hangup = _hangups(stop)
     search = Search(pipeline, console)
     before = ""
@@ -146,12 +146,12 @@ async def _cycles(
             before = verdict
         if keeping is not None:
             keeping.cycle(now, reload.status)
-        with contextlib.suppress(OSError):  # a full disk stops the memory over restarts, not the agent
-            save_state(state, pipeline.judge.memory)
+        state.save(pipeline.judge.memory)
         # By the clock, so that looks do not drift; one that is missed is not made up for.
         due = max(due + pipeline.setup.config.agent.interval, begun)
         await _pause(due, reload, search, stop, hangup)
     search.stop()
+    await asyncio.to_thread(state.close)
 
 
 def _judged(pipeline: Pipeline, now: float) -> str:

@@ -1,7 +1,7 @@
-"""What was taken in and what is still to be handed on, in one SQLite file: a commit is on the disk before anybody is
-told that it is done, so that nothing acknowledged is lost when the process is killed.
+"""What was taken in and what is still to be handed on, in one SQLite file: a commit is synced to the disk before
+anybody is told that it is done, so that nothing acknowledged is lost when the process is killed or the power fails.
 
-Blocking, and one thread's.
+One process at a time uses a directory: two would send every notice twice. Blocking, and one thread's.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from rules.model import Severity
+from series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
+from series.history.schema import is_corrupt
 from ui.notify.notice import Link, Notice, Told
 
 FILE = "notify.db"
 DEAD = "dead-letters.jsonl"
+LOCK = "notify.lock"
 MAX_MESSAGES = 1000
 MAX_BYTES = 64 << 20
 MAX_DELIVERIES = 10_000
 MAX_OPEN = 10_000
 MAX_DEAD_BYTES = 32 << 20
+MAX_WAL_BYTES = 16 << 20
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY AUTOINCREMENT, received REAL NOT NULL, body BLOB NOT NULL);
@@ -36,6 +41,8 @@ CREATE TABLE IF NOT EXISTS delivery (
 );
 CREATE INDEX IF NOT EXISTS of_target ON delivery (target, incident, id);
 """
+
+_log = structlog.get_logger(__name__)
 
 
 class SpoolError(Exception):
@@ -98,22 +105,38 @@ class Spool:
 
     directory: Path
     _db: sqlite3.Connection | None = field(default=None, repr=False)
+    _lock: int | None = field(default=None, repr=False)
 
     def open(self) -> None:
-        """Raises SpoolError."""
+        """Take the directory over. A damaged file is set aside and a new one is begun. Raises SpoolError."""
+        path = self.directory / FILE
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(self.directory / FILE, isolation_level=None, check_same_thread=False, timeout=5)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
+            make_directory(self.directory, 0o700)
+            self._lock = lock_file(self.directory / LOCK)
+        except FileInUseError:
+            raise SpoolError(f"another process hands on the messages in {self.directory}") from None
+        except OSError as error:
+            raise SpoolError(f"{self.directory} cannot be used: {error}") from error
+        try:
+            try:
+                self._db = _opened(path)
+            except sqlite3.DatabaseError as error:
+                if not is_corrupt(error):
+                    raise
+                _set_aside(path, error)
+                self._db = _opened(path)
         except (OSError, sqlite3.Error) as error:
-            raise SpoolError(f"{self.directory / FILE} can not be used: {error}") from error
+            self.close()
+            raise SpoolError(f"{path} cannot be used: {error}") from error
 
     def close(self) -> None:
         if self._db is not None:
-            self._db.close()
+            with suppress(sqlite3.Error):  # all that was committed is on the disk
+                self._db.close()
             self._db = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def put(self, body: bytes, received: float) -> None:
         """Keep a message; on the disk when this returns. Raises SpoolError where there is no room."""
@@ -227,12 +250,9 @@ class Spool:
         try:
             if path.exists() and path.stat().st_size + len(text) > MAX_DEAD_BYTES:
                 path.replace(path.with_suffix(".jsonl.1"))
-            with path.open("ab") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(path, text)
         except OSError as error:
-            raise SpoolError(f"{path} can not be written: {error}") from error
+            raise SpoolError(f"{path} cannot be written: {error}") from error
 
     def strangers(self, targets: Iterable[str], now: float) -> list[Delivery]:
         """What waits for targets that are no longer configured. Raises SpoolError."""
@@ -260,7 +280,7 @@ class Spool:
                 yield db
                 db.execute("COMMIT")
             except BaseException:
-                if db.in_transaction:  # a full disk has ended it already
+                with suppress(sqlite3.Error):  # a full disk has ended it already, or no more can be written
                     db.execute("ROLLBACK")
                 raise
 
@@ -272,3 +292,30 @@ class Spool:
             yield self._db
         except sqlite3.Error as error:
             raise SpoolError(f"{self.directory / FILE}: {error}") from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file, with its tables. Each commit is synced before it returns. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
+        connection.executescript(_SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_aside(path: Path, why: sqlite3.Error) -> None:
+    """Give a damaged file another name. One is kept, the last. Raises OSError."""
+    name = f"{path.name}.damaged"
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
+    sync_directory(path.parent)
+    _log.error(
+        "the queue of messages is damaged: it is set aside and a new one is begun. Messages in it are not sent",
+        file=str(path), set_aside=name, why=str(why),
+    )  # fmt: skip

@@ -13,10 +13,15 @@ import msgspec
 
 from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from series.secret_file import SecretError, secret
+from ui.escaping import annotation, plain, slack
 from ui.notify.incoming import OURS
 from ui.notify.notice import SEVERITIES, Notice
-from ui.notify.text import action, clipped, foot, headline, lines
+from ui.notify.text import action, foot, headline, lines
 
+MAX_SECTION = 2900
+"""Characters of a text in Slack, which takes 3,000."""
+MAX_FIELDS = 10
+MAX_DETAIL = 2000
 HOLD_SECONDS = 24 * 3600.0
 """For so long an Alertmanager that is told of an incident once takes it to go on."""
 
@@ -53,44 +58,34 @@ def _slack(target: SlackTarget, notice: Notice) -> Request:
     url = secret(target.url_file)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise SecretError(f"{target.url_file} holds no URL of a webhook")
-    return Request(url, msgspec.json.encode({"text": clipped(headline(notice), 300), "blocks": _blocks(notice)}))
+    message = {"text": slack.text(headline(notice), 300), "mrkdwn": False, "blocks": _blocks(notice)}
+    return Request(url, msgspec.json.encode(message))
 
 
 def _blocks(notice: Notice) -> list[dict[str, Any]]:
     """Slack's blocks: headline, verdict, numbers, lever, where to read on."""
     mark = "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
-    blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": {"type": "plain_text", "text": clipped(f"{mark} {headline(notice)}", 150)}},
-    ]
-    if said := "\n".join(_escaped(line) for line in lines(notice) if line):
-        blocks.append(_section(said))
+    title = plain.clipped(f"{mark} {plain.line(headline(notice))}", 150)
+    blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title, "emoji": False}}]
+    if said := slack.joined("\n", [slack.text(line) for line in lines(notice)], MAX_SECTION):
+        blocks.append({"type": "section", "text": _mrkdwn(said)})
     if notice.numbers:
-        fields = [f"*{_escaped(one.title)}*\n{_escaped(one.text)}" for one in notice.numbers]
-        shown = [{"type": "mrkdwn", "text": clipped(text, 2000)} for text in fields]
-        blocks.append({"type": "section", "fields": shown})
+        fields = [
+            slack.joined("\n", [slack.bold(slack.text(one.title, 900)), slack.text(one.text, 900)], 2000)
+            for one in notice.numbers[:MAX_FIELDS]
+        ]
+        blocks.append({"type": "section", "fields": [_mrkdwn(one) for one in fields]})
     if do := action(notice):
-        blocks.append(_section(f"*{_escaped(do)}*\n{_escaped(notice.actions[0].why)}"))
-    below = filter(None, (clipped(_escaped(foot(notice)), 2900), _links(notice)))
-    return blocks + [{"type": "context", "elements": [{"type": "mrkdwn", "text": text}]} for text in below]
+        parts = [slack.bold(slack.text(do, 1000)), slack.text(notice.actions[0].why, 1800)]
+        blocks.append({"type": "section", "text": _mrkdwn(slack.joined("\n", parts, MAX_SECTION))})
+    links = slack.joined(" · ", [slack.link(one.url, one.title) for one in notice.links], MAX_SECTION)
+    below = filter(None, (slack.text(foot(notice), MAX_SECTION), links))
+    return blocks + [{"type": "context", "elements": [_mrkdwn(one)]} for one in below]
 
 
-def _links(notice: Notice) -> str:
-    """As many as there is room for: half a link leads nowhere."""
-    found = ""
-    for link in notice.links:
-        one = f"<{_escaped(link.url)}|{_escaped(link.title)}>"
-        if len(found) + len(one) < 2900:
-            found += f"{' · ' if found else ''}{one}"
-    return found
-
-
-def _section(text: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": clipped(text, 2900)}}
-
-
-def _escaped(text: str) -> str:
-    """Slack's three control characters, so that no name can make a link or call somebody."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _mrkdwn(text: slack.Mrkdwn) -> dict[str, Any]:
+    """verbatim: Slack makes no links and mentions of what is plain text."""
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
 _PAGERDUTY = {"page": "critical", "ticket": "warning", "info": "info"}
@@ -105,16 +100,20 @@ def _pagerduty(target: PagerDutyTarget, notice: Notice) -> Request:
     if notice.status == "firing":
         event |= {
             "payload": {
-                "summary": clipped(f"{headline(notice)}. {' '.join(lines(notice))}", 1024),
-                "source": notice.where,
+                "summary": _plain(f"{headline(notice)}. {' '.join(lines(notice))}", 1024),
+                "source": _plain(notice.where),
                 "severity": _PAGERDUTY[notice.severity],
                 "timestamp": _rfc3339(notice.began),
-                "component": notice.entity.get("engine") or notice.entity.get("instance") or notice.where,
-                "group": notice.entity.get("pool") or notice.entity.get("cluster") or "",
-                "class": notice.code or ", ".join(one.name for one in notice.alerts[:3]),
+                "component": _plain(notice.entity.get("engine") or notice.entity.get("instance") or notice.where),
+                "group": _plain(notice.entity.get("pool") or notice.entity.get("cluster") or ""),
+                "class": _plain(notice.code or ", ".join(one.name for one in notice.alerts[:3])),
                 "custom_details": _details(notice),
             },
-            "links": [{"href": link.url, "text": link.title} for link in notice.links],
+            "links": [
+                {"href": link.url, "text": _plain(link.title)}
+                for link in notice.links
+                if link.url.startswith(("http://", "https://"))
+            ],
             "client": "kvitals",
         }
     return Request(target.url, msgspec.json.encode(event))
@@ -131,21 +130,33 @@ def _details(notice: Notice) -> dict[str, Any]:
         "confidence": notice.confidence,
         "judged": notice.judged,
     }
-    return {name: value for name, value in found.items() if value}
+    return {
+        _plain(name): [_plain(one, MAX_DETAIL) for one in value]
+        if isinstance(value, list)
+        else _plain(value, MAX_DETAIL)
+        for name, value in found.items()
+        if value
+    }
+
+
+def _plain(text: str, most: int = 255) -> str:
+    """PagerDuty shows text as it is, and refuses what is longer than documented."""
+    return plain.clipped(plain.line(text), most)
 
 
 def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
     """An alert of the incident's severity, and the end of those of other severities that it may have had before."""
     annotations = {
-        "summary": headline(notice),
-        "description": clipped(" ".join(filter(None, (*lines(notice), action(notice)))), 4000),
-        "judged": notice.judged,
-        "code": notice.code,
+        "summary": annotation.text(headline(notice), 1024),
+        "description": annotation.text(" ".join(filter(None, (*lines(notice), action(notice)))), 4000),
+        "judged": annotation.text(notice.judged, 1024),
+        "code": annotation.text(notice.code, 64),
         **_annotations(notice),
     }
+    labels = {name: value.encode("utf-8", "replace").decode() for name, value in notice.entity.items()}
     alerts = [
         {
-            "labels": {"alertname": "kvitals-incident", "severity": one, OURS: notice.incident, **notice.entity},
+            "labels": {"alertname": "kvitals-incident", "severity": one, OURS: notice.incident, **labels},
             "annotations": {name: text for name, text in annotations.items() if text},
             "startsAt": _rfc3339(notice.began),
             "endsAt": _rfc3339(notice.at + HOLD_SECONDS if goes_on else notice.at),

@@ -64,8 +64,3 @@ def lasted(seconds: float) -> str:
     if seconds < 120:
         return f"{max(seconds, 0):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def clipped(text: str, most: int) -> str:
-    """At most so many characters, with a mark where some are left out."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

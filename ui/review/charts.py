@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 
 from diagnoser.review.efficiency import NAMES as NAMES
 from diagnoser.review.words import count, share
+from ui.escaping import html
 
 WIDTH, HEIGHT = 760, 190
 LEFT, RIGHT, TOP, BOTTOM = 62, 8, 10, 24
@@ -84,9 +84,9 @@ def change(before: float, after: float, factors: Sequence[tuple[str, float]]) ->
         said = count(value) if whole else f"{'+' if value > 0 else ''}{count(value)}"
         y = 4 + i * height
         marks.append(
-            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end" class="t">{escape(name)}</text>'
+            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end" class="t">{html.text(name)}</text>'
             f'<rect x="{x1:.1f}" y="{y + 3}" width="{max(x2 - x1, 1):.1f}" height="{height - 9}" fill="{colour}"/>'
-            f'<text x="{x2 + 6:.1f}" y="{y + 14}" class="t">{escape(said)}</text>'
+            f'<text x="{x2 + 6:.1f}" y="{y + 14}" class="t">{html.text(said)}</text>'
         )
     return _svg(WIDTH, len(bars) * height + 6, "".join(marks), "What the change is made of")
 
@@ -143,26 +143,26 @@ def _framed(marks: Sequence[str], span: _Span, top: float, said: Callable[[float
         y = _y(value, top)
         lines.append(
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}" stroke-width="0.7"/>'
-            f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end" class="a">{escape(said(value))}</text>'
+            f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end" class="a">{html.text(said(value))}</text>'
         )
     ticks = list(span.ticks())
     for (t, text), follows in zip(ticks, [*(one for one, _ in ticks[1:]), span.end], strict=True):
         x = span.x(t)
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 4}" stroke="{FAINT}"/>')
         if span.x(follows) - x > 34:
-            lines.append(f'<text x="{x + 4:.1f}" y="{HEIGHT - 8}" class="a">{escape(text)}</text>')
+            lines.append(f'<text x="{x + 4:.1f}" y="{HEIGHT - 8}" class="a">{html.text(text)}</text>')
     return _svg(WIDTH, HEIGHT, "".join([*lines, *marks]), title)
 
 
 def _svg(width: float, height: float, inside: str, title: str) -> str:
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title, quote=True)}">'
-        f"<title>{escape(title)}</title>{inside}</svg>"
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{html.text(title)}">'
+        f"<title>{html.text(title)}</title>{inside}</svg>"
     )
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> str:
-    boxes = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for colour, name in entries)
+    boxes = "".join(f'<span><i style="background:{colour}"></i>{html.text(name)}</span>' for colour, name in entries)
     return f'<p class="legend">{boxes}</p>'
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from diagnoser.review.result import Review
 from diagnoser.review.words import moment
+from ui.escaping import html
 from ui.review.sections import Block, Chart, Table, Text, sections, tiles
 
 SHORT = 16
@@ -62,17 +62,20 @@ footer { margin-top: 2.5rem; color: #6b7280; font-size: .82rem; }
 def page(review: Review) -> str:
     """The whole page."""
     title = f"Efficiency review, {moment(review.start)[:10]} to {moment(review.end)[:10]}"
-    boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in tiles(review))
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in review.story)
+    boxes = "".join(
+        f"<div><b>{html.text(value)}</b><span>{html.text(what)}</span></div>" for value, what in tiles(review)
+    )
+    said = "".join(f"<p>{html.text(sentence)}</p>" for sentence in review.story)
     rest = "".join(
-        f"<section><h2>{escape(one.title)}</h2>{''.join(map(_block, one.blocks))}</section>" for one in sections(review)
+        f"<section><h2>{html.text(one.title)}</h2>{''.join(map(_block, one.blocks))}</section>"
+        for one in sections(review)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
-        f"<header><h1>{escape(title)}</h1><p>{moment(review.start)} to {moment(review.end)} UTC ·"
-        f" {escape(review.source)}</p></header>"
+        f"<title>{html.text(title)}</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>{html.text(title)}</h1><p>{moment(review.start)} to {moment(review.end)} UTC ·"
+        f" {html.text(review.source)}</p></header>"
         f'<div class="tiles">{boxes}</div><div class="story">{said}</div>{rest}'
         f"<footer>Made by kvitals {moment(review.made)} UTC. The same numbers are in review.json and tables/.</footer>"
         "</body></html>\n"
@@ -81,9 +84,9 @@ def page(review: Review) -> str:
 
 def _block(block: Block) -> str:
     if isinstance(block, Text):
-        return f"<p{' class=small' if block.small else ''}>{escape(block.text)}</p>"
+        return f"<p{' class=small' if block.small else ''}>{html.text(block.text)}</p>"
     if isinstance(block, Chart):
-        return f"<figure>{block.svg}<figcaption>{escape(block.caption)}</figcaption></figure>"
+        return f"<figure>{block.svg}<figcaption>{html.text(block.caption)}</figcaption></figure>"
     return _table(block)
 
 
@@ -97,7 +100,7 @@ def _table(table: Table) -> str:
 
 
 def _cells(cells: Sequence[str], text: int, tag: str) -> str:
-    return "".join(f"<{tag}{_class(cell, i < text)}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+    return "".join(f"<{tag}{_class(cell, i < text)}>{html.text(cell)}</{tag}>" for i, cell in enumerate(cells))
 
 
 def _class(cell: str, text: bool) -> str:

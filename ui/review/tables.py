@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from diagnoser.review.result import Review
+from series.csv_cells import cell
 
 Row = Mapping[str, Any]
 
@@ -85,13 +86,10 @@ def _csv(rows: Sequence[Row], path: Path) -> Path:
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows({name: _safe(value) for name, value in row.items()} for row in rows)
+        writer.writerows(
+            {name: cell(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+        )
     return path
-
-
-def _safe(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe: names come from outside."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _parquet(rows: Sequence[Row], path: Path) -> Path:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from rules.finding import Finding, LeverAdvice, Triage
+from ui.escaping.markdown import code
+from ui.escaping.markdown import text as plain
 from ui.web.wording import moment
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
-_BREAKS = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+")
 
 
 def document(triage: Triage, link: str = "") -> str:
@@ -49,11 +47,6 @@ def one(finding: Finding, triage: Triage, link: str = "") -> str:
     return "\n".join([*head, *([link, ""] if link else []), *list(_finding(finding))[2:]]).rstrip() + "\n"
 
 
-def plain(text: str) -> str:
-    """Anybody's text, on one line, so that a tracker shows it and does nothing."""
-    return _SPECIAL.sub(r"\\\1", _BREAKS.sub(" ", text)).replace("@", "@\u2060").replace("://", ":\u2060//").strip()
-
-
 def _finding(finding: Finding) -> Iterator[str]:
     yield f"## {finding.code} {plain(finding.title)} ({finding.severity}, {plain(finding.entity.title)})"
     yield ""
@@ -68,7 +61,7 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield "| proof | value | query |"
         yield "|---|---|---|"
         for item in finding.evidence:
-            yield f"| {plain(item.title)} | {plain(item.text)} | `{' '.join(item.query.split()).replace('`', '')}` |"
+            yield f"| {plain(item.title)} | {plain(item.text)} | {code(item.query)} |"
     if finding.levers:
         yield ""
         yield "To do, in this order:"
@@ -87,7 +80,7 @@ def _lever(number: int, lever: LeverAdvice) -> Iterator[str]:
     if lever.setting is not None:
         now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
         restart = ", needs a restart" if lever.setting.restart else ""
-        yield f"   `{lever.setting.flag} {lever.setting.to}`".replace("``", "") + f"{now}{restart}"
+        yield f"   {code(f'{lever.setting.flag} {lever.setting.to}'.strip())}{now}{restart}"
     for effect in lever.predicted:
         yield f"   Expect: {plain(effect.title)} {plain(effect.text)} ({plain(effect.method)})"
     if lever.does_not_fix:

@@ -9,24 +9,25 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, tzinfo
 
+from ui.escaping import plain
+
 JOINER = "\u2060"  # invisible, no width, no break
 _SPECIAL = re.compile(r"([!#$&()*+\-.:<=>@\[\\\]^_`{|}~])")
 # Streamlit looks for these after backslash escapes are gone, so only a character in between stops it.
 _LATE = [
     (
-        re.compile(r":(?=[\w+/-]*[a-z+-][\w+/-]*:|\d{3,}:)", re.IGNORECASE),
+        re.compile(r":(?!\d{1,2}:)(?=[\w+/-]+:)"),
         ":" + JOINER,
     ),  # :smile: :material/icon:
     (re.compile(r"://"), f":{JOINER}//"),
     (re.compile(r"\bwww(?=\.)", re.IGNORECASE), "www" + JOINER),
     (re.compile(r"@"), JOINER + "@"),
 ]
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 
 
 def literal(text: str) -> str:
     """Any text as Markdown that shows that text, on one line."""
-    text = _CONTROL.sub("\ufffd", " ".join(text.split()))
+    text = plain.line(text)
     for pattern, replacement in _LATE:
         text = pattern.sub(replacement, text)
     return _SPECIAL.sub(r"\\\1", text)
@@ -34,7 +35,7 @@ def literal(text: str) -> str:
 
 def inline_code(text: str) -> str:
     """Any text as Markdown's inline code, on one line."""
-    text = _CONTROL.sub("\ufffd", " ".join(text.split())) or " "
+    text = plain.line(text) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if fence != "`" else f"`{text}`"
 

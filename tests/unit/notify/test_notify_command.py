@@ -66,8 +66,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_place_that_can_not_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "spool").mkdir()
-    (tmp_path / "spool" / "notify.db").write_bytes(b"no database " * 1000)
+    (tmp_path / "spool").write_bytes(b"no directory")
     config = written(tmp_path, f'[notify]\ndirectory = "spool"\n{HOOK}')
     arguments = ("--prometheus", "http://127.0.0.1:1", "--config", config, "--listen", "127.0.0.1:0")
     assert "`directory` in [notify]" in refused(capsys, *arguments)

@@ -227,10 +227,28 @@ async def test_a_full_queue_asks_to_try_again(
         assert await post(url, body(alert())) == 503
 
 
-def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / FILE).write_bytes(b"this is no database" * 1000)
-    with pytest.raises(SpoolError, match=FILE):
-        Spool(tmp_path).open()
+    kept = Spool(tmp_path)
+    kept.open()
+    kept.put(b"{}", 1.0)
+    kept.close()
+    assert "is set aside" in capsys.readouterr().out
+    assert (tmp_path / f"{FILE}.damaged").read_bytes().startswith(b"this is no")
+
+
+def test_a_directory_has_one_process(tmp_path: Path) -> None:
+    first, second = Spool(tmp_path), Spool(tmp_path)
+    first.open()
+    with pytest.raises(SpoolError, match="another process hands on the messages"):
+        second.open()
+    first.put(b"{}", 1.0)
+    first.close()
+    second.open()
+    assert second.next() is not None
+    second.close()
 
 
 async def test_what_can_not_be_dealt_with_is_laid_down(full_cache: Triage, tmp_path: Path) -> None:
