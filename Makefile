@@ -3,9 +3,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
+DOCKER ?= docker
 BIN := $(VENV)/bin
-LOCK := requirements.lock
-PACKAGES := series kvcache rules agent diagnoser dashboards ui
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# $(call locked,FILE): what the locks of the build and FILE list, each by its hash; then the project, which looks nothing up.
+locked = $(PIP) --require-hashes -r requirements-build.lock -r $(1) && $(PIP) --no-deps --no-build-isolation -e .
+COMPILE = $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
@@ -14,7 +17,7 @@ SOAK_SECONDS ?= 3600
 CUTS ?= 200
 FAULTS ?= 0
 
-.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak lock clean
+.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -76,7 +79,7 @@ bench-agent: $(VENV)/.dev ## the whole agent beside a Prometheus, for BENCH_SECO
 	@$(BIN)/python -m benchmarks.agent --seconds $(BENCH_SECONDS)
 
 fuzz: $(VENV)/.dev ## mutated inputs at every parser (FUZZ="parser promql ..." or all of them), FUZZ_SECONDS (600) each
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[fuzz]' || echo 'Without atheris: mutations at random.'
+	@$(PIP) --require-hashes -r requirements-fuzz.lock || echo 'Without atheris: mutations at random.'
 	@for check in $(or $(FUZZ),$(PARSERS)); do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
 
 power-cuts: $(VENV)/.dev ## simulated power cuts and an error at each write, under all that is reported as kept (Debian: strace); CUTS=200, FAULTS=0: every one
@@ -116,14 +119,28 @@ fleet-week: $(VENV)/.dev ## the review of 40 simulated engines for 7 days in a r
 	@$(BIN)/python -m benchmarks.review $(WEEK)
 
 ship: $(VENV)/.dev ## the wheel in an empty environment, the Helm chart, units and container file by their own checkers
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ship]'
+	@$(PIP) --require-hashes -r requirements-ship.lock
 	@$(BIN)/python -m pytest -q tests/ship
 
 root: ## as root on Debian (debootstrap): make run, make test and the wheel alone in an empty Debian, as a user without rights
 	@tests/ship/root.sh
 
-lock: $(VENV)/.dev ## renew the pinned versions that CI installs
-	@$(BIN)/python -m pip install -q uv && $(BIN)/uv pip compile -q --all-extras --universal --no-emit-index-url --no-header -o $(LOCK) pyproject.toml
+sbom: $(VENV)/.dev ## the bill of materials of what is installed to run kvitals: dist/kvitals.cdx.json (CycloneDX), from requirements-ui.lock
+	@$(PIP) --require-hashes -r requirements-ship.lock && mkdir -p dist
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/kvitals.cdx.json requirements-ui.lock
+
+image: ## the container image, on a base that is pinned by its digest: make image BASE=python:3.12-slim-bookworm@sha256:...
+	@[[ '$(BASE)' =~ @sha256:[0-9a-f]{64}$$ ]] || { \
+	  echo 'make image: BASE must name a Python image with its digest: make image BASE=python:3.12-slim-bookworm@sha256:...' >&2; exit 2; }
+	@$(DOCKER) build -f deploy/container/Containerfile --build-arg BASE='$(BASE)' -t kvitals .
+
+lock: $(VENV)/.dev ## renew the pinned versions and hashes that every installation uses
+	@$(PIP) uv
+	@$(COMPILE) --universal --extra dev -o requirements-dev.lock pyproject.toml
+	@$(COMPILE) --universal --extra ui -c requirements-dev.lock -o requirements-ui.lock pyproject.toml
+	@$(COMPILE) --universal -c requirements-dev.lock -o requirements.lock pyproject.toml
+	@for group in build fuzz ship; do \
+	  $(COMPILE) --group $$group -c requirements-dev.lock -o requirements-$$group.lock || exit 1; done
 
 clean: ## remove what make made
 	@rm -rf $(VENV) .lab .run .fuzz .mypy_cache .pytest_cache .ruff_cache
@@ -135,10 +152,10 @@ $(VENV)/bin/python:
 	  echo 'Python can not make virtual environments here. On Debian: apt-get install python3-venv' >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: $(VENV)/bin/python pyproject.toml $(LOCK)
+$(VENV)/.run: $(VENV)/bin/python pyproject.toml requirements-build.lock requirements-ui.lock
 	@echo 'Setting up ...'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[ui]' && touch $@
+	@$(call locked,requirements-ui.lock) && touch $@
 
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml $(LOCK)
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml requirements-build.lock requirements-dev.lock
 	@echo 'Setting up ...'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c $(LOCK) -e '.[dev]' && touch $@ $(VENV)/.run
+	@$(call locked,requirements-dev.lock) && touch $@ $(VENV)/.run

@@ -113,10 +113,10 @@ for one in $STEPS; do
     wheel)
       step 'the wheel, and the clone thrown away'
       inside 'cd ~/kvitals && python3 -m venv ~/build && ~/build/bin/pip wheel -q --no-deps -w ~/wheel . &&
-        cp requirements.lock ~/wheel/'
+        cp requirements-ui.lock ~/wheel/'
       rm -rf "$root/home/user/kvitals" "$root/home/user/build"
       inside 'cd ~/wheel && ls -s --block-size=K *.whl && python3 -m venv ~/own &&
-        ~/own/bin/pip install -q -c requirements.lock "$(echo ./*.whl)[ui]"'
+        ~/own/bin/pip install -q --require-hashes -r requirements-ui.lock && ~/own/bin/pip install -q --no-deps ./*.whl'
       NETWORK=none inside "$served
         cd /tmp
         demo=\$(echo ~/own/lib/python3*/site-packages/ui/demo/few_slots.kvcap)

@@ -13,7 +13,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import helm_python as helm
 import kubernetes_validate
 import pytest
 import yaml
+from cryptography import x509
 
 from agent.config import build
 
@@ -30,11 +33,12 @@ CHART = DEPLOY / "helm/kvitals"
 KUBERNETES = "1.34"
 SECRET_BYTES = 1 << 20
 """Kubernetes' limit on a Secret, in which Helm keeps a release: the chart's files and what it made of them."""
-TAKES_PARTS = '[agent]\nparts_token_file = "/run/secrets/kvitals/parts-token"\n[kubernetes]\nannotated = true\n'
+TAKES_PARTS = '[agent]\nparts_token_file = "/run/secrets/kvitals-remote/token"\n[kubernetes]\nannotated = true\n'
 ALL: dict[str, Any] = {
     "secret": "tokens",
     "tenantKey": "tenant-key",
     "config": TAKES_PARTS,
+    "remote": {"enabled": True},
     "agent": {"hostPID": True, "runtimeClassName": "nvidia", "history": {"hostPath": "/var/lib/kvitals"}},
     "web": {"enabled": True, "prometheus": "http://prometheus:9090", "passwordSecret": "viewers"},
     "tap": {"enabled": True, "upstream": "http://engine:8000", "router": True},
@@ -42,7 +46,6 @@ ALL: dict[str, Any] = {
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
-    "networkPolicy": {"enabled": True},
 }
 OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator: their schemas are none of Kubernetes'."""
@@ -146,7 +149,7 @@ def test_the_tap_tells_the_agent_of_its_node_with_the_token_that_the_agent_takes
     (tap,) = (d for d in documents if d["kind"] == "Deployment" and d["metadata"]["name"].endswith("-tap"))
     (container,) = containers(tap)
     (service,) = (d for d in documents if d["kind"] == "Service" and d["spec"].get("internalTrafficPolicy") == "Local")
-    assert f"--agent=http://{service['metadata']['name']}.serving.svc:9477" in container["args"]
+    assert f"--agent=https://{service['metadata']['name']}.serving.svc:9443" in container["args"]
     token = build(tomllib.loads(TAKES_PARTS), CHART).agent.parts_token_file
     assert f"--token-file={token}" in container["args"]
     (daemonset,) = (d for d in documents if d["kind"] == "DaemonSet")
@@ -154,10 +157,137 @@ def test_the_tap_tells_the_agent_of_its_node_with_the_token_that_the_agent_takes
     assert key in container["env"] and key in containers(daemonset)[0]["env"]
 
 
-@pytest.mark.parametrize("missing", ["secret", "tenantKey", "config"])
+@pytest.mark.parametrize("missing", ["secret", "tenantKey", "config", "remote"])
 def test_a_tap_that_no_agent_would_listen_to_is_refused(missing: str) -> None:
     with pytest.raises(helm.HelmError):
         rendered({name: value for name, value in ALL.items() if name != missing})
+
+
+def agent_of(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    (daemonset,) = (d for d in documents if d["kind"] == "DaemonSet")
+    (container,) = containers(daemonset)
+    return container
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["as it comes", "everything on"])
+def test_the_agent_s_api_without_tls_is_on_loopback_alone(values: dict[str, Any]) -> None:
+    container = agent_of(rendered(values))
+    assert "--listen=127.0.0.1:9477" in container["args"]  # before the environment and the file
+    assert "KVITALS_LISTEN" not in {one["name"] for one in container["env"]}
+    assert all(one["containerPort"] != 9477 for one in container.get("ports", []))
+    probes = [container[name]["exec"]["command"][-1] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    asked = [re.search(r"http://127\.0\.0\.1:9477(/-/\w+)", probe) for probe in probes]
+    assert [one and one[1] for one in asked] == ["/-/healthy", "/-/healthy", "/-/ready"]
+
+
+def test_a_probe_s_command_fails_where_the_agent_is_not_ready() -> None:
+    class Unready(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/-/healthy" else 503)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    container = agent_of(rendered({}))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unready) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        statuses = []
+        for name in ("livenessProbe", "readinessProbe"):
+            _, *arguments = container[name]["exec"]["command"]
+            command = [sys.executable, *arguments[:-1], arguments[-1].replace(":9477", f":{server.server_port}")]
+            statuses.append(subprocess.run(command, stderr=subprocess.DEVNULL, timeout=30).returncode)
+        server.shutdown()
+    assert statuses == [0, 1]
+
+
+def test_nothing_of_the_chart_is_reachable_as_it_comes() -> None:
+    documents = rendered({})
+    assert not [d for d in documents if d["kind"] in {"Service", "Secret"}]
+    policies = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "NetworkPolicy"}
+    assert policies["node-kvitals-agent"]["ingress"] == []
+    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies.values())
+
+
+def test_every_pod_of_the_chart_has_a_policy_that_opens_only_the_ports_it_serves() -> None:
+    documents = rendered(ALL)
+    policies = [d["spec"] for d in documents if d["kind"] == "NetworkPolicy"]
+    pods = [d["spec"].get("jobTemplate", d)["spec"]["template"] for d in documents if "spec" in d and containers(d)]
+    opened = {}
+    for pod in pods:
+        labels = pod["metadata"]["labels"]
+        (policy,) = (p for p in policies if p["podSelector"]["matchLabels"].items() <= labels.items())
+        ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+        assert all(rule["from"] for rule in policy["ingress"])
+        opened[labels["app.kubernetes.io/component"]] = ports
+    assert opened == {"agent": {9443}, "tap": {8100, 9478}, "web": {8501}, "review": set()}
+
+
+def test_who_may_reach_what_is_what_the_values_name() -> None:
+    named = {"from": "monitoring", "clients": "gateway", "viewers": "ingress"}
+    policy: dict[str, Any] = {key: [{"podSelector": {"matchLabels": {"app": app}}}] for key, app in named.items()}
+    policy["agents"] = [{"ports": [{"port": 4317}], "from": [{"podSelector": {}}]}]
+    specs = {
+        d["metadata"]["name"]: d["spec"] for d in rendered({**ALL, "networkPolicy": policy}) if "ingress" in str(d)
+    }
+    by_port = {
+        port["port"]: [str(peer["podSelector"].get("matchLabels", {}).get("app")) for peer in rule["from"]]
+        for name, spec in specs.items()
+        if name.startswith("node-kvitals-")
+        for rule in spec.get("ingress", [])
+        for port in rule["ports"]
+    }
+    assert by_port == {
+        9443: ["monitoring", "None"],
+        4317: ["None"],
+        8100: ["gateway"],
+        9478: ["monitoring"],
+        8501: ["ingress"],
+    }
+
+
+def test_the_remote_api_has_a_certificate_for_its_services_and_a_token() -> None:
+    documents = rendered(ALL)
+    (secret,) = (d for d in documents if d["kind"] == "Secret")
+    data = {key: base64.b64decode(value) for key, value in secret["data"].items()}
+    assert set(data) == {"tls.crt", "tls.key", "ca.crt", "token"} and re.fullmatch(rb"\w{48}", data["token"])
+    certificate, ca = (x509.load_pem_x509_certificate(data[key]) for key in ("tls.crt", "ca.crt"))
+    certificate.verify_directly_issued_by(ca)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    services = {d["metadata"]["name"] for d in documents if d["kind"] == "Service" and "agent" in str(d["spec"])}
+    assert services == {"node-kvitals", "node-kvitals-node"}
+    assert {f"{name}.serving.svc" for name in services} <= set(names.get_values_for_type(x509.DNSName))
+    (monitor,) = (d for d in documents if d["kind"] == "ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https" and endpoint["tlsConfig"]["serverName"] == "node-kvitals.serving.svc"
+    assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+    text = next(d for d in documents if d["kind"] == "ConfigMap" and "kvitals.toml" in d["data"])["data"][
+        "kvitals.toml"
+    ]
+    remote = build(tomllib.loads(text), CHART).remote
+    assert remote is not None and remote.address == ("", 9443)
+    (mount,) = (m for m in agent_of(documents)["volumeMounts"] if m["name"] == "remote")
+    files = {remote.cert_file: "tls.crt", remote.key_file: "tls.key", remote.token_file: "token"}
+    assert {str(file): f"{mount['mountPath']}/{key}" for file, key in files.items()} == {
+        str(file): str(file) for file in files
+    }
+
+
+def test_a_secret_of_one_s_own_takes_the_place_of_the_chart_s() -> None:
+    documents = rendered({**ALL, "remote": {"enabled": True, "secret": "mine"}})
+    assert not [d for d in documents if d["kind"] == "Secret"]
+    volumes = [v for d in documents if d["kind"] == "DaemonSet" for v in d["spec"]["template"]["spec"]["volumes"]]
+    assert "mine" in {v["secret"]["secretName"] for v in volumes if "secret" in v}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"serviceMonitor": {"enabled": True}}, {"config": '[remote]\nlisten = ":9443"\n', "remote": {"enabled": True}}],
+    ids=["a monitor of an API on loopback", "the table twice"],
+)
+def test_what_would_not_work_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(helm.HelmError):
+        rendered(values)
 
 
 def test_prometheus_finds_each_agent_once() -> None:

@@ -39,8 +39,9 @@ def kvitals(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("installed")
     venv.create(home / "venv", with_pip=True)
     wheel = next(built.glob("*.whl"))
-    install = ["install", "-q", "--disable-pip-version-check", "-c", ROOT / "requirements.lock", wheel]
-    subprocess.run([home / "venv/bin/pip", *install], check=True, timeout=600)
+    pip = [home / "venv/bin/pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--require-hashes", "-r", ROOT / "requirements.lock"], check=True, timeout=600)
+    subprocess.run([*pip, "--no-deps", wheel], check=True, timeout=120)
     return home / "venv/bin/kvitals"
 
 

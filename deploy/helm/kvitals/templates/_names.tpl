@@ -38,14 +38,33 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
+{{/* The Secret of the agents' API for other pods: tls.crt, tls.key, ca.crt, token. */}}
+{{- define "kvitals.remoteSecret" -}}
+{{ .Values.remote.secret | default (printf "%s-remote" (include "kvitals.name" .)) }}
+{{- end }}
+
+{{/* A probe in the pod, since the API is on loopback, where the kubelet's httpGet does not get. The argument is the path. */}}
+{{- define "kvitals.ask" -}}
+exec:
+  command:
+    - python
+    - -IS
+    - -c
+    - import urllib.request as u; u.urlopen("http://127.0.0.1:9477{{ . }}", timeout=4).read()
+timeoutSeconds: 5
+{{- end }}
+
+{{/* Ready: there is a window to ask. Alive: the agent's cycle goes on; a minute without it restarts the container. */}}
 {{- define "kvitals.probes" -}}
-livenessProbe:
-  httpGet: {path: /-/healthy, port: {{ . }}}
-  periodSeconds: 15
-  timeoutSeconds: 3
-  failureThreshold: 4
+startupProbe:
+  {{- include "kvitals.ask" "/-/healthy" | nindent 2 }}
+  periodSeconds: 5
+  failureThreshold: 24
 readinessProbe:
-  httpGet: {path: /-/ready, port: {{ . }}}
-  periodSeconds: 10
-  timeoutSeconds: 3
+  {{- include "kvitals.ask" "/-/ready" | nindent 2 }}
+  periodSeconds: 15
+livenessProbe:
+  {{- include "kvitals.ask" "/-/healthy" | nindent 2 }}
+  periodSeconds: 20
+  failureThreshold: 3
 {{- end }}

@@ -1,11 +1,15 @@
 {{/*
 The tap as a container: in the chart's own Deployment, or, with `include "kvitals.tap"` of a chart that has this one as a
-dependency, as a sidecar in your engine's pod. There it wants the volumes kvitals-config (the chart's ConfigMap) and
-kvitals-secret (the Secret, defaultMode 0440), and the pod's fsGroup 10001.
+dependency, as a sidecar in your engine's pod. The pod must have fsGroup 10001 and the volumes kvitals-config (the chart's
+ConfigMap), kvitals-secret (`secret`, defaultMode 0440) and kvitals-remote (token and ca.crt of the Secret that
+remote.yaml makes or `remote.secret` names, defaultMode 0440).
 */}}
 {{- define "kvitals.tap" -}}
-{{- if not (contains "parts_token_file" .Values.config) }}
-{{- fail "tap: the agents take nothing from it without a token: say parts_token_file = \"/run/secrets/kvitals/parts-token\" in [agent] of config" }}
+{{- if not .Values.remote.enabled }}
+{{- fail "tap: the agents' API is on loopback in their pods: set remote.enabled=true" }}
+{{- end }}
+{{- if not (contains "parts_token_file = \"/run/secrets/kvitals-remote/token\"" .Values.config) }}
+{{- fail "tap: the agents accept nothing from other pods without a token: set parts_token_file = \"/run/secrets/kvitals-remote/token\" in [agent] of config" }}
 {{- end }}
 name: kvitals-tap
 image: {{ include "kvitals.image" . }}
@@ -14,14 +18,16 @@ args:
   - tap
   - --config=/etc/kvitals/kvitals.toml
   - --upstream={{ required "tap.upstream: the URL of the engine or router behind the tap" .Values.tap.upstream }}
-  - --agent=http://{{ include "kvitals.name" . }}-node.{{ .Release.Namespace }}.svc:9477
-  - --token-file=/run/secrets/kvitals/{{ .Values.tap.tokenKey }}
+  - --agent=https://{{ include "kvitals.name" . }}-node.{{ .Release.Namespace }}.svc:9443
+  - --token-file=/run/secrets/kvitals-remote/token
   - --listen=0.0.0.0:8100
   - --admin=0.0.0.0:9478
   {{- if .Values.tap.router }}
   - --router
   {{- end }}
 env:
+  # OpenSSL reads it beside the system's own authorities, which an https upstream may need.
+  - {name: SSL_CERT_FILE, value: /run/secrets/kvitals-remote/ca.crt}
   {{- include "kvitals.tenantKey" . | nindent 2 }}
 ports:
   - {name: http, containerPort: 8100}
@@ -36,4 +42,5 @@ securityContext: {{- include "kvitals.unprivileged" . | nindent 2 }}
 volumeMounts:
   - {name: kvitals-config, mountPath: /etc/kvitals, readOnly: true}
   - {name: kvitals-secret, mountPath: /run/secrets/kvitals, readOnly: true}
+  - {name: kvitals-remote, mountPath: /run/secrets/kvitals-remote, readOnly: true}
 {{- end }}
