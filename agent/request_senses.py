@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,13 +72,22 @@ class RequestSenses:
                 log.warning("key of pseudonyms", said=line)
         return self._tenants
 
-    async def read(self) -> list[PartsRecord]:
-        """What came since the last look."""
-        records = await self._logs.read() if self._logs is not None else []
+    @property
+    def collectors(self) -> dict[str, Callable[[], Awaitable[Sequence[PartsRecord]]]]:
+        """What reads each source of parts that is configured, by the name of its collector."""
+        found: dict[str, Callable[[], Awaitable[Sequence[PartsRecord]]]] = {"parts": self._read_sent}
         if self._otlp is not None:
-            records += self._otlp.read(self._clock())
+            found["otlp"] = self._read_otlp
+        if self._logs is not None:
+            found["request_logs"] = self._logs.read
+        return found
+
+    async def _read_otlp(self) -> list[PartsRecord]:
+        return self._otlp.read(self._clock()) if self._otlp is not None else []
+
+    async def _read_sent(self) -> list[PartsRecord]:
         sent, self._sent, self._sent_parts = self._sent, [], 0
-        return [*records, *sent]
+        return sent
 
     def take(self, record: PartsRecord) -> bool:
         """Keep parts that were sent for the next look. False where there is no room."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from series.files import read_regular
+
 MAX_BYTES = 16 * 1024
 """Of a secret. Tokens of clusters, which hold claims, have a few thousand."""
 
@@ -23,11 +25,9 @@ def secret(path: Path) -> str:
 def secret_text(path: Path, most: int) -> str:
     """The text of a file of at most so many bytes, without white space around it. Raises SecretError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-        text = content.decode().strip()
+        text = read_regular(path, most).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SecretError(f"{path} can not be read: {getattr(error, 'strerror', '') or 'not plain text'}") from None
-    if not text or len(content) > most:
+    if not text:
         raise SecretError(f"{path} is empty, or too long to be a secret")
     return text

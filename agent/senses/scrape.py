@@ -29,6 +29,7 @@ from agent.hosts import is_loopback
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
 from agent.senses.status import Identity, Outcome
+from agent.workers import ThreadedResolver
 from rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
 from series.window import Window
 
@@ -256,7 +257,7 @@ class ScrapeSense:
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4),
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4, resolver=ThreadedResolver()),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept": _ACCEPT, "User-Agent": "kvitals"},
