@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -170,7 +171,7 @@ class Collectors:
                 target=name[1],
                 reason=state.reason,
                 error=f"{type(error).__name__}: {error}"[:300],
-                exc_info=error if state.reason == FAILED else None,
+                trace=_trace(error) if state.reason == FAILED else "",
             )
 
     def forget(self, target: str) -> None:
@@ -201,6 +202,11 @@ class Collectors:
     def _named(self, key: Key) -> Labels:
         family, labels = key
         return Labels({**self._labels, **{name: text for name, text in labels if text}, METRIC_NAME: family})
+
+
+def _trace(error: BaseException) -> str:
+    """As text: the default rendering of exceptions shows local variables, and takes seconds on the loop."""
+    return "".join(traceback.format_exception(error, limit=-5))
 
 
 def reason_of(error: BaseException) -> str:

@@ -53,6 +53,7 @@ MAX_SERIES = 200_000
 MAX_TARGET_SERIES = 20_000  # within the window, those that ended included
 WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
+WALK_RETRY_SECONDS = 10.0
 WALK_PATIENCE = 2.0
 """How long the host's collector waits for processes that are being searched."""
 
@@ -326,7 +327,8 @@ class Node:
         }
         here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
         if here:
-            runs["processes", ""] = Run(partial(self._walk, here), WALK_DEADLINE)
+            if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
+                runs["processes", ""] = Run(partial(self._walk, here), WALK_DEADLINE)
             runs["host", ""] = Run(self._read_host, NODE_DEADLINE)
             runs["gpu", ""] = Run(self._read_gpus, NODE_DEADLINE)
         if self._request_senses is not None:
@@ -448,9 +450,7 @@ class Node:
         return records
 
     async def _walk(self, here: Mapping[str, str]) -> Sequence[Record]:
-        """Search the node's processes for those of the engines, where it is time. here: key -> URL of each target."""
-        if time.monotonic() < self._walk_at and not here.keys() - self._processes.keys():
-            return ()
+        """Search the node's processes for those of the engines. here: key -> URL of each target."""
         self._walk_begun = time.monotonic()
         self._walk_at = self._walk_begun + WALK_SECONDS
         self._walked.clear()
@@ -459,7 +459,8 @@ class Node:
                 lambda: (self._finder.families(here.values()), self._finder.addresses())
             )
         except BaseException:
-            self._processes |= dict.fromkeys(here.keys() - self._processes.keys(), ())  # not at every cycle anew
+            self._processes |= dict.fromkeys(here.keys() - self._processes.keys(), ())
+            self._walk_at = time.monotonic() + WALK_RETRY_SECONDS
             raise
         finally:
             self._walked.set()

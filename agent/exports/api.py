@@ -90,6 +90,7 @@ def build_app(
     *,
     findings: Callable[[], bytes | None],
     ready: Callable[[], bool],
+    problem: Callable[[], str] = str,
     rules: Callable[[], list[dict[str, Any]]] = list,
     runtime: Callable[[], dict[str, Any]] = dict,
     requests: Requests | None = None,
@@ -107,7 +108,8 @@ def build_app(
     """The application; it serves `source` on the loop on which it runs.
 
     findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
-    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. runtime: what
+    ready: whether there is a window to ask. problem: why the agent does not do its work, empty where it does.
+    rules: the rule groups as Prometheus lists them. runtime: what
     Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. ledger: of
     engines' blocks. version: of kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
@@ -149,7 +151,7 @@ def build_app(
     if since_change is not None:
         app.router.add_get("/api/v1/since-change", _worked_out(since_change))
     app.router.add_get("/metrics", api.metrics)
-    app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
+    app.router.add_get("/-/healthy", _healthy(problem))
     app.router.add_get("/-/ready", _state(ready, "Ready"))
     return app
 
@@ -506,6 +508,15 @@ def _worked_out(document: Callable[[], bytes]) -> Handler:
                 return answered(msgspec.Raw(await asyncio.to_thread(document)))
             except ValueError as error:
                 raise ApiError("execution", str(error)) from None
+
+    return handle
+
+
+def _healthy(problem: Callable[[], str]) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        if found := problem():
+            return web.Response(text=f"kvitals is not Healthy: {found}.\n", status=503)
+        return web.Response(text="kvitals is Healthy.\n")
 
     return handle
 

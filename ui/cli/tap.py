@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agent import loop_watch
 from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable
 from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
@@ -84,7 +85,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     config = configuration(args)
-    asyncio.run(_run(_settings(args, config), config))
+    loop_watch.run(_run(_settings(args, config), config))
     return 0
 
 
@@ -109,6 +110,7 @@ async def _run(settings: Settings, config: Config) -> None:
     console.print(
         f"{scheme}://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
     )
+    loop_watch.begin()
     await stop.wait()
     stop.clear()
     console.print(f"stopping; {len(tap.books.under_way)} requests under way. Once more to stop at once.")
