@@ -85,6 +85,8 @@ class LoopWatch:
 
     def begin(self) -> None:
         """Count from now on: what a program does at its start delays nobody."""
+        if self._counts:
+            return
         self._counts = True
         self.turn_begins()  # what this turn of the loop did so far was the start
 

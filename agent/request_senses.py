@@ -27,8 +27,14 @@ MAX_SENT = 40_000
 class RequestSenses:
     """Reads what observers of requests say. On one event loop."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        """`directory` is where the places of logs are kept."""
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        refuses: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`directory` is where the places of logs are kept; `refuses`: whether there is no room for a kind of data."""
+        self._refuses = refuses
         self._directory = directory
         self._clock = clock
         self._config = Config()
@@ -44,7 +50,9 @@ class RequestSenses:
         if config.otlp is not None and self._tenants is not None:
             from agent.senses.otlp import OtlpSense  # takes memory, so it is loaded where it is used
 
-            self._otlp = OtlpSense(config.otlp, self._tenants, config.tenants.attributes)
+            self._otlp = OtlpSense(
+                config.otlp, self._tenants, config.tenants.attributes, is_full=lambda: self._refuses("otlp")
+            )
             said += await self._otlp.open()
         return said
 
@@ -91,7 +99,7 @@ class RequestSenses:
 
     def take(self, record: PartsRecord) -> bool:
         """Keep parts that were sent for the next look. False where there is no room."""
-        if self._sent_parts + len(record.parts) > MAX_SENT or len(self._sent) >= MAX_SENT:
+        if self._refuses("parts") or self._sent_parts + len(record.parts) > MAX_SENT or len(self._sent) >= MAX_SENT:
             return False
         self._sent.append(msgspec.structs.replace(record, t=self._clock()))
         self._sent_parts += len(record.parts)

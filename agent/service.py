@@ -28,6 +28,7 @@ from agent.hosts import is_loopback
 from agent.kv_event_senses import KvEventSenses, View
 from agent.ledger.event import KvEventsRecord
 from agent.ledger.side import LedgerSide
+from agent.memory_limit import MemoryLimit, limit_of
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
@@ -46,6 +47,7 @@ from agent.targets import Look, Sources, scraped
 from agent.workers import Worker
 from rules.engine_map import load_map, systems
 from series.capture import Record as Captured
+from series.slices import Steps, complete
 from series.types import Labels
 from series.window import Window
 
@@ -102,7 +104,8 @@ class Node:
         self.config = config
         self.window = Window(config.agent.window, MAX_SERIES, MAX_TARGET_SERIES)
         self._slo_sources = dict(slo_sources or {})
-        self._sense = ScrapeSense(self.window)
+        self.memory = MemoryLimit(limit_of(config.agent.memory_limit))
+        self._sense = ScrapeSense(self.window, refuses=self.memory.refuses)
         self._finder = Finder({system: load_map(system) for system in systems()})
         self.collectors = Collectors(self.window, self._node_labels())
         self._discovery = Worker("processes")
@@ -218,7 +221,7 @@ class Node:
                 + "".join(f"\n{line}" for line in said)
             )
         if requests is not None:
-            self._request_senses = RequestSenses(requests)
+            self._request_senses = RequestSenses(requests, refuses=self.memory.refuses)
             said += await self._request_senses.open(self.config)
             self._kv_events = KvEventSenses(self.config.kv_events, self._request_senses.tenants)
         elif once:
@@ -312,6 +315,8 @@ class Node:
 
         patience: seconds that are waited; the records of a collector that takes longer come with a later call.
         """
+        self.memory.check()
+        self.window.takes_new_series = not self.memory.refusing
         found = await self.collectors.gather(self._runs(), patience)
         if self._requests is not None and not any(isinstance(record, PartsRecord) for record in found):
             found.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
@@ -351,14 +356,18 @@ class Node:
 
     def ingest(self, record: Record) -> None:
         """Take one record, as `collect` gives it, into the window."""
+        complete(self.ingest_steps(record))
+
+    def ingest_steps(self, record: Record) -> Steps[None]:
+        """The same in steps, one record after another: pages are parsed in a thread, floods taken in slices."""
         self._say_exports(record.t)
         if isinstance(record, PartsRecord):
-            self._feed_parts(record)
+            yield from self._feed_parts(record)
             return
         if self._requests is not None:
-            self._requests.advance(record.t)
+            yield from self._requests.advance_steps(record.t)
         if self._ledger is not None:
-            self._ledger.advance(record.t)
+            yield from self._ledger.advance_steps(record.t)
         if isinstance(record, HostRecord | GpuRecord):
             if isinstance(record, HostRecord):
                 self._engines.found({p.pid: self._engine_of(p.target, p.rank) for p in record.processes})
@@ -377,7 +386,7 @@ class Node:
             self._kv_events_in.feed(record, self._engine_labels(record.target, record.rank))
             self._feed_ledger(record)
             return
-        self._sense.feed(record)
+        yield from self._sense.feed_steps(record)
         if isinstance(record, ScrapeRecord):
             self._name_engines(record.target)
 
@@ -493,7 +502,20 @@ class Node:
             return []
         await self._kv_events.look([self._view(key) for key in self._targets], self._sense.ask)
         served = {key: self._engines.prompt_tokens(key, time.time()) for key in self._kv_events.unheard}
-        return [*await self._kv_events.read(served)]
+        records = await self._kv_events.read(served)
+        if not self.memory.refusing:
+            return [*records]
+        return [self._without_batches(record) for record in records]
+
+    def _without_batches(self, record: KvEventsRecord) -> KvEventsRecord:
+        """A record whose batches are refused: a hole, as if they were lost on the way."""
+        refused = len(record.batches)
+        if not refused:
+            return record
+        self.memory.refuses("kv_events", refused)
+        lost = record.lost + refused
+        message = f"{refused} batches were refused: the agent is near its memory limit."
+        return msgspec.structs.replace(record, batches=(), lost=lost, state="partial", reason="lost", message=message)
 
     def _view(self, key: str) -> View:
         """A target as the sense of KV events wants to know it."""
@@ -518,18 +540,18 @@ class Node:
         if self._ledger is not None:
             self._ledger.request(record)
 
-    def _feed_parts(self, record: PartsRecord) -> None:
+    def _feed_parts(self, record: PartsRecord) -> Steps[None]:
         side = self.requests
         if self._parts_in is not None:
             if record.source != NOBODY:
                 self._parts_in.feed(record)
             self._parts_in.advance(record.t)
-        side.feed(record)
-        side.advance(record.t)
+        yield from side.feed_steps(record)
+        yield from side.advance_steps(record.t)
         if self._ledger is not None:
             if record.parts:
                 self._ledger.heard(record.t)
-            self._ledger.advance(record.t)
+            yield from self._ledger.advance_steps(record.t)
 
     def _say_exports(self, t: float) -> None:
         """How sending elsewhere fares, every few seconds."""

@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 
 import aiohttp
@@ -26,11 +27,13 @@ from yarl import URL
 
 from agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from agent.hosts import is_loopback
+from agent.memory_limit import LARGE_PAGE_BYTES
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
-from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, PageParser
+from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
 from agent.senses.status import Identity, Outcome
 from agent.workers import ThreadedResolver
 from rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
+from series.slices import Steps, complete
 from series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -48,6 +51,8 @@ MESSAGES = {
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
     "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
+    "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
+    " more ([agent] memory_limit, and the limit of its service or pod), or fewer targets.",
     "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
     "internal": "The page was not taken over, by a fault of kvitals ({detail}). Please report this.",
 }
@@ -65,6 +70,8 @@ _ACCEPT = "text/plain;version=0.0.4,text/plain;q=0.5,*/*;q=0.1"
 _FACTS_BYTES = 256 * 1024
 _FACTS_RETRY_SECONDS = 30.0
 _CHUNK = 64 * 1024
+SMALL_BYTES = 256 * 1024
+"""A page of this size is parsed in a few milliseconds once it is known, and where it is; a larger one in a thread."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +109,10 @@ class ScrapeSense:
         maps: Sequence[EngineMap] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.time,
+        refuses: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`refuses`: whether there is no room for a kind of data now."""
+        self._refuses = refuses
         self._window = window
         self._maps = maps if maps is not None else [load_map(system) for system in systems()]
         self._limits = limits
@@ -179,6 +189,10 @@ class ScrapeSense:
 
     def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
         """Take a record over into the window; None for facts and for targets that are not watched."""
+        return complete(self.feed_steps(record))
+
+    def feed_steps(self, record: ScrapeSenseRecord) -> Steps[Outcome | None]:
+        """The same in steps. One record of a target at a time."""
         state = self._states.get(record.target)
         if state is None:
             return None
@@ -189,11 +203,12 @@ class ScrapeSense:
         if not record.ok:
             return state.translator.bad(record.t, record.reason, record.message, record.duration)
         try:
-            page = state.parser.parse(record.body, record.content_type)
+            parse = partial(state.parser.parse, record.body, record.content_type)
+            page: Page = (yield parse) if len(record.body) > SMALL_BYTES else parse()
         except ExpositionError as error:
             return state.translator.bad(record.t, error.reason, str(error), record.duration)
         try:
-            return state.translator.good(record.t, page, record.duration, len(record.body))
+            return (yield from state.translator.good_steps(record.t, page, record.duration, len(record.body)))
         except Exception as error:  # one target's page must not take the others down
             log.exception("page not taken over", target=record.target)
             state.parser = PageParser(self._limits)
@@ -204,6 +219,8 @@ class ScrapeSense:
     async def _scrape(self, key: str, state: _State) -> ScrapeRecord:
         t, started = self._clock(), time.perf_counter()
         answer = await self._get(state, state.url, self._limits.page_bytes)
+        if len(answer.body) > LARGE_PAGE_BYTES and self._refuses("pages"):
+            answer = _Answer("memory_limit", _message("memory_limit", LARGE_PAGE_BYTES), answer.status)
         return ScrapeRecord(
             t=t,
             target=key,

@@ -25,7 +25,7 @@ STAT_SECONDS, LOAD_SECONDS = 2.0, 20.0
 MAX_RULE_FILES = 1000
 
 _AFTER_RESTART = {
-    "agent": ("listen", "hosts", "window", "parts_token_file"),
+    "agent": ("listen", "hosts", "window", "parts_token_file", "memory_limit"),
     "labels": ("cluster", "node"),
     "tenants": ("top",),
 }

@@ -33,6 +33,7 @@ from agent.places import state_directory
 from agent.workers import Worker
 from rules.finding import Source, encode
 from series.promql import PromQLError
+from series.slices import in_slices
 from ui.alerting import groups
 from ui.cli.common import (
     UsageError,
@@ -164,12 +165,12 @@ async def _cycles(
     search = Search(pipeline, console)
     cycle = _Cycle(pipeline, reload, console, keeping)
     due = time.monotonic()
-    loop_watch.begin()
     while not stop.is_set():
         begun = time.monotonic()
         await search.follow()
         await cycle.run()
         health.completed()
+        loop_watch.begin()
         # By the clock, so that looks do not drift; one that is missed is not made up for.
         due = max(due + pipeline.setup.config.agent.interval, begun)
         await _pause(due, reload, search, stop, hangup, pipeline)
@@ -185,27 +186,31 @@ class _Cycle:
         self._console = console
         self._keeping = keeping
         self._verdict = ""
-        self._saving = Worker("state")
+        self._saving, self._parsing = Worker("state"), Worker("parsing")
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
-        self._loop_rows = GaugeRows(pipeline.node.window, "loop")
+        self._own_rows = GaugeRows(pipeline.node.window, "agent")
 
     async def run(self) -> None:
         pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
-        for record in await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval):
-            with guard("ingest"):
-                pipeline.node.ingest(record)
-            await asyncio.sleep(0)  # a flood of requests takes seconds, and others want their answers meanwhile
-        now = time.time()
-        with guard("configuration"):
-            self._reload.say(now)
-        with guard("judging"):
-            self._say(_judged(pipeline, now))
-        if (watch := loop_watch.current()) is not None:
-            self._loop_rows.write(now, watch.series(self._labels))
-        if self._keeping is not None:
-            with guard("history"):
-                self._keeping.cycle(now, self._reload.status)
+        records = await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval)
+        async with pipeline.judging:
+            for record in records:
+                with guard("ingest"):
+                    await in_slices(pipeline.node.ingest_steps(record), self._parsing.run)
+                await asyncio.sleep(0)
+            now = time.time()
+            with guard("configuration"):
+                self._reload.say(now)
+            with guard("judging"):
+                self._say(await _judged(pipeline, now))
+            await asyncio.sleep(0)
+            watch = loop_watch.current()
+            own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
+            self._own_rows.write(now, own)
+            if self._keeping is not None:
+                with guard("history"):
+                    self._keeping.cycle(now, self._reload.status)
         with guard("state"):
             memory = dict(pipeline.judge.memory)
             await self._saving.run(lambda: save_state(state_file(), memory), SAVE_SECONDS)
@@ -216,11 +221,11 @@ class _Cycle:
             self._verdict = verdict
 
 
-def _judged(pipeline: Pipeline, now: float) -> str:
+async def _judged(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        pipeline.observe(now)
+        await in_slices(pipeline.observe_steps(now), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
@@ -275,10 +280,10 @@ async def _served(
     app = build_app(
         pipeline,
         pipeline.setup.knowledge.families,
-        findings=lambda: encode(pipeline.triage()) if pipeline.span else None,
+        findings=lambda: pipeline.settled(lambda: encode(pipeline.triage()) if pipeline.span else None),
         ready=lambda: pipeline.span is not None,
         problem=lambda: health.problem if health is not None else "",
-        rules=lambda: groups(pipeline),
+        rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(args, pipeline),
         ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),

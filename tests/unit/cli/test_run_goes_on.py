@@ -26,12 +26,12 @@ agent.service.NODE_DEADLINE = 1.0
 """
 HOLDS_LOOP = """
 import ui.pipeline
-observe = ui.pipeline.Pipeline.observe
+observe = ui.pipeline.Pipeline.observe_steps
 def held(self, at, **how):
     time.sleep(600 if threading.active_count() and time.monotonic() - begun > 6.0 else 0.0)
     return observe(self, at, **how)
 begun = time.monotonic()
-ui.pipeline.Pipeline.observe = held
+ui.pipeline.Pipeline.observe_steps = held
 """
 CYCLES_STOP = """
 import agent.health, agent.service, asyncio
