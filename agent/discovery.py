@@ -12,9 +12,7 @@ names are kept, so secrets on a command line stay where they are. Reading proces
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +28,7 @@ from agent.hosts import is_loopback
 from agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
 from agent.senses import procfs
 from rules.engine_map import EngineMap
+from series.files import open_regular
 
 SOURCE = "command line"
 """Where these facts were learned, for `kvitals_engine_fact{source}`."""
@@ -329,16 +328,10 @@ class System:
     def file(self, pid: int, path: str) -> bytes | None:
         anchor = _proc(pid) / ("root" if path.startswith("/") else "cwd")
         try:
-            descriptor = os.open(anchor / path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open_regular(anchor / path.lstrip("/")) as file:
+                return file.read(MAX_CONFIG_BYTES + 1)
         except (OSError, ValueError):
             return None
-        try:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            return os.read(descriptor, MAX_CONFIG_BYTES + 1) if regular else None
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
 
 
 def _variable(environment: bytes, name: str) -> str:

@@ -30,6 +30,7 @@ from agent.senses.reading import MAX_LABEL, Meaning, Reading, read, recognise
 from agent.senses.reading import PAGE as WHOLE
 from agent.senses.status import Identity, Outcome, Status
 from rules.engine_map import EngineMap
+from series.slices import Steps, complete
 from series.types import METRIC_NAME, Bools, Floats, Labels
 from series.window import NOWHERE, Columns, Group, Window
 
@@ -44,6 +45,9 @@ MAX_RANKS = 256
 
 MAX_ADAPTERS = 64
 """LoRA adapters in use within the window that have series of their own; more are "other"."""
+
+FEW_SERIES = 500
+"""So many are understood, or placed, at one go: in some milliseconds."""
 
 REFUSED_SECONDS = 60.0
 """After so long, columns that the window's cap refused are asked for again."""
@@ -192,6 +196,10 @@ class Translator:
 
     def good(self, t: float, page: Page, duration: float, size: int) -> Outcome:
         """Take a page that could be parsed. It may still be no engine's, which the outcome says then."""
+        return complete(self.good_steps(t, page, duration, size))
+
+    def good_steps(self, t: float, page: Page, duration: float, size: int) -> Steps[Outcome]:
+        """The same in steps: a page with another layout than before takes long. One at a time."""
         system = recognise(page.layout, self._maps, self._prefixes) if page.fresh else None
         if page.fresh and system is None:
             self.forget()
@@ -200,9 +208,9 @@ class Translator:
             self._started = None
             self.forget()
         if page.fresh and system is not None:
-            self._compile(t, page.layout, system)
+            yield from self._compile(t, page.layout, system)
         elif self._plan is not None and (self._outdated or t >= self._again_at):
-            self._compile(t, self._plan.layout, self._plan.reading.system)
+            yield from self._compile(t, self._plan.layout, self._plan.reading.system)
             values = self._plan.raw.copy()
             values[page.indices] = page.values
             page = Page(page.layout, True, np.arange(values.size), values, page.timestamped)
@@ -240,12 +248,17 @@ class Translator:
         told = (self._info.get(source, {}).get("version", "") for source in (VERSION, SERVER_INFO))
         return next(filter(None, told), "")
 
-    def _compile(self, t: float, layout: Layout, system: EngineMap) -> None:
+    def _compile(self, t: float, layout: Layout, system: EngineMap) -> Steps[None]:
         before, self._outdated = self._plan, False
         if self.reading is not None:
             self._ranks.admit(t, self.reading.ranks)
         admit = partial(self._ranks.admit, t)
-        reading = read(layout, system, self._told_version(), self.identity, self.reading, self._prefixes, admit)
+        version, known = self._told_version(), self.reading
+
+        def understand() -> Reading:
+            return read(layout, system, version, self.identity, known, self._prefixes, admit)
+
+        reading: Reading = (yield understand) if len(layout.series) > FEW_SERIES else understand()
         self._restarts = {rank: n for rank, n in self._restarts.items() if rank in self._ranks.known}
         self._unknown = self._names.admit(t, [name for name in reading.unknown if len(name) <= MAX_LABEL])
         plan = _empty_plan(layout, reading)
@@ -257,13 +270,20 @@ class Translator:
             for m in (meaning, *meaning.also) if meaning is not None else ():
                 sources.setdefault(m.labels, []).append(_Source(position, m.scale, m is meaning))
                 largest.update([m.labels] if m.largest else [])
-        for labels, several in sources.items():
+            if position % FEW_SERIES == 0:
+                yield
+        for number, (labels, several) in enumerate(sources.items()):
             self._place(plan, labels, several, labels in largest)
+            if number % FEW_SERIES == 0:
+                yield
         plan.folds = [(_Fold.of(made), how) for made, how in ((plan.sums, np.add), (plan.peaks, np.maximum)) if made]
         columns = (self._group.column(labels) for labels in reading.zeros)
         plan.zeros = {column: 0.0 for column in columns if column is not None}
+        yield
         self._count_changes_of(plan)
+        yield
         _group_histograms(plan)
+        yield
         if before is not None:
             self._group.end(sorted(before.used - plan.used))
         else:

@@ -8,9 +8,11 @@ records = await events.read(served)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -21,6 +23,7 @@ from agent.ledger.event import KvEventsRecord
 from agent.senses.kv_events import KvEventsSense
 from agent.senses.kv_events_sources import Place, Refusal, Source, Told, of_flags, of_sglang, of_vllm, resolve
 from agent.senses.kv_events_wire import Names
+from agent.workers import Worker, WorkerHungError
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +32,8 @@ AGAIN_SECONDS = 60.0
 
 RETRY_SECONDS = 10.0
 """How often one is asked that did not answer, as one that is starting."""
+
+CLOSE_SECONDS = 1.0
 
 VLLM_PATH, SGLANG_PATH = "/kv_event_sources", "/server_info"
 
@@ -74,6 +79,7 @@ class KvEventSenses:
         self._heard: tuple[tuple[Source, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
         self._sense: KvEventsSense | None = None
         self._open_at = 0.0
+        self._thread = Worker("kv_events")
 
     @property
     def unheard(self) -> frozenset[str]:
@@ -110,12 +116,13 @@ class KvEventSenses:
         """What came since the last look. served: prompt tokens of each target so far, by its key."""
         if self._sense is None:
             return []
-        return await asyncio.to_thread(self._sense.read, time.time(), served)
+        return await self._thread.run(partial(self._sense.read, time.time(), served))
 
     async def close(self) -> None:
         """Let go of all addresses."""
         if self._sense is not None:
-            await asyncio.to_thread(self._sense.close)
+            with contextlib.suppress(WorkerHungError):
+                await self._thread.run(self._sense.close, CLOSE_SECONDS)
             self._sense = None
 
     async def _open(self, now: float) -> bool:
@@ -123,7 +130,7 @@ class KvEventSenses:
         if self._sense is None and now >= self._open_at:
             self._open_at = now + AGAIN_SECONDS
             try:
-                self._sense = await asyncio.to_thread(lambda: KvEventsSense(self._names()))
+                self._sense = await self._thread.run(lambda: KvEventsSense(self._names()))
             except ConfigError as error:
                 log.warning("KV events are not listened to", error=str(error))
         return self._sense is not None

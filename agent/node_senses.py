@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from agent.process_titles import ProcessRef
 from agent.records import OK, GpuRecord, HostRecord
 from agent.senses.gpu import GpuSense
 from agent.senses.host import HostSense
+from agent.workers import Worker
 from series.window import Window
 
 EngineOf = Callable[[str, str], str]
@@ -17,22 +18,21 @@ EngineOf = Callable[[str, str], str]
 
 
 class NodeSenses:
-    """Reads the node into a window. `read` blocks threads of its own, `feed` does no I/O."""
+    """Reads the node into a window. Each collector reads in a thread of its own; `feed` does no I/O."""
 
     def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
         self._gpu = GpuSense(window, labels)
         self._host = HostSense(window, labels)
+        self._threads = {name: Worker(name) for name in ("gpu", "host")}
         self._owners: dict[int, tuple[str, str]] = {}  # pid -> key and rank of its engine's target
 
-    async def read(
-        self, processes: Mapping[str, Sequence[ProcessRef]], *, exporter: bool
-    ) -> tuple[HostRecord, GpuRecord]:
-        """Look once. `processes`: of each target on this node; `exporter`: a DCGM exporter's page is watched, which
-        says more of the GPUs than NVML without privileges."""
-        t = time.time()
-        return await asyncio.gather(
-            asyncio.to_thread(self._host.read, t, processes), asyncio.to_thread(self._gpu.read, t, exporter)
-        )
+    async def read_host(self, processes: Mapping[str, Sequence[ProcessRef]]) -> HostRecord:
+        """Read the node and the `processes` of each target on it. Waits as long as the kernel does."""
+        return await self._threads["host"].run(partial(self._host.read, time.time(), processes))
+
+    async def read_gpus(self, *, exporter: bool) -> GpuRecord:
+        """Read the GPUs. `exporter`: a DCGM exporter's page is watched, which has more than NVML without privileges."""
+        return await self._threads["gpu"].run(partial(self._gpu.read, time.time(), exporter))
 
     def feed(self, record: HostRecord | GpuRecord, engine_of: EngineOf) -> None:
         """Take a look into the window. The host's, which tells whose the processes are, comes before the GPUs'."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,14 @@ MAX_SENT = 40_000
 class RequestSenses:
     """Reads what observers of requests say. On one event loop."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        """`directory` is where the places of logs are kept."""
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        refuses: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`directory` is where the places of logs are kept; `refuses`: whether there is no room for a kind of data."""
+        self._refuses = refuses
         self._directory = directory
         self._clock = clock
         self._config = Config()
@@ -44,7 +50,9 @@ class RequestSenses:
         if config.otlp is not None and self._tenants is not None:
             from agent.senses.otlp import OtlpSense  # takes memory, so it is loaded where it is used
 
-            self._otlp = OtlpSense(config.otlp, self._tenants, config.tenants.attributes)
+            self._otlp = OtlpSense(
+                config.otlp, self._tenants, config.tenants.attributes, is_full=lambda: self._refuses("otlp")
+            )
             said += await self._otlp.open()
         return said
 
@@ -72,17 +80,26 @@ class RequestSenses:
                 log.warning("key of pseudonyms", said=line)
         return self._tenants
 
-    async def read(self) -> list[PartsRecord]:
-        """What came since the last look."""
-        records = await self._logs.read() if self._logs is not None else []
+    @property
+    def collectors(self) -> dict[str, Callable[[], Awaitable[Sequence[PartsRecord]]]]:
+        """What reads each source of parts that is configured, by the name of its collector."""
+        found: dict[str, Callable[[], Awaitable[Sequence[PartsRecord]]]] = {"parts": self._read_sent}
         if self._otlp is not None:
-            records += self._otlp.read(self._clock())
+            found["otlp"] = self._read_otlp
+        if self._logs is not None:
+            found["request_logs"] = self._logs.read
+        return found
+
+    async def _read_otlp(self) -> list[PartsRecord]:
+        return self._otlp.read(self._clock()) if self._otlp is not None else []
+
+    async def _read_sent(self) -> list[PartsRecord]:
         sent, self._sent, self._sent_parts = self._sent, [], 0
-        return [*records, *sent]
+        return sent
 
     def take(self, record: PartsRecord) -> bool:
         """Keep parts that were sent for the next look. False where there is no room."""
-        if self._sent_parts + len(record.parts) > MAX_SENT or len(self._sent) >= MAX_SENT:
+        if self._refuses("parts") or self._sent_parts + len(record.parts) > MAX_SENT or len(self._sent) >= MAX_SENT:
             return False
         self._sent.append(msgspec.structs.replace(record, t=self._clock()))
         self._sent_parts += len(record.parts)

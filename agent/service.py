@@ -7,6 +7,7 @@ recording, and does none. So a recorded incident takes the path of a live one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent import discovery, objectives
+from agent.collectors import Collectors, Run
 from agent.config import Config, ConfigError, Target
 from agent.discovery import DiscoveryError, Finder
 from agent.exports.otlp import OtlpOut
@@ -26,6 +28,7 @@ from agent.hosts import is_loopback
 from agent.kv_event_senses import KvEventSenses, View
 from agent.ledger.event import KvEventsRecord
 from agent.ledger.side import LedgerSide
+from agent.memory_limit import MemoryLimit, limit_of
 from agent.node_senses import NodeSenses
 from agent.process_titles import ProcessRef
 from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
@@ -41,8 +44,10 @@ from agent.senses.parts_in import PartsIn
 from agent.senses.probe import probe
 from agent.senses.scrape import ScrapeSense
 from agent.targets import Look, Sources, scraped
+from agent.workers import Worker
 from rules.engine_map import load_map, systems
 from series.capture import Record as Captured
+from series.slices import Steps, complete
 from series.types import Labels
 from series.window import Window
 
@@ -50,6 +55,14 @@ MAX_SERIES = 200_000
 MAX_TARGET_SERIES = 20_000  # within the window, those that ended included
 WALK_SECONDS = 60.0
 """How often the processes of the node are walked, to find those of its engines."""
+WALK_RETRY_SECONDS = 10.0
+WALK_PATIENCE = 2.0
+"""How long the host's collector waits for processes that are being searched."""
+
+WALK_DEADLINE, NODE_DEADLINE, PARTS_DEADLINE, LEARN_SECONDS = 20.0, 8.0, 10.0, 10.0
+SCRAPE_REQUESTS = 6
+"""Seconds until a collector counts as hung, and how many requests of one scrape may each take the target's timeout."""
+
 EXPORTS_SECONDS = 5.0
 ENDED = ("gone", "replaced")
 NOBODY = ""
@@ -91,9 +104,12 @@ class Node:
         self.config = config
         self.window = Window(config.agent.window, MAX_SERIES, MAX_TARGET_SERIES)
         self._slo_sources = dict(slo_sources or {})
-        self._sense = ScrapeSense(self.window)
+        self.memory = MemoryLimit(limit_of(config.agent.memory_limit))
+        self._sense = ScrapeSense(self.window, refuses=self.memory.refuses)
         self._finder = Finder({system: load_map(system) for system in systems()})
-        self._sources = Sources(config, self._finder)
+        self.collectors = Collectors(self.window, self._node_labels())
+        self._discovery = Worker("processes")
+        self._sources = Sources(config, self._finder, collectors=self.collectors)
         self._targets: dict[str, Target] = {}  # by key
         self._scraped: dict[str, scrape.Target] = {}
         self._refused: dict[str, str] = {}  # URL of a target that can not be watched -> why
@@ -101,6 +117,9 @@ class Node:
         self._senses: NodeSenses | None = None  # once it is known whether the node is this one or a recorded one
         self._processes: dict[str, tuple[ProcessRef, ...]] = {}  # of the targets on this node, by key
         self._walk_at = 0.0  # when processes are looked for again
+        self._walk_begun = float("-inf")
+        self._walked = asyncio.Event()  # set while no walk is under way
+        self._walked.set()
         self._requests: RequestSide | None = None  # once some part came, which tells whether the node is this one
         self._request_senses: RequestSenses | None = None
         self._parts_in: PartsIn | None = None
@@ -191,7 +210,7 @@ class Node:
         listen to, and leave nothing behind. Raises ConfigError where there is nothing to watch, unless it is patient
         and a source is configured that may have targets later, and where a configured target can not be watched.
         """
-        self._sources = Sources(self.config, self._finder, urls)
+        self._sources = Sources(self.config, self._finder, urls, self.collectors)
         patient = patient and self._sources.may_grow
         for target in self.config.targets:
             self._check(target)
@@ -202,7 +221,7 @@ class Node:
                 + "".join(f"\n{line}" for line in said)
             )
         if requests is not None:
-            self._request_senses = RequestSenses(requests)
+            self._request_senses = RequestSenses(requests, refuses=self.memory.refuses)
             said += await self._request_senses.open(self.config)
             self._kv_events = KvEventSenses(self.config.kv_events, self._request_senses.tenants)
         elif once:
@@ -266,6 +285,7 @@ class Node:
         self._sources.configure(config)
 
     async def close(self) -> None:
+        self.collectors.cancel()
         await self._sense.close()
         if self._request_senses is not None:
             await self._request_senses.close()
@@ -287,15 +307,41 @@ class Node:
             raise ConfigError(f"the recording names a target that can not be one: {error}") from error
 
     async def read(self) -> list[Captured]:
-        """Look at every target once, all at the same time."""
-        found = await asyncio.gather(
-            *(self._read(key) for key in self._targets),
-            self._read_node(),
-            self._read_requests(),
-            self._read_kv_events(),
-        )
-        records, self._pending = [*self._pending, *(r for records in found for r in records)], []
-        return [encode(record) for record in records]
+        """Run every collector once, all at the same time, and return their records as a capture keeps them."""
+        return [encode(record) for record in await self.collect()]
+
+    async def collect(self, patience: float | None = None) -> list[Record]:
+        """Run every collector, all at the same time, each with a deadline. Raises nothing that a collector raises.
+
+        patience: seconds that are waited; the records of a collector that takes longer come with a later call.
+        """
+        self.memory.check()
+        self.window.takes_new_series = not self.memory.refusing
+        found = await self.collectors.gather(self._runs(), patience)
+        if self._requests is not None and not any(isinstance(record, PartsRecord) for record in found):
+            found.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
+        records, self._pending = [*self._pending, *found], []
+        self.collectors.write(time.time())
+        return records
+
+    def _runs(self) -> dict[tuple[str, str], Run]:
+        """What every collector does in this cycle."""
+        runs = {
+            ("scrape", key): Run(partial(self._read, key), SCRAPE_REQUESTS * one.timeout + LEARN_SECONDS)
+            for key, one in self._scraped.items()
+        }
+        here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
+        if here:
+            if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
+                runs["processes", ""] = Run(partial(self._walk, here), WALK_DEADLINE)
+            runs["host", ""] = Run(self._read_host, NODE_DEADLINE)
+            runs["gpu", ""] = Run(self._read_gpus, NODE_DEADLINE)
+        if self._request_senses is not None:
+            for name, read in self._request_senses.collectors.items():
+                runs[name, ""] = Run(read, PARTS_DEADLINE)
+        if self._kv_events is not None:
+            runs["kv_events", ""] = Run(self._read_kv_events, PARTS_DEADLINE)
+        return runs
 
     async def probe(self) -> list[Captured]:
         """Send each target a one-token request."""
@@ -306,22 +352,30 @@ class Node:
         """Take one record into the window."""
         record = decode(captured)
         if record is not None:
-            self._say_exports(record.t)
+            self.ingest(record)
+
+    def ingest(self, record: Record) -> None:
+        """Take one record, as `collect` gives it, into the window."""
+        complete(self.ingest_steps(record))
+
+    def ingest_steps(self, record: Record) -> Steps[None]:
+        """The same in steps, one record after another: pages are parsed in a thread, floods taken in slices."""
+        self._say_exports(record.t)
         if isinstance(record, PartsRecord):
-            self._feed_parts(record)
+            yield from self._feed_parts(record)
             return
-        if record is not None and self._requests is not None:
-            self._requests.advance(record.t)
-        if record is not None and self._ledger is not None:
-            self._ledger.advance(record.t)
+        if self._requests is not None:
+            yield from self._requests.advance_steps(record.t)
+        if self._ledger is not None:
+            yield from self._ledger.advance_steps(record.t)
         if isinstance(record, HostRecord | GpuRecord):
             if isinstance(record, HostRecord):
                 self._engines.found({p.pid: self._engine_of(p.target, p.rank) for p in record.processes})
             if self._senses is None:
-                self._senses = NodeSenses(self.window, {})
+                self._senses = NodeSenses(self.window, {})  # of a recording
             self._senses.feed(record, self._engine_of)
             return
-        if record is None or record.target not in self._sense.keys:
+        if record.target not in self._sense.keys:
             return
         if isinstance(record, ProbeRecord):
             self._say_probe(record)
@@ -332,7 +386,7 @@ class Node:
             self._kv_events_in.feed(record, self._engine_labels(record.target, record.rank))
             self._feed_ledger(record)
             return
-        self._sense.feed(record)
+        yield from self._sense.feed_steps(record)
         if isinstance(record, ScrapeRecord):
             self._name_engines(record.target)
 
@@ -390,6 +444,7 @@ class Node:
         self._kv_events_in.gone(key)
         if self._ledger is not None:
             self._ledger.gone(key)
+        self.collectors.forget(key)
         self._processes.pop(key, None)
         self._behind.pop(key, None)
         del self._targets[key], self._scraped[key]
@@ -403,38 +458,64 @@ class Node:
             await self._learn(key, version)
         return records
 
-    async def _read_node(self) -> list[Record]:
-        """Look at the node, where some target is on it."""
-        here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
-        if not here:
-            return []
-        if self._senses is None:
-            self._senses = NodeSenses(self.window, self._node_labels())
-        if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
-            self._walk_at = time.monotonic() + WALK_SECONDS
-            found = await asyncio.to_thread(self._finder.families, here.values())
-            self._addresses = await asyncio.to_thread(self._finder.addresses)
-            self._processes = {key: found[url] for key, url in here.items()}
-        systems = {r.system.system for key in here if (r := self._sense.translator(key).reading) is not None}
-        host, gpu = await self._senses.read(self._processes, exporter=GPU_EXPORTER in systems)
+    async def _walk(self, here: Mapping[str, str]) -> Sequence[Record]:
+        """Search the node's processes for those of the engines. here: key -> URL of each target."""
+        self._walk_begun = time.monotonic()
+        self._walk_at = self._walk_begun + WALK_SECONDS
+        self._walked.clear()
+        try:
+            found, self._addresses = await self._discovery.run(
+                lambda: (self._finder.families(here.values()), self._finder.addresses())
+            )
+        except BaseException:
+            self._processes |= dict.fromkeys(here.keys() - self._processes.keys(), ())
+            self._walk_at = time.monotonic() + WALK_RETRY_SECONDS
+            raise
+        finally:
+            self._walked.set()
+        self._processes = {key: found[url] for key, url in here.items() if key in self._targets}
+        return ()
+
+    async def _read_host(self) -> Sequence[Record]:
+        """Read the node, once the processes are known; a search for them that hangs is not waited for."""
+        patience = self._walk_begun + WALK_PATIENCE - time.monotonic()
+        if patience > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._walked.wait(), patience)
+        host = await self._node_senses().read_host(self._processes)
         if any(process.state in ENDED for process in host.processes):
             self._walk_at = 0.0  # some ended: the engine was restarted, or changed its workers
-        return [host, gpu]
+        return [host]
 
-    async def _read_requests(self) -> list[Record]:
-        if self._request_senses is None:
-            return []
-        records: list[Record] = [*await self._request_senses.read()]
-        if not records and self._requests is not None:
-            records.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
-        return records
+    async def _read_gpus(self) -> Sequence[Record]:
+        readings = (self._sense.translator(key).reading for key in self._targets if self._is_here(key))
+        systems = {reading.system.system for reading in readings if reading is not None}
+        return [await self._node_senses().read_gpus(exporter=GPU_EXPORTER in systems)]
+
+    def _node_senses(self) -> NodeSenses:
+        if self._senses is None:
+            self._senses = NodeSenses(self.window, self._node_labels())
+        return self._senses
 
     async def _read_kv_events(self) -> list[Record]:
         if self._kv_events is None:
             return []
         await self._kv_events.look([self._view(key) for key in self._targets], self._sense.ask)
         served = {key: self._engines.prompt_tokens(key, time.time()) for key in self._kv_events.unheard}
-        return [*await self._kv_events.read(served)]
+        records = await self._kv_events.read(served)
+        if not self.memory.refusing:
+            return [*records]
+        return [self._without_batches(record) for record in records]
+
+    def _without_batches(self, record: KvEventsRecord) -> KvEventsRecord:
+        """A record whose batches are refused: a hole, as if they were lost on the way."""
+        refused = len(record.batches)
+        if not refused:
+            return record
+        self.memory.refuses("kv_events", refused)
+        lost = record.lost + refused
+        message = f"{refused} batches were refused: the agent is near its memory limit."
+        return msgspec.structs.replace(record, batches=(), lost=lost, state="partial", reason="lost", message=message)
 
     def _view(self, key: str) -> View:
         """A target as the sense of KV events wants to know it."""
@@ -459,18 +540,18 @@ class Node:
         if self._ledger is not None:
             self._ledger.request(record)
 
-    def _feed_parts(self, record: PartsRecord) -> None:
+    def _feed_parts(self, record: PartsRecord) -> Steps[None]:
         side = self.requests
         if self._parts_in is not None:
             if record.source != NOBODY:
                 self._parts_in.feed(record)
             self._parts_in.advance(record.t)
-        side.feed(record)
-        side.advance(record.t)
+        yield from side.feed_steps(record)
+        yield from side.advance_steps(record.t)
         if self._ledger is not None:
             if record.parts:
                 self._ledger.heard(record.t)
-            self._ledger.advance(record.t)
+            yield from self._ledger.advance_steps(record.t)
 
     def _say_exports(self, t: float) -> None:
         """How sending elsewhere fares, every few seconds."""
@@ -515,9 +596,14 @@ class Node:
         if target.facts:
             self._say_configured(key)
         try:
-            process = await asyncio.to_thread(self._finder.behind, target.url)
+            process = await self._discovery.run(partial(self._finder.behind, target.url), LEARN_SECONDS)
         except DiscoveryError as error:
             return [f"{target.url}: flags not read: {error}"]
+        except Exception as error:  # /proc hangs, or the process has no file descriptor left
+            self.collectors.failed(("processes", ""), error)
+            return [f"{target.url}: flags not read: {type(error).__name__} {error}"]
+        if self._targets.get(key) is not target:
+            return []  # it was forgotten meanwhile
         self._behind[key] = process
         if self._kv_events is not None:
             self._kv_events.restarted(key)

@@ -9,16 +9,27 @@ A source that fails keeps the targets that it had, and says so once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agent.changes import Stamp, stamp
+from agent.collectors import Collectors
 from agent.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
 from agent.discovery import Finder
-from agent.kubernetes import KubernetesError, Pods
+from agent.kubernetes import Pods
 from agent.senses import scrape
+from agent.workers import Worker
 from series.secret_file import SecretError, secret
+
+FILES, KUBERNETES, PROCESSES = "targets_files", "kubernetes", "discovery"
+"""The collectors of targets."""
+
+FILES_SECONDS = 2.0
+SCAN_SECONDS = 20.0
+"""Deadlines. A node with some ten thousand processes takes seconds to search."""
 
 MAX_FILES = 100
 MAX_TARGETS = 1000
@@ -37,10 +48,16 @@ class Look:
 class Sources:
     """All sources of targets. `urls`: those that the user named, instead of all others."""
 
-    def __init__(self, config: Config, finder: Finder, urls: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: Config, finder: Finder, urls: Sequence[str] = (), collectors: Collectors | None = None
+    ) -> None:
+        """`collectors`: who is told how each source fares."""
         self._config = config
         self._finder = finder
         self._urls = tuple(urls)
+        self._collectors = collectors
+        self._threads = {name: Worker(name) for name in (FILES, PROCESSES)}
+        self._unread = ""  # why the targets files were not read at the last look
         self._files = TargetFiles(config.agent.targets_file)
         self._pods = Pods(config.kubernetes) if config.kubernetes else None
         self._known_pods: tuple[Target, ...] = ()
@@ -57,7 +74,7 @@ class Sources:
     @property
     def failing(self) -> tuple[str, ...]:
         """The sources that could not be read at the last look, of `files` and `kubernetes`."""
-        failed = {"files": bool(self._files.problems), "kubernetes": self._pods_failed}
+        failed = {"files": bool(self._files.problems or self._unread), "kubernetes": self._pods_failed}
         return tuple(name for name, so in failed.items() if so and not self._urls)
 
     def configure(self, config: Config) -> None:
@@ -73,8 +90,7 @@ class Sources:
 
     async def files_changed(self) -> bool:
         """Whether targets files name other targets than at the last look. Quick: unchanged files are not read."""
-        async with self._reading:
-            return not self._urls and await asyncio.to_thread(self._files.look)
+        return not self._urls and await self._look_at_files()
 
     async def look(self, at_once: bool = False) -> Look:
         """Ask every source. at_once: a file that changed just now is read, though someone may be writing it.
@@ -85,9 +101,8 @@ class Sources:
         if self._urls:
             return Look(config, _unique(self._named()))
         said: list[str] = []
-        async with self._reading:
-            await asyncio.to_thread(self._files.look, at_once)
-        self._say("files", self._files.problems, said)
+        await self._look_at_files(at_once)
+        self._say("files", [*self._files.problems, *([self._unread] if self._unread else [])], said)
         targets = [*config.targets, *self._files.targets, *await self._of_pods(said)]
         named = config.targets or config.agent.targets_file or config.kubernetes
         if not named and config.agent.discover:
@@ -111,8 +126,9 @@ class Sources:
         if pods is None:
             return ()
         try:
-            found = await pods.list()
-        except KubernetesError as error:
+            with self._guarded(KUBERNETES):
+                found = await pods.list()
+        except Exception as error:
             self._pods_failed = pods is self._pods
             kept = f"; the {len(self._known_pods)} pods known so far stay" if self._known_pods else ""
             self._say("pods", [f"pods not listed: {error}{kept}"], said)
@@ -124,11 +140,32 @@ class Sources:
 
     async def _of_processes(self, said: list[str]) -> Iterable[Target]:
         """Engines that were found once stay: one that went away is down, and that is worth a finding."""
-        found = await asyncio.to_thread(self._finder.scan)
-        self._say("processes", found.notes, said)
-        for target in found.targets:
-            self._found.setdefault(normal_url(target.url), Target(url=target.url))
+        try:
+            with self._guarded(PROCESSES):
+                found = await self._threads[PROCESSES].run(self._finder.scan, SCAN_SECONDS)
+        except Exception as error:
+            self._say("processes", [f"processes not searched for engines: {_words(error)}"], said)
+        else:
+            self._say("processes", found.notes, said)
+            for target in found.targets:
+                self._found.setdefault(normal_url(target.url), Target(url=target.url))
         return self._found.values()
+
+    async def _look_at_files(self, at_once: bool = False) -> bool:
+        """As `TargetFiles.look`, in a thread; files that do not answer keep the targets that they had."""
+        try:
+            async with self._reading:
+                with self._guarded(FILES):
+                    changed = await self._threads[FILES].run(partial(self._files.look, at_once), FILES_SECONDS)
+        except Exception as error:
+            self._unread = f"targets files not read: {_words(error)}"
+            return False
+        self._unread = ""
+        return changed
+
+    def _guarded(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Keeps what is raised as the state of a collector, and raises it."""
+        return self._collectors.watched(name) if self._collectors is not None else contextlib.nullcontext()
 
     def _say(self, source: str, lines: Iterable[str], said: list[str]) -> None:
         """Say what was not said before of a source."""
@@ -231,6 +268,11 @@ def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
     for target in targets:
         found.setdefault(_page(target.url), target)
     return tuple(found.values())
+
+
+def _words(error: Exception) -> str:
+    """An error in a line."""
+    return (str(error) or type(error).__name__)[:300]
 
 
 def _page(url: str) -> str:

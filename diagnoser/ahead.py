@@ -14,6 +14,7 @@ from diagnoser.signals import Known, Signals, Span, with_enough_samples
 from rules.loader import Knowledge, signal_names
 from rules.model import SCOPES
 from series.promql import Expr, Moment, PromQLError, evaluate_range
+from series.slices import Steps
 from series.types import Labels, SeriesSource
 
 
@@ -46,10 +47,10 @@ class Ahead(Signals):
                     courses[name] = self._course(name, spans)
         self._foreseen = {span: {name: of[i] for name, of in courses.items()} for i, span in enumerate(spans)}
 
-    def observe(self, span: Span) -> dict[str, Known]:
+    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
         known = self._foreseen.pop(span, None)
         if known is None:
-            return super().observe(span)
+            return (yield from super().observe_steps(span))
         self.known = known
         compiled = self._compile(span)
         group, names = self._stages[-1]

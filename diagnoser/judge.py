@@ -19,6 +19,7 @@ from rules.finding import Outcome
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from rules.model import AROUND, SCOPES, Applies, Rule, Scope
 from series.promql import Batch, Expr, Number, Selector, evaluate, expand
+from series.slices import Steps, complete
 from series.types import Labels
 
 ENTITIES = "kvitals_target_up"
@@ -180,8 +181,13 @@ class Judge:
 
     def judge(self, span: Span) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
-        self.signals.observe(span)
+        return complete(self.judge_steps(span))
+
+    def judge_steps(self, span: Span) -> Steps[list[Judgement]]:
+        """The same in steps."""
+        yield from self.signals.observe_steps(span)
         self.signals.now.prepare(self._reads())
+        yield
         self._span, self._values = span, {}
         found: list[Judgement] = []
         self.crashed = {}
@@ -190,6 +196,7 @@ class Judge:
                 found += self._judge_rule(rule, span)
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
+            yield
         self._since = span.at if self._since is None else self._since
         self._forget(span.at)
         return self._promoted(found, span.at)

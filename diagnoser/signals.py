@@ -17,6 +17,7 @@ from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
 from rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
 from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
+from series.slices import Steps, complete
 from series.types import (
     METRIC_NAME,
     Frame,
@@ -201,14 +202,23 @@ class Signals:
 
     def observe(self, span: Span) -> dict[str, Known]:
         """Evaluate every signal at `span.at` and keep the values. Returns them by signal name."""
+        return complete(self.observe_steps(span))
+
+    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+        """The same in steps; what is known is replaced as a whole at the end of each stage."""
         compiled = self._compile(span)
-        self.known = {}
+        known: dict[str, Known] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
-            self.now = Moment(self.source, span.at)
-            self.now.prepare(batch)
+            yield
+            moment = Moment(self.source, span.at)
+            moment.prepare(batch)
+            yield
+            self.now = moment
             possible = self._that_may_be(group, names, compiled, span.at)
             for name in names:
-                self.known[name] = self._evaluate(name, compiled[name], possible=name in possible)
+                known[name] = self._evaluate(name, compiled[name], possible=name in possible)
+                yield
+            self.known = known
             self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)
         return self.known

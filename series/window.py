@@ -56,6 +56,8 @@ class Window:
         self.max_series = max_series
         self.group_series = max_series if group_series is None else group_series
         self.refused_series = 0
+        self.takes_new_series = True
+        """False: new series are refused, as beyond `max_series`; those that there are go on."""
         self.version = 0
         """Counted up whenever series or groups come, go or change their labels."""
         self._groups: dict[str, Group] = {}
@@ -154,7 +156,7 @@ class Window:
         elif self._series >= self.max_series:
             for other in self._groups.values():
                 other.reclaim()
-        if group.series >= self.group_series or self._series >= self.max_series:
+        if not self.takes_new_series or group.series >= self.group_series or self._series >= self.max_series:
             self.refused_series += 1
             return False
         self._series += 1

@@ -5,14 +5,17 @@ A live triage, the running agent, a recorded incident and the tests all go throu
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from agent import objectives
 from agent.config import Config
 from agent.service import Node
+from agent.workers import Worker
 from diagnoser.ahead import Ahead
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement
@@ -23,8 +26,11 @@ from rules.finding import Finding, Slo, Source, Triage
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from series.capture import Record
 from series.promql import evaluate, parse
+from series.slices import Steps, complete
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
 from ui.operating import Operating
+
+T = TypeVar("T")
 
 _OBJECTIVES = parse('kvitals_slo_seconds{class=""}')
 SIGNALS = "signals: "
@@ -60,7 +66,10 @@ class Pipeline:
     replays: Replays = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
     span: Span | None = None
+    judging: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while records are taken in and a moment is judged, in slices, on an event loop."""
     _document: Triage | None = None  # of `span`, made when first asked for
+    _thread: Worker = field(default_factory=lambda: Worker("documents"))
 
     def __post_init__(self) -> None:
         knowledge = self.setup.knowledge
@@ -127,10 +136,16 @@ class Pipeline:
 
     def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
         """Judge one moment over the `fast` seconds before it."""
+        complete(self.observe_steps(at, fast=fast, cold=cold))
+
+    def observe_steps(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> Steps[None]:
+        """The same in steps, between which nothing may be fed and no document asked for."""
         span = Span(at, fast, SLOW_SECONDS, cold)
         if self.operating is not None:
             self.operating.cycle(span.at)
-        self._judge(span)
+            yield
+        judgements = yield from self.judge.judge_steps(span)
+        self.span, self._document, self.judgements = span, None, judgements
 
     def observe_all(self, moments: Sequence[float], *, fast: float = FAST_SECONDS) -> Iterator[float]:
         """Judge moments one after another, of which all records are in, as `observe` does each; yields each then."""
@@ -145,8 +160,14 @@ class Pipeline:
             yield span.at
 
     def _judge(self, span: Span) -> None:
-        self.span, self._document = span, None
-        self.judgements = self.judge.judge(span)
+        judgements = self.judge.judge(span)
+        self.span, self._document, self.judgements = span, None, judgements
+
+    async def settled(self, work: Callable[[], T]) -> T:
+        """Run in a thread what reads the last moment that was judged, such as `triage`, which takes up to a second of
+        many engines. Nothing is fed or judged meanwhile. Raises what `work` raises."""
+        async with self.judging:
+            return await self._thread.run(work)
 
     def triage(self) -> Triage:
         """The document of the last moment that was observed."""

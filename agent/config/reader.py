@@ -21,6 +21,7 @@ from agent.config.notify import NotifyTable
 from agent.config.servers import OtlpOutTable, PrometheusTable, Remote
 from agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
 from agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from series.files import read_regular
 
 MAX_FILE_BYTES = 1 << 20
 FROM_ENVIRONMENT = {
@@ -202,11 +203,7 @@ class _Reader:
 
 def _read(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
-        return content.decode()
+        return read_regular(file, MAX_FILE_BYTES).decode()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -29,6 +29,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     prefixes: dict[str, str] = {}
     rules: tuple[Path, ...] = ()
     hosts: tuple[str, ...] = ()
+    memory_limit: int | None = None  # MB; None: 80 % of the cgroup's limit, else 1024
     parts_token_file: Path | None = None  # a token with which parts of requests are taken from other machines
 
     def __post_init__(self) -> None:
@@ -36,6 +37,8 @@ class Agent(Struct, frozen=True, kw_only=True):
         check_seconds("interval", self.interval, 0.2, 300)
         check_seconds("window", self.window, 60, 24 * 3600)
         check_seconds("timeout", self.timeout, 0.1, 60)
+        if self.memory_limit is not None and not 128 <= self.memory_limit <= 1 << 20:
+            raise ValueError(f"memory_limit must be from 128 to {1 << 20} (MB), not {self.memory_limit}")
         check_prefixes(self.prefixes)
         for path in self.targets_file:
             if any(is_pattern(part) for part in path.parts[:-1]):

@@ -94,9 +94,10 @@ def build_app(
     source: SeriesSource,
     families: Mapping[str, Family],
     *,
-    findings: Callable[[], bytes | None],
+    findings: Callable[[], bytes | Awaitable[bytes | None] | None],
     ready: Callable[[], bool],
-    rules: Callable[[], list[dict[str, Any]]] = list,
+    problem: Callable[[], str] = str,
+    rules: Callable[[], list[dict[str, Any]] | Awaitable[list[dict[str, Any]]]] = list,
     runtime: Callable[[], dict[str, Any]] = dict,
     requests: Requests | None = None,
     ledger: Ledger | None = None,
@@ -112,8 +113,9 @@ def build_app(
 ) -> web.Application:
     """The application; it serves `source` on the loop on which it runs.
 
-    findings: the triage document as JSON, None while there is none; called on the loop, must be quick.
-    ready: whether there is a window to ask. rules: the rule groups as Prometheus lists them. runtime: what
+    findings: the triage document as JSON, None while there is none; called on the loop: quick, or awaited.
+    ready: whether there is a window to ask. problem: why the agent does not do its work, empty where it does.
+    rules: the rule groups as Prometheus lists them. runtime: what
     Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. ledger: of
     engines' blocks. version: of kvitals.
     clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
@@ -143,10 +145,10 @@ def build_app(
     for path, data in (
         ("status/buildinfo", lambda: _build_info(version)),
         ("status/runtimeinfo", runtime),
-        ("rules", lambda: {"groups": rules()}),
-        ("alerts", lambda: {"alerts": [alert for g in rules() for r in g["rules"] for alert in r["alerts"]]}),
     ):
         app.router.add_get(f"/api/v1/{path}", _told(data))
+    app.router.add_get("/api/v1/rules", _rule_groups(rules, lambda groups: {"groups": groups}))
+    app.router.add_get("/api/v1/alerts", _rule_groups(rules, _alerts))
     app.router.add_get("/api/v1/findings", _findings(findings))
     if requests is not None:
         add_routes(app.router, requests)
@@ -157,7 +159,7 @@ def build_app(
     if since_change is not None:
         app.router.add_get("/api/v1/since-change", _worked_out(since_change))
     app.router.add_get("/metrics", api.metrics)
-    app.router.add_get("/-/healthy", _state(lambda: True, "Healthy"))
+    app.router.add_get("/-/healthy", _healthy(problem))
     app.router.add_get("/-/ready", _state(ready, "Ready"))
     return app
 
@@ -534,6 +536,25 @@ async def _form(request: web.Request) -> list[tuple[str, str]]:
         raise ApiError("bad_data", f"error parsing form values: {error}") from None
 
 
+async def _now(value: T | Awaitable[T]) -> T:
+    """A value that is there, or is being made."""
+    return await value if isinstance(value, Awaitable) else value
+
+
+def _rule_groups(
+    rules: Callable[[], list[dict[str, Any]] | Awaitable[list[dict[str, Any]]]],
+    shown: Callable[[list[dict[str, Any]]], object],
+) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        return answered(shown(await _now(rules())))
+
+    return handle
+
+
+def _alerts(groups: list[dict[str, Any]]) -> object:
+    return {"alerts": [alert for group in groups for rule in group["rules"] for alert in rule["alerts"]]}
+
+
 def _told(data: Callable[[], object]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
         return answered(data())
@@ -541,9 +562,9 @@ def _told(data: Callable[[], object]) -> Handler:
     return handle
 
 
-def _findings(findings: Callable[[], bytes | None]) -> Handler:
+def _findings(findings: Callable[[], bytes | Awaitable[bytes | None] | None]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        document = findings()
+        document = await _now(findings())
         if document is None:
             raise ApiError("unavailable", "no findings yet: the first window is not complete")
         return packed(document)
@@ -563,6 +584,15 @@ def _worked_out(document: Callable[[], bytes]) -> Handler:
                 return answered(msgspec.Raw(await asyncio.to_thread(document)))
             except ValueError as error:
                 raise ApiError("execution", str(error)) from None
+
+    return handle
+
+
+def _healthy(problem: Callable[[], str]) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        if found := problem():
+            return web.Response(text=f"kvitals is not Healthy: {found}.\n", status=503)
+        return web.Response(text="kvitals is Healthy.\n")
 
     return handle
 

@@ -22,6 +22,7 @@ from agent.ledger.watched import Watched
 from agent.requests.record import RequestRecord
 from kvcache.accesses import Accesses, concatenate
 from kvcache.reuse import Curve
+from series.slices import Steps, complete
 from series.window import Window
 
 MAX_ENGINES = 64
@@ -109,28 +110,35 @@ class LedgerSide:
 
     def advance(self, t: float) -> None:
         """It is `t` now, seconds since the epoch: settle what can be settled, and write a row where it is time."""
+        complete(self.advance_steps(t))
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        """The same in steps."""
         if not self.engines or not self._families.due(t):
             return
         expects = abs(t - self._heard) < EXPECTED_SECONDS  # what several senses say is not in order to the second
         for watched in self.engines.values():
             watched.ledger.advance(t, expects)
-        self._settle(t)
+            yield
+        yield from self._settle(t)
         if self._surveyed is None or not 0 <= t - self._surveyed < SURVEY_SECONDS:
             self._survey(t)
+            yield
             self._reuse.advance(t, RECORD_SECONDS if expects else QUIET_SECONDS, self._pools(), self._named())
+            yield
             if not 0 <= t - self._drawn < CURVE_SECONDS:
-                self._draw(t)
+                yield from self._draw(t)
         self._row(t)
 
     def flush(self, t: float) -> None:
         """Nothing more is to come: settle everything."""
         for watched in self.engines.values():
             watched.ledger.flush()
-        self._settle(t)
+        complete(self._settle(t))
         if self.engines:
             self._survey(t)
             self._reuse.flush(self._pools(), self._named())
-            self._draw(t)
+            complete(self._draw(t))
             self._row(t)
 
     def accesses(self) -> Accesses | None:
@@ -148,7 +156,7 @@ class LedgerSide:
         """What is known, for people and programs that ask (docs/ledger.md)."""
         return report(self.engines.values(), self.tenants, self._curves, self._duplicates)
 
-    def _settle(self, t: float) -> None:
+    def _settle(self, t: float) -> Steps[None]:
         """What is made of the look-ups that are settled now."""
         for watched in self.engines.values():
             looks, watched.settled = watched.settled, []
@@ -156,8 +164,10 @@ class LedgerSide:
                 self._reuse.add(look, watched.name, self.tenants.add(look))
                 self.cascades.look(watched.name, look)
                 watched.changed = True
+                yield
             watched.blame.settle(t)
             watched.blame.review(t)
+            yield
         for tenant in self.tenants.review(t):
             self._families.end("tenant", tenant)
             self._forget_curve(("tenant", tenant))
@@ -186,10 +196,15 @@ class LedgerSide:
         self._reuse.gone(name)
         self._curves.pop(name, None)
 
-    def _draw(self, t: float) -> None:
+    def _draw(self, t: float) -> Steps[None]:
         """Make the curves anew."""
         self._drawn = t
-        self._curves = {name: curve for name in self._reuse.names if (curve := self._reuse.curve(name)) is not None}
+        curves: dict[Name, Curve] = {}
+        for name in self._reuse.names:
+            if (curve := self._reuse.curve(name)) is not None:
+                curves[name] = curve
+            yield
+        self._curves = curves
 
     def _row(self, t: float) -> None:
         gauges: Said = {("kvitals_cache_duplicate_tokens", ()): float(self._duplicates)}

@@ -16,6 +16,7 @@ from agent.requests.record import RequestRecord
 from agent.requests.stitch import LIMITS, Limits, Stitcher
 from agent.requests.store import Store
 from agent.requests.tail_families import Tails
+from series.slices import Steps, complete
 from series.types import METRIC_NAME, Labels
 from series.window import Window
 
@@ -57,16 +58,25 @@ class RequestSide:
 
     def feed(self, record: PartsRecord) -> None:
         """Take parts in."""
+        complete(self.feed_steps(record))
+
+    def feed_steps(self, record: PartsRecord) -> Steps[None]:
+        """The same in steps."""
         self._is_used = True
-        self._stitcher.add(record.t, record.parts)
+        yield from self._stitcher.add_steps(record.t, record.parts)
 
     def advance(self, t: float) -> None:
         """Give out what is done by `t`, seconds since the epoch, and write a row."""
+        complete(self.advance_steps(t))
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        """The same in steps."""
         if self._is_used:
-            self._stitcher.advance(t)
+            yield from self._stitcher.advance_steps(t)
             if self._families.due(t):
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
                 self._say_classes(t)
+            yield
             self.tails.advance(t)
 
     def flush(self) -> None:

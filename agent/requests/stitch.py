@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from agent.requests.part import OUTER, RequestPart
 from agent.requests.separate import separate
+from series.slices import Steps, complete
 
 SETTLE_SECONDS = 7.0
 """How long after the last part of a request the next may come. OpenTelemetry's exporters hold spans for up to 5 s."""
@@ -28,6 +29,9 @@ MAX_AGE = 600.0
 
 PATIENCE_SECONDS = 120.0
 """How long an engine's part waits for the observer around it, where that engine's requests have one."""
+
+AT_ONCE = 20
+"""Parts that are taken, and requests that are given out, at one go: in a few milliseconds."""
 
 MAX_OPEN = 20_000
 MAX_PARTS = 256
@@ -121,23 +125,35 @@ class Stitcher:
 
     def add(self, t: float, parts: Iterable[RequestPart]) -> None:
         """Take parts that came at `t`, seconds since the epoch."""
-        self.advance(t)
-        for part in parts:
+        complete(self.add_steps(t, parts))
+
+    def add_steps(self, t: float, parts: Iterable[RequestPart]) -> Steps[None]:
+        """The same in steps."""
+        yield from self.advance_steps(t)
+        for number, part in enumerate(parts):
             self._take(part)
+            if number % AT_ONCE == 0:
+                yield
         while self.open > self._limits.open:
             self.dropped["open_limit"] += 1
             held = next(iter(self._held)) if len(self._held) > self._active else None
             self._close(held or self._first(), whole=False)
+            if self.dropped["open_limit"] % AT_ONCE == 0:
+                yield
 
     def advance(self, t: float) -> None:
         """Give out what is done by `t`."""
+        complete(self.advance_steps(t))
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        """The same in steps."""
         if t < self._now - CLOCK_BACK_SECONDS:
             self.flush()
             self._now = float("-inf")
         self._now = max(self._now, t)
         self._forget()
         settled = self._now - self._limits.settle
-        queue = self._queue
+        queue, settled_now = self._queue, 0
         while self._active:
             one = queue[0]
             if one.place != self._begin:  # it stands elsewhere by now, or nowhere
@@ -147,11 +163,15 @@ class Stitcher:
                 break
             else:
                 self._settle(one)
+                settled_now += 1
+                if settled_now % AT_ONCE == 0:
+                    yield
         while self._held:
             one, until = next(iter(self._held.items()))
             if until > self._now:
                 break
             self._close(one, whole=False)
+            yield
 
     def flush(self) -> None:
         """Give out everything."""

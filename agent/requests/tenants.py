@@ -30,6 +30,7 @@ from pathlib import Path
 
 from agent.config import ConfigError, TenantsTable
 from agent.places import state_directory
+from series.files import open_regular
 
 KEY_BYTES = 32
 KEY_VARIABLE = "KVITALS_TENANT_KEY_FILE"
@@ -235,7 +236,7 @@ def tenants_of_one_look(config: TenantsTable, env: Mapping[str, str] = os.enviro
 def read_key(path: Path) -> bytes:
     """The key in a file. Raises ConfigError, saying what to do."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             key = file.read(MAX_KEY_FILE_BYTES + 1)
     except OSError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from series.files import open_regular
+
 NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
 
 _VENDORS = {0x10DE: NVIDIA, 0x1002: AMD, 0x8086: INTEL}
@@ -55,7 +57,7 @@ def _number(path: Path) -> int:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MAX_BYTES).decode("ascii", "replace")
     except OSError:
         return ""

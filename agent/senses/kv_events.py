@@ -16,8 +16,8 @@ from agent.senses.kv_events_sockets import Chunk, Ears, Heard
 from agent.senses.kv_events_sources import Refusal, Source
 from agent.senses.kv_events_wire import Names
 
-RECORD_BLOCKS = 20_000
-"""Blocks in one record, about 250 KB."""
+RECORD_BLOCKS = 5_000
+"""Blocks in one record, about 60 KB: the ledger takes them in some milliseconds."""
 
 MIN_SERVED_TOKENS = 8192
 """Prompt tokens after which an engine that publishes must have published something."""

@@ -55,11 +55,14 @@ class OtlpSense:
         whose: Whose,
         tenant_attributes: Sequence[str],
         clock: Callable[[], float] = time.time,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch."""
+        """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch; `is_full`: whether the
+        process has no room for more, so that exporters are asked to wait."""
         self._whose = whose
         self._intake = Intake(settings, SpanReader(whose, tenant_attributes), clock)
         self._doors = _doors(settings, self._intake)
+        self._intake.is_full = is_full
         self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
         self._keeper: asyncio.Task[None] | None = None
 

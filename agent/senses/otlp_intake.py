@@ -67,6 +67,8 @@ class Intake:
         self._parts: list[RequestPart] = []
         self._dropped: dict[str, int] = {}
         self.arrived = asyncio.Event()
+        self.is_full: Callable[[], bool] = lambda: False
+        """Whether the process has no room for more."""
 
     def read_with(self, reader: SpanReader) -> None:
         """Take another reader for what comes from now on."""
@@ -74,7 +76,7 @@ class Intake:
 
     def hold(self, size: int) -> None:
         """Account for bytes that are about to be kept. Raises BusyError; `let_go` gives them back."""
-        if self._held + size > self._max_held or len(self._parts) >= MAX_WAITING:
+        if self._held + size > self._max_held or len(self._parts) >= MAX_WAITING or self.is_full():
             self.drop("busy")
             raise BusyError
         self._held += size

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -26,7 +27,9 @@ from agent.config import ConfigError, RequestLog
 from agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader, Whose
 from agent.requests.part import PartsRecord, RequestPart
 from agent.senses.tail import MAX_LINE, Budget, Place, Tail
+from agent.workers import Worker
 from rules.log_map import load_log_map, shipped
+from series.files import read_regular, replace_file
 
 log = structlog.get_logger(__name__)
 
@@ -100,6 +103,7 @@ class RequestLogs:
         self._retired: list[Tail] = []  # to be closed with the next look: one may be under way
         self._saved: dict[str, list[Place]] | None = None  # None: not read yet
         self._unsaved = ""  # why places could not be kept
+        self._thread = Worker("request_logs")
         self._looking: asyncio.Task[list[PartsRecord]] | None = None
         self._looks_since = 0.0
 
@@ -122,7 +126,7 @@ class RequestLogs:
             return []
         if self._looking is None:
             self._looks_since = self._clock()
-            self._looking = asyncio.create_task(asyncio.to_thread(self._look, dict(self._logs)))
+            self._looking = asyncio.create_task(self._thread.run(partial(self._look, dict(self._logs))))
         done, _ = await asyncio.wait({self._looking}, timeout=LOOK_SECONDS)
         if not done:
             told = _told("hanging", f"{self._clock() - self._looks_since:.0f}")
@@ -197,9 +201,7 @@ class RequestLogs:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            part = self._file.with_suffix(".part")
-            part.write_bytes(msgspec.json.encode(places))
-            part.replace(self._file)
+            replace_file(self._file, msgspec.json.encode(places))
         except OSError as error:
             self._unsaved = f"{self._file}: cannot be written: {error.strerror}"
         else:
@@ -218,9 +220,7 @@ def _reader(config: RequestLog, whose: Whose) -> LineReader:
 def _load(file: Path) -> dict[str, list[Place]]:
     """The places that were kept; none where there is no usable file, and then logs are read on from their ends."""
     try:
-        if file.stat().st_size > MAX_STATE_BYTES:
-            return {}
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, list[Place]])
+        return msgspec.json.decode(read_regular(file, MAX_STATE_BYTES), type=dict[str, list[Place]])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 
 import aiohttp
@@ -27,10 +28,13 @@ from yarl import URL
 
 from agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from agent.hosts import is_loopback
+from agent.memory_limit import LARGE_PAGE_BYTES
 from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
 from agent.senses.status import Identity, Outcome
+from agent.workers import ThreadedResolver
 from rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
+from series.slices import Steps, complete
 from series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -48,6 +52,8 @@ MESSAGES = {
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
     "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
+    "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
+    " more ([agent] memory_limit, and the limit of its service or pod), or fewer targets.",
     "failed": "The scrape failed in an unforeseen way ({detail}). Please report this.",
     "internal": "The page was not taken over, by a fault of kvitals ({detail}). Please report this.",
 }
@@ -110,14 +116,16 @@ class ScrapeSense:
         maps: Sequence[EngineMap] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.time,
+        refuses: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`refuses`: whether there is no room for a kind of data now."""
+        self._refuses = refuses
         self._window = window
         self._maps = maps if maps is not None else [load_map(system) for system in systems()]
         self._limits = limits
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._states: dict[str, _State] = {}
-        self._parsing = asyncio.Lock()  # one large page at a time: each thread takes the interpreter from the loop
 
     async def __aenter__(self) -> ScrapeSense:
         return self
@@ -172,8 +180,6 @@ class ScrapeSense:
         """Scrape a target once; after the first good page and after a restart, ask for its version too."""
         state = self._states[key]
         record = await self._scrape(key, state)
-        if len(record.body) > _LARGE_PAGE:
-            await self._parse_ahead(state, record)
         records: list[ScrapeSenseRecord] = [record]
         now = self._clock()
         if state.translator.wants_facts and now >= state.facts_at:
@@ -191,6 +197,10 @@ class ScrapeSense:
 
     def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
         """Take a record over into the window; None for facts and for targets that are not watched."""
+        return complete(self.feed_steps(record))
+
+    def feed_steps(self, record: ScrapeSenseRecord) -> Steps[Outcome | None]:
+        """The same in steps. One record of a target at a time."""
         state = self._states.get(record.target)
         if state is None:
             return None
@@ -201,56 +211,24 @@ class ScrapeSense:
         if not record.ok:
             return state.translator.bad(record.t, record.reason, record.message, record.duration)
         try:
-            page = self._page(state, record)
+            parse = partial(state.parser.parse, record.body, record.content_type)
+            page: Page = (yield parse) if len(record.body) > _LARGE_PAGE else parse()
         except ExpositionError as error:
             return state.translator.bad(record.t, error.reason, str(error), record.duration)
         try:
-            return state.translator.good(record.t, page, record.duration, len(record.body))
+            return (yield from state.translator.good_steps(record.t, page, record.duration, len(record.body)))
         except Exception as error:  # one target's page must not take the others down
             log.exception("page not taken over", target=record.target)
-            self._parse_anew(state)
+            state.parser = PageParser(self._limits)
             state.translator.forget()
             message = MESSAGES["internal"].format(detail=repr(error)[:200])
             return state.translator.bad(record.t, "internal", message, record.duration)
 
-    async def _parse_ahead(self, state: _State, record: ScrapeRecord) -> None:
-        """Parse a large page in a thread, for the `feed` that follows. Not where records are not fed, as in a recorder
-        without an API."""
-        if state.ahead is not None:
-            state.is_fed = False
-            self._parse_anew(state)
-        if not state.is_fed:
-            return
-        parser = state.parser
-        self._parse_anew(state)  # that is what holds where this is cancelled or fails
-        async with self._parsing:
-            try:
-                parsed = await asyncio.to_thread(_parsed, parser, record)
-            except Exception:
-                log.exception("page not parsed", target=record.target)
-                return
-        state.parser, state.ahead = parser, (record, parsed)
-
-    def _page(self, state: _State, record: ScrapeRecord) -> Page:
-        """The page of a record that is fed. Raises ExpositionError."""
-        state.is_fed = True
-        if state.ahead is None:
-            return state.parser.parse(record.body, record.content_type)
-        (parsed_record, parsed), state.ahead = state.ahead, None
-        if parsed_record != record:
-            self._parse_anew(state)  # the parser has seen a page that the translator has not
-            return state.parser.parse(record.body, record.content_type)
-        if isinstance(parsed, ExpositionError):
-            raise parsed
-        return parsed
-
-    def _parse_anew(self, state: _State) -> None:
-        """Forget the last page; the next one is parsed as if it were the first."""
-        state.parser, state.ahead = PageParser(self._limits), None
-
     async def _scrape(self, key: str, state: _State) -> ScrapeRecord:
         t, started = self._clock(), time.perf_counter()
         answer = await self._get(state, state.url, self._limits.page_bytes)
+        if len(answer.body) > LARGE_PAGE_BYTES and self._refuses("pages"):
+            answer = _Answer("memory_limit", _message("memory_limit", LARGE_PAGE_BYTES), answer.status)
         return ScrapeRecord(
             t=t,
             target=key,
@@ -304,7 +282,7 @@ class ScrapeSense:
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4),
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4, resolver=ThreadedResolver()),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept": _ACCEPT, "User-Agent": "kvitals"},
@@ -323,8 +301,6 @@ class _State:
     translator: Translator
     tls: ssl.SSLContext | bool
     facts_at: float = 0.0  # not before this time
-    ahead: tuple[ScrapeRecord, Page | ExpositionError] | None = None  # a large page that was parsed in `read`
-    is_fed: bool = True  # whether records that are read are fed
     headers: dict[str, str] = field(init=False)
     timeout: aiohttp.ClientTimeout = field(init=False)
 

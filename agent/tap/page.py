@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from agent import loop_watch
 from agent.exports.metrics import number
 from agent.tap.books import Books
 from agent.tap.delivery import Delivery
 from series.types import escape
+
+LOOP = (
+    ("kvitals_loop_stall_seconds", "gauge", "The longest time within the last minute in which nothing else could run."),
+    ("kvitals_loop_stall_cpu_seconds", "gauge", "CPU time of the loop's thread within it."),
+    ("kvitals_loop_stalls_total", "counter", "Times of 0.1 s and more."),
+)
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -76,6 +83,10 @@ def render(books: Books, delivery: Delivery) -> bytes:
         "Parts that the agent never got.",
         by_reason({"full": 0, "refused": 0, **delivery.dropped}),
     )
+    if (watch := loop_watch.current()) is not None:
+        loop = watch.values()
+        for name, kind, meaning in LOOP:
+            tell(name, kind, meaning, one(loop[name]))
     return "".join(f"{line}\n" for line in lines).encode()
 
 

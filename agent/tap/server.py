@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import resource
-import select
-import selectors
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -33,8 +30,6 @@ BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""
 ACCEPTED_AT_ONCE = 64
 """In one iteration of the loop."""
-EVENTS_AT_ONCE = 16
-"""Sockets that are served in one iteration of the loop. Timers and signals wait for no more than these."""
 SPARE_FILES = 256
 """Open files beside those of connections: what is accepted and refused, the metrics page, the agent, what is loaded."""
 CLOSE_SECONDS = 2.0
@@ -122,35 +117,6 @@ class Tap:
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         await GuardedSite(self._runner, LISTENERS["tap_metrics"], *address).start()
-
-
-class _FewEvents(selectors.EpollSelector):
-    """Reports a few ready sockets at a time; the kernel reports the others first next time.
-
-    asyncio's own asks for all of them, and serves all before it looks at a timer or a signal: with thousands of busy
-    connections that takes seconds.
-    """
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        seconds = -1 if timeout is None else max(math.ceil(timeout * 1e3) * 1e-3, 0)
-        try:
-            ready = self._selector.poll(seconds, EVENTS_AT_ONCE)  # type: ignore[attr-defined]
-        except InterruptedError:
-            return []
-        found = []
-        keys = self.get_map()
-        for fd, event in ready:
-            mask = (event & ~select.EPOLLIN and selectors.EVENT_WRITE) | (
-                event & ~select.EPOLLOUT and selectors.EVENT_READ
-            )
-            if key := keys.get(fd):
-                found.append((key, mask & key.events))
-        return found
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop for a process that is a tap: its iterations are short, whatever the clients do."""
-    return asyncio.SelectorEventLoop(_FewEvents())
 
 
 def upstream_of(url: str) -> Upstream:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
+from agent import loop_watch, stopping
 from agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from agent.connections import GuardedSite
 from agent.exports.browsers import refuse_cross_site
@@ -27,6 +27,7 @@ from ui.notify.intake import PATH, add_notify
 from ui.notify.service import Notifier, directory
 from ui.notify.spool import DEAD, SpoolError
 
+SHUTDOWN_SECONDS = 2.0
 WINDOW_SECONDS, MAX_SERIES = 300.0, 1000
 """Of what is told of it at /metrics."""
 
@@ -63,7 +64,7 @@ def do(args: argparse.Namespace) -> int:
         )
     chosen = setup(args)
     notifier = Notifier(table, OfFleet(prometheus.access(args), chosen), mutes=lambda: chosen.config.mutes)
-    asyncio.run(_run(notifier, table, address, chosen.knowledge.families))
+    loop_watch.run(_run(notifier, table, address, chosen.knowledge.families))
     return 0
 
 
@@ -71,19 +72,18 @@ async def _run(
     notifier: Notifier, table: NotifyTable, address: tuple[str, int], families: Mapping[str, Family]
 ) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopping.on_signals(stop)
     app = web.Application(middlewares=[refuse_cross_site])
     add_notify(app, notifier, table.token_file)
     window = Window(WINDOW_SECONDS, MAX_SERIES)
-    add_families(app, notifier, window, {})
+    add_families(app, notifier, window, {}, own_loop=True)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=render(window, families, time.time()), headers={"Content-Type": CONTENT_TYPE})
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", _healthy)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_SECONDS)
     await set_up(runner)
     try:
         host, port = address
@@ -96,6 +96,7 @@ async def _run(
         console = status_console()
         console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
         console.print(told(table), style="dim", soft_wrap=True)
+        loop_watch.begin()
         await stop.wait()
     finally:
         await runner.cleanup()

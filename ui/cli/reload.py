@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,16 +12,20 @@ from rich.console import Console
 
 from agent.changes import Changes
 from agent.config import ConfigError, find
+from agent.workers import Worker, WorkerHungError
 from rules.loader import KnowledgeError
 from series.types import METRIC_NAME, Labels
 from ui.cli.common import UsageError
 from ui.pipeline import Pipeline, Setup
 
 LOOK_SECONDS = 1.0
+STAT_SECONDS, LOAD_SECONDS = 2.0, 20.0
+"""Deadlines: of looking whether files changed, and of reading all of them."""
+
 MAX_RULE_FILES = 1000
 
 _AFTER_RESTART = {
-    "agent": ("listen", "hosts", "window", "parts_token_file"),
+    "agent": ("listen", "hosts", "window", "parts_token_file", "memory_limit"),
     "labels": ("cluster", "node"),
     "tenants": ("top",),
 }
@@ -40,6 +43,7 @@ class Reload:
         self._looked = time.monotonic()
         self._success = True
         self._loaded = time.time()
+        self._thread = Worker("configuration")
         self._group = pipeline.node.window.group("configuration")
         self._placed: list[int] = []  # columns of what was said last
 
@@ -52,7 +56,7 @@ class Reload:
         self._looked = now
         if at_once:
             self._changes.take(self._paths())
-        if at_once or self._changes.look(self._paths()):
+        if at_once or await self._thread.run(lambda: self._changes.look(self._paths()), STAT_SECONDS):
             return await self._take_over()
         return await self._pipeline.node.files_changed()
 
@@ -79,10 +83,11 @@ class Reload:
 
     async def _take_over(self) -> bool:
         try:
-            setup = await asyncio.to_thread(self._load, self._pipeline.setup.config.file)
+            file = self._pipeline.setup.config.file
+            setup = await self._thread.run(lambda: self._load(file), LOAD_SECONDS)
             self._refuse_broken_rules(setup)
             self._pipeline.reconfigure(setup)
-        except (UsageError, ConfigError, KnowledgeError) as error:
+        except (UsageError, ConfigError, KnowledgeError, WorkerHungError) as error:
             self._success = False
             self._console.print("configuration refused, the old one stays in force:", style="yellow")
             self._console.print(str(error), style="yellow", soft_wrap=True)

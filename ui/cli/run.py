@@ -19,18 +19,23 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
+from agent import loop_watch, stopping, systemd
 from agent.config import Remote
 from agent.connections import GuardedSite
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
+from agent.gauge_rows import GaugeRows
+from agent.health import Health
 from agent.hosts import is_loopback
 from agent.inbound import server_tls
 from agent.listeners import LISTENERS
 from agent.memory import give_back
 from agent.places import state_directory
+from agent.workers import Worker
 from rules.finding import Source, encode
 from series.promql import PromQLError
+from series.slices import in_slices
 from ui.alerting import groups
 from ui.cli.common import (
     UsageError,
@@ -61,6 +66,14 @@ from ui.web import serve as web_page
 from ui.web.settings import Settings
 
 WEB_PORT = 8501
+PATIENCE = 0.8
+"""The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
+
+SHUTDOWN_SECONDS = 1.0
+"""For requests that are being answered, and for the web page's server, when the agent stops."""
+
+CLOSE_SECONDS = 2.5
+"""For listeners and history, when the agent stops."""
 
 
 def add(commands: Any) -> None:
@@ -82,15 +95,14 @@ def do(args: argparse.Namespace) -> int:
     if args.listen:
         parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
     give_back()
-    asyncio.run(_run(args))
+    loop_watch.run(_run(args))
     return 0
 
 
 async def _run(args: argparse.Namespace) -> None:
     console = answer_console()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopping.on_signals(stop)
     if args.demo:
         judged = judge_recording(Path(args.demo), setup(args))
         at = judged.document.window.end
@@ -108,14 +120,37 @@ async def _run(args: argparse.Namespace) -> None:
     keeping = Keeping(pipeline, status_console().print) if pipeline.setup.config.history.enabled else None
     if keeping is not None:
         keeping.start(version("kvitals"))
+    health = Health(lambda: pipeline.setup.config.agent.interval)
     try:
-        async with _served(pipeline, time.time, args, console, lambda: reload.status, keeping):
+        async with _served(pipeline, time.time, args, console, lambda: reload.status, keeping, health):
             _where(args, pipeline, console)
-            await _cycles(pipeline, reload, stop, console, keeping)
+            systemd.notify(systemd.READY)
+            alive = asyncio.create_task(_keep_alive(health), name="systemd watchdog")
+            try:
+                await _cycles(pipeline, reload, stop, console, keeping, health)
+            finally:
+                health.ended()
+                alive.cancel()
+                systemd.notify(systemd.STOPPING)
     finally:
-        await pipeline.node.close()
-        if keeping is not None:
-            await asyncio.to_thread(keeping.close)
+        await _closed(pipeline, keeping)
+
+
+async def _closed(pipeline: Pipeline, keeping: Keeping | None) -> None:
+    """Close listeners and history side by side: what hangs in one keeps the other from nothing."""
+    closing = [asyncio.ensure_future(pipeline.node.close())]
+    if keeping is not None:
+        closing.append(asyncio.ensure_future(Worker("history").run(keeping.close)))
+    await asyncio.wait(closing, timeout=CLOSE_SECONDS)
+
+
+async def _keep_alive(health: Health) -> None:
+    """Tell systemd that the agent does its work, twice as often as it asks."""
+    expected = systemd.watchdog_seconds()
+    while expected is not None:
+        if not health.problem:
+            systemd.notify(systemd.WATCHDOG)
+        await asyncio.sleep(expected / 2)
 
 
 def _setup_of(args: argparse.Namespace, file: Path | None) -> Setup:
@@ -123,42 +158,79 @@ def _setup_of(args: argparse.Namespace, file: Path | None) -> Setup:
 
 
 async def _cycles(
-    pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console, keeping: Keeping | None
+    pipeline: Pipeline, reload: Reload, stop: asyncio.Event, console: Console, keeping: Keeping | None, health: Health
 ) -> None:
     """Scrape and judge at the configured interval; say when the verdict changes."""
     state = StateKeeper(state_file(), status_console().print)
     pipeline.judge.memory.update(await asyncio.to_thread(state.open, time.time()))
     hangup = _hangups(stop)
     search = Search(pipeline, console)
-    before = ""
+    cycle = _Cycle(pipeline, reload, console, keeping, state)
     due = time.monotonic()
     while not stop.is_set():
         begun = time.monotonic()
         await search.follow()
-        for record in await pipeline.node.read():
-            pipeline.feed((record,))
-            await asyncio.sleep(0)  # a flood of requests takes seconds, and others want their answers meanwhile
-        now = time.time()
-        reload.say(now)
-        verdict = _judged(pipeline, now)
-        if verdict != before:
-            console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
-            before = verdict
-        if keeping is not None:
-            keeping.cycle(now, reload.status)
-        state.save(pipeline.judge.memory)
+        await cycle.run()
+        health.completed()
+        loop_watch.begin()
         # By the clock, so that looks do not drift; one that is missed is not made up for.
         due = max(due + pipeline.setup.config.agent.interval, begun)
-        await _pause(due, reload, search, stop, hangup)
+        await _pause(due, reload, search, stop, hangup, pipeline)
     search.stop()
     await asyncio.to_thread(state.close)
 
 
-def _judged(pipeline: Pipeline, now: float) -> str:
+class _Cycle:
+    """One cycle: collect, ingest, judge, write down. A step that raises is reported as a collector and ends nothing."""
+
+    def __init__(
+        self, pipeline: Pipeline, reload: Reload, console: Console, keeping: Keeping | None, state: StateKeeper
+    ) -> None:
+        self._pipeline = pipeline
+        self._reload = reload
+        self._console = console
+        self._keeping = keeping
+        self._verdict = ""
+        self._state = state
+        self._parsing = Worker("parsing")
+        own = pipeline.setup.config.labels
+        self._labels = {"cluster": own.cluster, "node": own.node}
+        self._own_rows = GaugeRows(pipeline.node.window, "agent")
+
+    async def run(self) -> None:
+        pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
+        records = await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval)
+        async with pipeline.judging:
+            for record in records:
+                with guard("ingest"):
+                    await in_slices(pipeline.node.ingest_steps(record), self._parsing.run)
+                await asyncio.sleep(0)
+            now = time.time()
+            with guard("configuration"):
+                self._reload.say(now)
+            with guard("judging"):
+                self._say(await _judged(pipeline, now))
+            await asyncio.sleep(0)
+            watch = loop_watch.current()
+            own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
+            self._own_rows.write(now, own)
+            if self._keeping is not None:
+                with guard("history"):
+                    self._keeping.cycle(now, self._reload.status)
+        with guard("state"):
+            self._state.save(pipeline.judge.memory)
+
+    def _say(self, verdict: str) -> None:
+        if verdict != self._verdict:
+            self._console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
+            self._verdict = verdict
+
+
+async def _judged(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        pipeline.observe(now)
+        await in_slices(pipeline.observe_steps(now), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
@@ -178,13 +250,16 @@ def _hangups(stop: asyncio.Event) -> asyncio.Event:
     return hangup
 
 
-async def _pause(until: float, reload: Reload, search: Search, stop: asyncio.Event, hangup: asyncio.Event) -> None:
+async def _pause(
+    until: float, reload: Reload, search: Search, stop: asyncio.Event, hangup: asyncio.Event, pipeline: Pipeline
+) -> None:
     """Wait for the next cycle, with an eye on the configuration."""
     while not stop.is_set():
         asked = hangup.is_set()
         hangup.clear()
-        if await reload.look(at_once=asked):
-            search.begin(at_once=asked)
+        with pipeline.node.collectors.guard("configuration"):
+            if await reload.look(at_once=asked):
+                search.begin(at_once=asked)
         left = until - time.monotonic()
         if left <= 0:
             return
@@ -202,6 +277,7 @@ async def _served(
     console: Console,
     runtime: Callable[[], dict[str, Any]] = dict,
     keeping: Keeping | None = None,
+    health: Health | None = None,
 ) -> AsyncIterator[None]:
     """The API, and the web page beside it as a process of its own; both end with this context."""
     host, port = _address(args, pipeline)
@@ -209,9 +285,10 @@ async def _served(
     app = build_app(
         pipeline,
         pipeline.setup.knowledge.families,
-        findings=lambda: encode(pipeline.triage()) if pipeline.span else None,
+        findings=lambda: pipeline.settled(lambda: encode(pipeline.triage()) if pipeline.span else None),
         ready=lambda: pipeline.span is not None,
-        rules=lambda: groups(pipeline),
+        problem=lambda: health.problem if health is not None else "",
+        rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(args, pipeline),
         ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
@@ -230,7 +307,7 @@ async def _served(
         own = pipeline.setup.config.labels
         add_notify(app, notifier, table.token_file, guarded=True)
         add_families(app, notifier, pipeline.node.window, {"cluster": own.cluster, "node": own.node}, clock)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_SECONDS)
     await set_up(runner)
     try:
         await GuardedSite(runner, LISTENERS["api"], host, port).start()
@@ -247,10 +324,17 @@ async def _served(
         if watching is not None:
             watching.cancel()
         if page is not None and page.returncode is None:
-            page.terminate()
-            await page.wait()
+            await _end_page(page)
         await runner.cleanup()
         console.print("stopped")
+
+
+async def _end_page(page: asyncio.subprocess.Process) -> None:
+    page.terminate()
+    try:
+        await asyncio.wait_for(page.wait(), SHUTDOWN_SECONDS)
+    except TimeoutError:
+        page.kill()
 
 
 async def _open_door(runner: web.AppRunner, remote: Remote) -> None:

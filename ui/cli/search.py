@@ -40,8 +40,9 @@ class Search:
         """Between two scrapes: take over what was found, and look again when it is time."""
         if self._looking is not None and self._looking.done():
             looked, self._looking = self._looking, None
-            for line in await self._node.adapt(looked.result()):
-                self._console.print(line, style="dim", soft_wrap=True)
+            with self._node.collectors.guard("targets"):
+                for line in await self._node.adapt(looked.result()):
+                    self._console.print(line, style="dim", soft_wrap=True)
         if self._looking is None and (self._again or time.monotonic() - self._begun > EVERY_SECONDS):
             self.begin()
 

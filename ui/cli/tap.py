@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from agent import loop_watch
 from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable
 from agent.inbound import server_tls
 from agent.requests.part import MAX_ID
 from agent.requests.tenants import open_tenants
 from agent.tap.context import Wanted
 from agent.tap.observation import Place
-from agent.tap.server import Settings, Tap, event_loop, upstream_of
+from agent.tap.server import Settings, Tap, upstream_of
 from ui.cli.common import (
     UsageError,
     add_config_option,
@@ -84,8 +85,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     config = configuration(args)
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_run(_settings(args, config), config))
+    loop_watch.run(_run(_settings(args, config), config))
     return 0
 
 
@@ -110,6 +110,7 @@ async def _run(settings: Settings, config: Config) -> None:
     console.print(
         f"{scheme}://{listen} -> {settings.upstream}  tells {told}  own metrics http://{admin}/metrics", soft_wrap=True
     )
+    loop_watch.begin()
     await stop.wait()
     stop.clear()
     console.print(f"stopping; {len(tap.books.under_way)} requests under way. Once more to stop at once.")

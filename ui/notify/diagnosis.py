@@ -56,7 +56,7 @@ class OfAgent:
         if self.pipeline.span is None:
             return None
         try:
-            return self.pipeline.triage()
+            return await self.pipeline.settled(self.pipeline.triage)
         except PromQLError:
             return None
 

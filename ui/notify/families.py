@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from aiohttp import web
 
+from agent import loop_watch
 from agent.gauge_rows import GaugeRows
 from series.types import METRIC_NAME, Labels
 from series.window import Window
@@ -42,14 +43,19 @@ def add_families(
     window: Window,
     labels: Mapping[str, str],
     clock: Callable[[], float] = time.time,
+    *,
+    own_loop: bool = False,
 ) -> None:
-    """Write them into a window of this loop while the application runs. To be added after the notifier itself."""
+    """Write them into a window of this loop while the application runs. To be added after the notifier itself.
+    own_loop: with the families of the loop, which nobody else writes into this window."""
     rows = GaugeRows(window, GROUP)
 
     async def write() -> None:
+        watch = loop_watch.current()
         while True:
             with contextlib.suppress(SpoolError):  # its own tasks say so
-                rows.write(clock(), series(await notifier.facts(), labels))
+                facts = series(await notifier.facts(), labels)
+                rows.write(clock(), facts | (watch.series(labels) if own_loop and watch is not None else {}))
             await asyncio.sleep(SECONDS)
 
     async def running(_: web.Application) -> AsyncIterator[None]:

@@ -1,5 +1,6 @@
 """`kvitals run` goes on when a moment can not be judged."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -8,19 +9,25 @@ from ui.cli.run import _judged
 from ui.pipeline import Pipeline
 
 
-def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
+async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
     """A query's time is by the clock, so a machine that stands still for some seconds makes one fail."""
 
-    def observe(at: float) -> None:
+    def observe(at: float) -> Iterator[None]:
+        yield
         raise PromQLError("the query took too long")
 
-    assert _judged(cast(Pipeline, SimpleNamespace(observe=observe)), 1.0) == (
+    assert await _judged(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0) == (
         "Not judged this time: the query took too long."
     )
 
 
-def test_a_moment_that_can_be_judged_is() -> None:
+async def test_a_moment_that_can_be_judged_is() -> None:
     seen: list[float] = []
-    pipeline = SimpleNamespace(observe=seen.append, verdict=lambda: "All is well.")
-    assert _judged(cast(Pipeline, pipeline), 2.0) == "All is well."
+
+    def observe(at: float) -> Iterator[None]:
+        yield
+        seen.append(at)
+
+    pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.")
+    assert await _judged(cast(Pipeline, pipeline), 2.0) == "All is well."
     assert seen == [2.0]

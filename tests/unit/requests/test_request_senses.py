@@ -24,7 +24,7 @@ async def tenant_of_a_span(senses: RequestSenses) -> str:
         url = f"http://127.0.0.1:{port}/v1/traces"
         async with session.post(url, data=protobuf(request(said)), headers=headers) as answer:
             assert answer.status == 200
-    (part,) = (part for record in await senses.read() for part in record.parts)
+    (part,) = (part for record in await senses.collectors["otlp"]() for part in record.parts)
     return part.tenant
 
 

@@ -9,10 +9,10 @@ import time
 import pytest
 from tap_stage import OK, STREAM, Call, Client, Stage, chunk, post, staged, until
 
+from agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
 from agent.tap import connections
 from agent.tap.connections import Bounds, _share_of
 from agent.tap.relay import MAX_INTERIM
-from agent.tap.server import EVENTS_AT_ONCE, event_loop
 
 UPLOAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -223,6 +223,8 @@ def test_all_ready_sockets_are_served_a_few_at_a_time() -> None:
             ours.close()
             theirs.close()
 
-    with asyncio.Runner(loop_factory=event_loop) as runner:
+    watch = LoopWatch()
+    with asyncio.Runner(loop_factory=watch.new_loop) as runner:
         runner.run(asyncio.wait_for(serve(), 10))
+    watch.close()
     assert 0 < most <= 2 * EVENTS_AT_ONCE

@@ -1,0 +1,130 @@
+"""The process' own memory limit: near it new data is refused and counted, before the kernel ends the process.
+
+The soft limit, 80 % of the limit, is where the agent begins to refuse: new series, spans, parts, KV events
+and large pages. What is watched goes on. Below 75 % it takes everything again. Beyond the limit itself what the C
+library holds is given back to the system, too. It is what the memory limiter of the OpenTelemetry Collector does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from agent.senses import procfs
+from series.types import METRIC_NAME, Labels
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_BYTES = 1 << 30
+"""The limit where neither the configuration nor a cgroup sets one."""
+
+CGROUP_SHARE = 0.8
+"""Of the cgroup's limit: the kernel counts the page cache of our files, too."""
+
+REFUSING_SHARE, RESUMING_SHARE = 0.8, 0.75
+LARGE_PAGE_BYTES = 1 << 20
+"""A page of this size or more is not read while data is refused."""
+
+TRIM_SECONDS = 30.0
+_MAX_FILE = 4096
+
+
+class MemoryLimit:
+    """Whether there is room for new data. `check` is called once a cycle; everything else only looks."""
+
+    def __init__(self, limit: int, resident: Callable[[], int] | None = None) -> None:
+        """`limit` in bytes; `resident` measures the process."""
+        self.limit = limit
+        self.refusing = False
+        self.refused: dict[str, int] = {}
+        """Kind of data -> how many of it were refused."""
+        self._resident = resident or resident_bytes
+        self._trimmed = float("-inf")
+
+    def check(self) -> None:
+        """Measure, and decide whether new data is refused."""
+        used = self._resident()
+        before = self.refusing
+        self.refusing = used > (RESUMING_SHARE if before else REFUSING_SHARE) * self.limit
+        if self.refusing != before:
+            log.warning(
+                "new data is refused: near the memory limit" if self.refusing else "new data is taken again",
+                resident_mb=used >> 20,
+                limit_mb=self.limit >> 20,
+            )
+        if used > self.limit and time.monotonic() - self._trimmed > TRIM_SECONDS:
+            self._trimmed = time.monotonic()
+            trim()
+
+    def refuses(self, kind: str, count: int = 1) -> bool:
+        """Whether data of this kind is refused now; what is refused is counted."""
+        if self.refusing:
+            self.refused[kind] = self.refused.get(kind, 0) + count
+        return self.refusing
+
+    def series(self, labels: Mapping[str, str]) -> dict[Labels, float]:
+        """How it fares."""
+
+        def named(name: str, **more: str) -> Labels:
+            return Labels({**labels, **more, METRIC_NAME: f"kvitals_memory_{name}"})
+
+        return {
+            named("limit_bytes"): float(self.limit),
+            named("resident_bytes"): float(self._resident()),
+            named("refusing"): float(self.refusing),
+            **{named("refused_total", kind=kind): float(count) for kind, count in self.refused.items()},
+        }
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not report it."""
+    fields = _text(Path("/proc/self/statm")).split()
+    return int(fields[1]) * procfs.PAGE if len(fields) > 1 and fields[1].isdigit() else 0
+
+
+def limit_of(configured_mb: int | None, system: Path = Path("/")) -> int:
+    """The limit in bytes: the configured one, else a share of the cgroup's, else `DEFAULT_BYTES`."""
+    if configured_mb is not None:
+        return configured_mb << 20
+    found = cgroup_limit(system)
+    return int(found * CGROUP_SHARE) if found is not None else DEFAULT_BYTES
+
+
+def cgroup_limit(system: Path = Path("/")) -> int | None:
+    """The lowest memory limit of this process' cgroup and those above it, in bytes; None without one."""
+    paths = procfs.cgroups(_text(system / "proc/self/cgroup").encode())
+    places = ((paths.get(""), "sys/fs/cgroup", ("memory.max", "memory.high")),)
+    places += ((paths.get("memory"), "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)),)
+    limits = [
+        procfs.limit(_text(system / root / folder.strip("/") / name).encode())
+        for path, root, names in places
+        if path is not None
+        for folder in procfs.ancestors(path)
+        for name in names
+    ]
+    return min((int(one) for one in limits if one is not None and one != float("inf")), default=None)
+
+
+def trim() -> None:
+    """Give what the C library holds free back to the system, where it can."""
+    give = getattr(ctypes.CDLL(None), "malloc_trim", None)  # others than glibc have ways of their own
+    if give is not None:
+        give(0)
+
+
+def _text(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _MAX_FILE).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
