@@ -163,7 +163,7 @@ class HeadBuffer:
         Raises BadMessageError where these bytes cannot become a head.
         """
         data, since = self._data, max(self._searched - 3, 0)
-        if data[:1] in (b"\r", b"\n"):
+        if data.startswith((b"\r", b"\n")):
             raise BadMessageError("a message begins with its first line, not with an empty one")
         if data.startswith(b"PRI * HTTP/2.0"):
             raise BadMessageError("the tap speaks HTTP/1.1; configure the client for HTTP/1.1", 505)

@@ -357,7 +357,7 @@ class Pair(asyncio.BufferedProtocol):
     def _on_head(self, now: float) -> None:
         """The heads that are all there: some interim ones, then the response's."""
         assert self._request is not None and self._entry is not None
-        interim = []
+        interim = list[bytes]()
         try:
             while True:
                 raw = self._answer_head.next_head()
