@@ -14,6 +14,7 @@ BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 PARSERS := parser families otlp kv_events log_lines promql captures rules config history
 SOAK_SECONDS ?= 3600
+SIEGE_SECONDS ?= 600
 
 .PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak sbom image lock clean
 
@@ -80,8 +81,8 @@ fuzz: $(VENV)/.dev ## mutated inputs at every parser (FUZZ="parser promql ..." o
 	@$(PIP) --require-hashes -r requirements-fuzz.lock || echo 'Without atheris: mutations at random.'
 	@for check in $(or $(FUZZ),$(PARSERS)); do $(BIN)/python -m tests.fuzz $$check --seconds $(FUZZ_SECONDS) || exit 1; done
 
-chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them
-	@$(BIN)/python -m tests.chaos.faults $(CHAOS)
+chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them; CHAOS=siege: every attack at the same time for SIEGE_SECONDS (600)
+	@SIEGE_SECONDS=$(SIEGE_SECONDS) SIEGE_ATTACKS="$(SIEGE_ATTACKS)" $(BIN)/python -m tests.chaos.faults $(CHAOS)
 
 soak: $(VENV)/.dev ## the whole agent under load for SOAK_SECONDS (3600): memory that stays flat, no look missed, nothing dropped
 	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
