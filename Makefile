@@ -16,6 +16,7 @@ PARSERS := parser families otlp kv_events log_lines promql captures rules config
 SOAK_SECONDS ?= 3600
 CUTS ?= 200
 FAULTS ?= 0
+SIEGE_SECONDS ?= 600
 
 .PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
@@ -85,8 +86,8 @@ fuzz: $(VENV)/.dev ## mutated inputs at every parser (FUZZ="parser promql ..." o
 power-cuts: $(VENV)/.dev ## simulated power cuts and an error at each write, under all that is reported as kept (Debian: strace); CUTS=200, FAULTS=0: every one
 	@$(BIN)/python -m tests.chaos.power_cuts --cuts $(CUTS) --faults $(FAULTS)
 
-chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them
-	@$(BIN)/python -m tests.chaos.faults $(CHAOS)
+chaos: $(VENV)/.dev ## faults around real processes and hostile inputs (Debian: faketime iproute2 prometheus prometheus-alertmanager); CHAOS=NAME: one of them; CHAOS=siege: every attack at the same time for SIEGE_SECONDS (600)
+	@SIEGE_SECONDS=$(SIEGE_SECONDS) SIEGE_ATTACKS="$(SIEGE_ATTACKS)" $(BIN)/python -m tests.chaos.faults $(CHAOS)
 
 soak: $(VENV)/.dev ## the whole agent under load for SOAK_SECONDS (3600): memory that stays flat, no look missed, nothing dropped
 	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)

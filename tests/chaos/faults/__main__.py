@@ -12,12 +12,12 @@ import tomllib
 import traceback
 from pathlib import Path
 
-from .situations import ON_REAL_ENGINES, SITUATIONS
+from .situations import LONG, ON_REAL_ENGINES, SITUATIONS
 from .stage import CannotRunError, Stage, StageError, Told
 
 AT_ONCE = 4
 NOT_RUN = Path(__file__).with_name("not_run.toml")
-EVERY = SITUATIONS | ON_REAL_ENGINES
+EVERY = SITUATIONS | ON_REAL_ENGINES | LONG
 
 
 async def one(name: str, excused: dict[str, str]) -> bool:
@@ -70,7 +70,9 @@ async def run(names: list[str], at_once: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.faults")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EVERY)}; none: all without a lab")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(EVERY)}; none: all but real_engine and siege"
+    )
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"beside each other ({AT_ONCE})")
     args = parser.parse_args()
     if unknown := set(args.names) - set(EVERY):

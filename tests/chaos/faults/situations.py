@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from . import clock, disk, engines, hostile, network, real, restarts, servers
+from . import clock, disk, engines, hostile, network, real, restarts, servers, siege
 from .stage import Stage, Told
 
 Situation = Callable[[Stage, Told], Awaitable[None]]
@@ -27,3 +27,6 @@ SITUATIONS: dict[str, Situation] = {
 
 ON_REAL_ENGINES: dict[str, Situation] = {"real_engine": real.engines}
 """Those that need the lab's vLLM. They run when they are asked for by name."""
+
+LONG: dict[str, Situation] = {"siege": siege.siege}
+"""Those that load the machine for minutes. They run when they are asked for by name."""

@@ -3,8 +3,8 @@
     python -m tests.chaos.requests.engine PORT
 
 `POST /v1/chat/completions?events=4&every=10&size=20` is answered by 4 server-sent events 10 ms apart, each with 20
-characters of output, then the usage. Who does not read is not written to. `&interim=1000` has as many interim responses
-come first.
+characters of output, then the usage. Who does not read is not written to. With `interim=1000` that many interim answers
+(103) come first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from .planted import ANSWER
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 _numbers = itertools.count(1)  # of answers: an id that many share would be none
 LAST = (
@@ -81,7 +82,12 @@ class Engine(asyncio.Protocol):
             b'data: {"id":"chatcmpl-%d","model":"tiny","choices":[{"index":0,"delta":{"content":"%s"},'
             b'"finish_reason":null}]}\n\n' % (number, text)
         )
-        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * int(asked.get("interim", 0)))
+        left = int(asked.get("interim", 0))
+        while left > 0:
+            await self._may_write.wait()
+            self._transport.write(INTERIM * min(100, left))
+            left -= 100
+            await asyncio.sleep(0)
         self._transport.write(HEAD)
         for sent in range(int(asked.get("events", 1))):
             if sent and every:

@@ -143,6 +143,7 @@ class Stage:
         for log in (self.good_log, self.flood_log, self.tenants_log):
             log.touch()
         self._interval = interval
+        self.tap_options: tuple[str, ...] = ()
         self.busy_until = time.monotonic()
         """When the last attack ended."""
         self.later: list[tuple[float, Callable[[], Awaitable[str]]]] = []
@@ -192,6 +193,7 @@ class Stage:
             *(*_kvitals(), "tap", f"--listen={HOST}:{ports.tap}", f"--admin={HOST}:{ports.admin}"),
             *(f"--upstream=http://{HOST}:{engine}", f"--agent=http://{HOST}:{agent or ports.agent}"),
             *options,
+            *self.tap_options,
         ]
         return await self._start(name, command, f"http://{HOST}:{ports.admin}/metrics")
 
