@@ -9,7 +9,7 @@ PACKAGES := series kvcache rules agent diagnoser dashboards ui
 TARGETS ?=
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
-PARSERS := parser families otlp kv_events log_lines promql captures rules config history
+PARSERS := parser families otlp kv_events log_lines promql patterns captures rules config history
 SOAK_SECONDS ?= 3600
 
 .PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests soak lock clean
