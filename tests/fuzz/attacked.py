@@ -44,6 +44,7 @@ MODULES = {
     "kv_events": ("agent.senses.kv_events_wire", "agent.ledger"),
     "log_lines": ("agent.requests",),
     "promql": ("series.promql",),
+    "patterns": ("series.patterns", "series.promql"),
     "captures": ("series.capture", "agent.service"),
     "rules": ("rules.loader", "rules.condition"),
     "config": ("agent.config",),

@@ -41,6 +41,12 @@ PROMQL_TOKENS = (
     b"absent_over_time(", b"le", b"__name__", b"quantile_over_time(2, ", b"kvitals_ttft_seconds_bucket",
     b"predict_linear(", b", 1e9)", b"timestamp(", b"!", b"\x00",
 )  # fmt: skip
+PATTERN_TOKENS = (
+    b"(.?){40}", b"(.??){40}", b"(a?){30}a{30}", b"(?P<b>", b"(?<b>", b"(?i)", b"(?s:", b"(?U)", b"(?=", b"(?x)", b"(",
+    b")", b"|", b"*", b"+", b"?", b"??", b"{1,100}", b"{1000}", b"{,2}", b".", b".*", b".+", b"^", b"$", b"[", b"]",
+    b"[^", b"[[:alpha:]]", b"\\pL", b"\\p{Greek}", b"\\Q", b"\\E", b"\\C", b"\\1", b"\\b", b"\\x{10FFFF}", b"\\z",
+    b"\\", b"a", b"aaaaaaaaaaaaaaaaaaaa", b"\n", b"\x00", b"\xc3\xa9", b"\xed\xa0\x80", b"-", b"0",
+)  # fmt: skip
 YAML_TOKENS = (
     b"&a ", b"*a", b"<<: *a", b"!!python/object/apply:os.system [x]", b"!!binary ", b"- ", b": ", b"{", b"}", b"[",
     b"]", b"|\n", b">-\n", b"? ", b"---\n", b"...\n", b"%YAML 1.1\n", b"\t", b"null", b"yes", b"0o7", b"1_000",
@@ -170,6 +176,12 @@ def promql_seeds() -> list[bytes]:
     asked = [signal.expr for signal in knowledge.signals.values()] + [rule.when for rule in knowledge.rules.values()]
     asked += [one.query for rule in knowledge.rules.values() for one in rule.evidence]
     return [one.replace("$window", "1m").replace("$scope", "engine").encode() for one in asked]
+
+
+def pattern_seeds() -> list[bytes]:
+    """Patterns that people write, and those that engines that go back never end, each with values."""
+    written = ("kvitals_.*", "a|b|c", "host\\.name:8000/[0-9]+", "(?P<b>.*)-(.+)", "(?i)up", "[a-f0-9]{1,40}", "(x+)+y")
+    return [f"{one}\nkvitals_up\naaaaaaaaaaaaaaaaaaaaaaaaaaaa\n".encode() for one in written]
 
 
 # Rules, signals, levers, maps of logs, the configuration

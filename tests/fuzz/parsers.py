@@ -4,6 +4,7 @@ that must not be kept comes through. A check raises AssertionError, or what the 
 from __future__ import annotations
 
 import io
+import json
 import math
 import random
 import tempfile
@@ -37,9 +38,11 @@ from diagnoser.judge import Judge
 from diagnoser.signals import Signals, Span
 from rules import loader
 from rules.log_map import shipped
+from series import patterns
 from series.capture import CaptureError, CaptureReader, Limits
 from series.history import codec, ticks
 from series.history.codec import DamagedError
+from series.patterns import PatternError
 from series.promql import Limits as QueryLimits
 from series.promql import PromQLError, evaluate, parse
 from series.types import METRIC_NAME, Labels
@@ -138,6 +141,29 @@ def promql(text: bytes) -> None:
     assert str(parse(canonical)) == canonical
     with suppress(PromQLError):
         evaluate(expr, _window(), _NOW, limits=QueryLimits(samples=200_000, series=2000, seconds=2.0))
+
+
+def pattern(text: bytes) -> None:
+    """A pattern is refused with a reason, or matches hostile label values in time, the same with groups as without.
+
+    The first line is the pattern, the others are values.
+    """
+    written, *values = text.decode(errors="surrogateescape").split("\n")[:10]
+    try:
+        found, parts = patterns.compiled(written), patterns.groups(written)
+    except PatternError as error:
+        assert str(error)
+        with suppress(PromQLError):
+            parse(f"x{{a=~{json.dumps(written)}}}")
+        return
+    for value in (*values, *_VALUES):
+        assert (parts.of(value[:500]) is not None) == found.matches(value[:500]), value[:500]
+    matcher = json.dumps(written)
+    with suppress(PromQLError):
+        evaluate(f'{{__name__=~{matcher}}} or label_replace(up, "x", "$1${{b}}", "engine", {matcher})', _window(), _NOW)
+
+
+_VALUES = ("", "a", "a" * 500, "ab" * 250, "é\n" * 100, "\ud800x", "kvitals_ttft_seconds_bucket")
 
 
 @cache
@@ -281,6 +307,7 @@ TARGETS = {
     "kv_events": _with(kv_events, inputs.kv_event_seeds, *inputs.BINARY_TOKENS),
     "log_lines": _with(log_lines, inputs.log_seeds, *inputs.JSON_TOKENS),
     "promql": _with(promql, inputs.promql_seeds, *inputs.PROMQL_TOKENS),
+    "patterns": _with(pattern, inputs.pattern_seeds, *inputs.PATTERN_TOKENS)._replace(cpu_seconds=0.2),
     "captures": _with(captures, inputs.capture_seeds, *inputs.BINARY_TOKENS, *inputs.JSON_TOKENS),
     "rules": _with(rules, inputs.rule_seeds, *inputs.YAML_TOKENS, *inputs.PROMQL_TOKENS),
     "config": _with(config, inputs.config_seeds, *inputs.TOML_TOKENS),

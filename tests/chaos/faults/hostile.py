@@ -28,6 +28,12 @@ BOMBS = {
     "a regular expression that runs forever": 'up{a=~"(x+)+y"}',
     "one that runs for minutes": 'kvitals_target_up{engine=~".*.*.*.*.*.*.*.*x"}',
     "choices that double": 'kvitals_target_up{engine=~"' + "a?" * 40 + "a" * 40 + '"}',
+    "an optional character 40 times": 'up{a=~"(.?){40}x"} or {__name__=~"(.?){40}x"}',
+    "a lazy one 40 times": '{__name__=~"(.??){40}x"}',
+    "as many optional as required": '{__name__=~"(a?){30}a{30}"}',
+    "a named group 30 times": '{__name__=~"(?P<b>.?){30}x"}',
+    "a pattern in label_replace": 'label_replace({__name__=~".+"}, "b", "$1", "engine", "(.?){40}x")',
+    "nested repeats": '{__name__=~"(((.{1,100}){1,100}){1,100})"}',
     "nested deep": "(" * 5000 + "1" + ")" * 5000,
     "long": "1" + " + 1" * 20_000,
     "subqueries in subqueries": "max_over_time(" * 5 + "kvitals_target_up" + "[1h:1s])" * 5,
@@ -85,6 +91,9 @@ async def queries(stage: Stage, told: Told) -> None:
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example"):
         status, _ = await asyncio.to_thread(_raw, agent.port, "/api/v1/findings", {"Host": host})
         told.expect(status in (400, 403, 421), f"as {host} it is answered with {status}")
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        status, _ = await asyncio.to_thread(_raw, agent.port, "/api/v1/query?query=1", headers)
+        told.expect(status == 403, f"with {headers} it is answered with {status}")
     status, _ = await asyncio.to_thread(_raw, agent.port, "/metrics", {f"X-{n}": "a" * 4000 for n in range(500)})
     told.expect(status >= 400 or status == 0, f"2 MB of headers are answered with {status}")
     clients = [await asyncio.open_connection(HOST, agent.port) for _ in range(SLOW_CLIENTS)]
