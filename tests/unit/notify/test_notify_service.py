@@ -227,9 +227,7 @@ async def test_a_full_queue_asks_to_try_again(
         assert await post(url, body(alert())) == 503
 
 
-def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_set_aside_and_a_new_one_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / FILE).write_bytes(b"this is no database" * 1000)
     kept = Spool(tmp_path)
     kept.open()
