@@ -20,7 +20,7 @@ Mrkdwn = NewType("Mrkdwn", str)
 
 JOINER = "\u2060"  # invisible, no width, no break
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_ALIKE = str.maketrans({"*": "∗", "~": "∼", "`": "ˋ"})
+_ALIKE = str.maketrans({"*": "∗", "~": "∼", "`": "‵"})
 _UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # between letters it means nothing, and names are copied
 _EMOJI = re.compile(r":(?!\d{1,2}:)(?=[\w+'-]+:)")  # 12:30:00 is none
 _CALLS = re.compile(r"([@#])(?=\w)")
@@ -35,7 +35,7 @@ def text(value: str, most: int = 2000) -> Mrkdwn:
     found = _CALLS.sub(rf"\1{JOINER}", found)
     found = _WWW.sub(rf"\1{JOINER}.", found)
     found = _fitting(found, most).translate(_ALIKE)
-    return Mrkdwn(_UNDERSCORE.sub("ˍ", found).translate(_ENTITIES))  # an underscore can have come to the end only now
+    return Mrkdwn(_UNDERSCORE.sub("‗", found).translate(_ENTITIES))  # an underscore can have come to the end only now
 
 
 def _fitting(value: str, most: int) -> str:
