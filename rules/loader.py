@@ -23,6 +23,7 @@ from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
 from rules.origins import PAGE, origins
 from rules.shipped import YAML_LOADER
 from rules.versions import in_range
+from series.files import read_regular
 from series.promql import Expr, PromQLError, expand, names, parse, selectors
 
 ROOT = Path(__file__).parent
@@ -239,14 +240,9 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
 
 def read_yaml(path: Path) -> YamlFile | Problem:
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for, and a device has no end
-            return Problem(path, 0, "not a file")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+        content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         return Problem(path, 0, f"cannot be read: {error.strerror}")
-    if len(content) > MAX_FILE_BYTES:
-        return Problem(path, 0, f"larger than {MAX_FILE_BYTES // 1024} KB: not a file of knowledge")
     try:
         text = content.decode()
         depth = 0

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+MAX_CERTIFICATES_BYTES = 4 << 20
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP)
 """What a file system answers that cannot sync directories, such as CIFS."""
 _ATTEMPTS = 1000
@@ -62,6 +63,11 @@ def read_regular(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise FileRefusedError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
+
+
+def read_certificates(path: Path) -> str:
+    """The certificates of a PEM file, as `ssl.create_default_context(cadata=...)` takes them. Raises OSError."""
+    return read_regular(path, MAX_CERTIFICATES_BYTES).decode("ascii", "ignore")
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:

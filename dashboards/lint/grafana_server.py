@@ -16,6 +16,7 @@ import aiohttp
 from dashboards.lint.boards import is_board, read_board
 from dashboards.lint.defect import Document
 from dashboards.lint.reading import MAX_BYTES, ReadingError
+from series.files import read_certificates
 from series.secret_file import SecretError, secret
 
 MAX_BOARDS = 1000
@@ -141,6 +142,6 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | bool:
     if ca_file is None:
         return True
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cadata=read_certificates(ca_file))
     except OSError as error:
         raise ReadingError(f"{ca_file} can not be used: {error}") from None

@@ -9,6 +9,7 @@ from agent.senses.exposition import ExpositionError, PageParser
 from dashboards.lint.metrics import Type
 from dashboards.lint.reading import MAX_BYTES, ReadingError
 from dashboards.lint.trees import base_of
+from series.files import read_regular
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,9 @@ class Told:
 def read_page(path: Path) -> Told:
     """A page that was saved, such as with curl. Raises ReadingError."""
     try:
-        with path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
-        page = PageParser().parse(body)
+        page = PageParser().parse(read_regular(path, MAX_BYTES))
     except OSError as error:
-        raise ReadingError(f"{path} can not be read: {error.strerror}") from None
+        raise ReadingError(f"{path} cannot be read: {error.strerror}") from None
     except ExpositionError as error:
         raise ReadingError(f"{path}: {error}") from None
     types: dict[str, Type] = {}

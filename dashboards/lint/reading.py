@@ -12,6 +12,7 @@ import yaml
 from dashboards.lint.boards import is_board, read_board
 from dashboards.lint.defect import Document
 from dashboards.lint.rule_files import is_rule_file, read_rules
+from series.files import read_regular
 
 MAX_BYTES = 16 << 20
 MAX_YAML_BYTES = 4 << 20
@@ -59,12 +60,9 @@ def documents_in(data: Any, name: str) -> Iterator[Document]:
 
 def _documents(path: Path, name: str) -> Iterator[Document]:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES)
     except OSError as error:
-        raise ReadingError(f"{path} can not be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise ReadingError(f"{path} is larger than {MAX_BYTES >> 20} MB")
+        raise ReadingError(f"{path} cannot be read: {error.strerror}") from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rules.catalogue import Model
+from series.files import read_regular
 
 MAX_BYTES = 1 << 20
 MAX_DIMENSION = 10**7
@@ -25,11 +26,9 @@ class ConfigFileError(ValueError):
 def read(path: Path) -> Model:
     """The model that a config.json describes. Raises ConfigFileError."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigFileError(f"{path}: larger than {MAX_BYTES >> 20} MB; give the model's config.json")
-        found = msgspec.json.decode(path.read_bytes())
+        found = msgspec.json.decode(read_regular(path, MAX_BYTES))
     except OSError as error:
-        raise ConfigFileError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigFileError(f"{path}: cannot be read: {error.strerror}; give the model's config.json") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigFileError(f"{path}: not a config.json: {error}") from error
     if not isinstance(found, dict):

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
+from series.files import open_regular, read_certificates
 from series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
 from series.secret_file import SecretError, secret, secret_text
 
@@ -95,8 +96,11 @@ class Access:
         if self.ca_file is None and self.cert_file is None:
             return True
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
+            trusted = None if self.ca_file is None else read_certificates(self.ca_file)
+            context = ssl.create_default_context(cadata=trusted)
             if self.cert_file is not None:
+                for file in filter(None, (self.cert_file, self.key_file)):
+                    open_regular(file).close()  # OpenSSL would wait for the writer of a FIFO
                 context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ValueError) as error:
             raise ServerError(f"the TLS files can not be used: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sqlite3
 import sys
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.table import Table
 
+from series.files import replacing
 from series.history import notes, retention, schema
 from series.history.export import FORMATS, export
 from series.history.reader import HistoryReader
@@ -223,16 +223,11 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is there when it is whole."""
     if path.exists():
         raise UsageError(f"{path} exists already: choose another name, or remove it first")
-    part = path.with_name(f"{path.name}.part")
     try:
-        with part.open("wb") as out:
+        with replacing(path) as out:
             yield out
-        part.rename(path)
     except OSError as error:
-        raise UsageError(f"can not write {path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another place with --out") from error
 
 
 def _path(args: argparse.Namespace) -> Path:

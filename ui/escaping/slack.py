@@ -8,7 +8,9 @@ character in between or one that looks the same takes their place.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import NewType
 from urllib.parse import quote
 
@@ -17,8 +19,8 @@ from ui.escaping import plain
 Mrkdwn = NewType("Mrkdwn", str)
 
 JOINER = "\u2060"  # invisible, no width, no break
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_ALIKE = str.maketrans({"*": "∗", "~": "∼", "`": "ˋ"})
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_ALIKE = str.maketrans({"*": "∗", "~": "∼", "`": "‵"})
 _UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # between letters it means nothing, and names are copied
 _EMOJI = re.compile(r":(?!\d{1,2}:)(?=[\w+'-]+:)")  # 12:30:00 is none
 _CALLS = re.compile(r"([@#])(?=\w)")
@@ -27,20 +29,21 @@ _WWW = re.compile(r"\b(www)\.", re.IGNORECASE)
 
 def text(value: str, most: int = 2000) -> Mrkdwn:
     """Any text on one line, shown as itself, in at most `most` characters as Slack counts them."""
-    found = plain.line(value[: 4 * most]).translate(_ALIKE)
-    found = _UNDERSCORE.sub("ˍ", found)
+    found = plain.line(value[: 4 * most])
     found = found.replace("://", f":{JOINER}//")
     found = _EMOJI.sub(f":{JOINER}", found)
     found = _CALLS.sub(rf"\1{JOINER}", found)
     found = _WWW.sub(rf"\1{JOINER}.", found)
-    size, kept = 0, []
-    for letter in plain.clipped(found, most):
-        entity = _ENTITIES.get(letter, letter)
-        size += len(entity)
-        if size > most:
-            break
-        kept.append(entity)
-    return Mrkdwn("".join(kept))
+    found = _fitting(found, most).translate(_ALIKE)
+    return Mrkdwn(_UNDERSCORE.sub("‗", found).translate(_ENTITIES))  # an underscore can have come to the end only now
+
+
+def _fitting(value: str, most: int) -> str:
+    """As much of it as has `most` characters once it is escaped, with a mark where some are left out."""
+    sizes = list(accumulate(len(_ENTITIES.get(ord(letter), letter)) for letter in value))
+    if not sizes or sizes[-1] <= most:
+        return value
+    return f"{value[: bisect_right(sizes, most - 1)].rstrip()}…"
 
 
 def bold(value: Mrkdwn) -> Mrkdwn:

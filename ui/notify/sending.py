@@ -19,6 +19,7 @@ import aiohttp
 import structlog
 
 from agent.config import NotifyTarget
+from series.files import read_certificates
 from series.secret_file import SecretError
 from ui.notify.spool import Delivery, Spool, SpoolError
 from ui.notify.targets import Request, request
@@ -167,7 +168,8 @@ class Sender:
     def _connector(self) -> aiohttp.TCPConnector:
         if self._target.ca_file is None:
             return aiohttp.TCPConnector(limit=1)
-        return aiohttp.TCPConnector(limit=1, ssl=ssl.create_default_context(cafile=self._target.ca_file))
+        trusted = read_certificates(self._target.ca_file)
+        return aiohttp.TCPConnector(limit=1, ssl=ssl.create_default_context(cadata=trusted))
 
 
 async def post(session: aiohttp.ClientSession, wanted: Request) -> Answer:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from diagnoser.review.result import Review
+from series.files import replace_file
 from ui.review.markdown import markdown
 from ui.review.page import page
 from ui.review.tables import write_tables
@@ -31,10 +32,8 @@ def write(review: Review, folder: Path) -> list[Path]:
         made = Path(name)
         (made / TABLES).mkdir()
         write_tables(review, made / TABLES)
-        for file, text in texts.items():
-            (made / file).write_bytes(text)
         shutil.rmtree(folder / TABLES, ignore_errors=True)
         (made / TABLES).replace(folder / TABLES)
-        for file in texts:
-            (made / file).replace(folder / file)
+    for file, text in texts.items():
+        replace_file(folder / file, text)
     return [*(folder / file for file in texts), folder / TABLES]

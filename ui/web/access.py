@@ -8,6 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from series.files import read_regular
 from ui.web.settings import Settings
 from ui.web.wording import literal
 
@@ -56,8 +57,7 @@ def _identity(header: str) -> str:
 def _password(path: Path) -> bytes:
     """Read each time, so that it may be replaced."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_PASSWORD_BYTES).strip()
+        return read_regular(path, MAX_PASSWORD_BYTES).strip()
     except OSError:
         return b""
 

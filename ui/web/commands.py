@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from series.files import FileRefusedError, read_regular
 from ui.web.failure import Failure, UnansweredError
 from ui.web.settings import VARIABLE
 
@@ -73,9 +74,10 @@ def _run(arguments: Sequence[str], folder: Path) -> Told:
 
 
 def _read(path: Path, arguments: Sequence[str]) -> bytes:
-    if path.stat().st_size > MAX_BYTES:
-        raise UnansweredError(_failed(arguments, "The answer is too large for a page.", "Ask in a terminal."))
-    return path.read_bytes()
+    try:
+        return read_regular(path, MAX_BYTES)
+    except FileRefusedError:
+        raise UnansweredError(_failed(arguments, "The answer is too large for a page.", "Ask in a terminal.")) from None
 
 
 def _failed(arguments: Sequence[str], why: str, todo: str) -> Failure:

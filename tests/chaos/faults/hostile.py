@@ -129,7 +129,7 @@ async def files(stage: Stage, told: Told) -> None:
     status, said, took = await stage.run([*KVITALS, "triage", str(ROOT / "ui/demo/healthy.kvcap"), f"--rules={bad}"])
     told.expect(status in (0, 1, 3), f"triage with those rules ended with {status}: {said[-300:]}")
     flat = " ".join(said.split())
-    for word in ("pipe.yaml", "zero.yaml", "nowhere.yaml", "aliases", "nested deeper", "UTF-8", "not a file"):
+    for word in ("pipe.yaml", "zero.yaml", "nowhere.yaml", "aliases", "nested deeper", "UTF-8", "not a regular file"):
         told.expect(word in flat, f"what is said of those rules names no {word}: {said[:600]}")
     told.said.append(f"{len(list(bad.rglob('*')))} rule files that are traps: named and left out in {took:.0f} s")
     for name, path in _recordings(stage.folder).items():

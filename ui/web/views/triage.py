@@ -9,6 +9,7 @@ from datetime import tzinfo
 import streamlit as st
 
 from rules.finding import Finding, RuledOut, Slo, Triage, encode
+from series.files import read_regular
 from ui.web import bar, data, export, places, state
 from ui.web.failure import UnansweredError
 from ui.web.sources.base import Look
@@ -28,6 +29,8 @@ _STATE = {
     None: ("unknown", ":material/help:", "Could not tell"),
 }
 _OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tokens p99"}
+
+MAX_DOWNLOAD_BYTES = 512 << 20
 
 
 def show(place: str, look: Look | None) -> None:
@@ -130,7 +133,7 @@ def _capture(place: str) -> None:
         return
     st.download_button(
         "The recording (.kvcap)",
-        path.read_bytes,
+        lambda: read_regular(path, MAX_DOWNLOAD_BYTES),
         file_name=path.name if not place.startswith(places.UPLOAD) else "incident.kvcap",
         mime="application/octet-stream",
         icon=":material/save:",

@@ -1,0 +1,81 @@
+"""Files that someone else names are opened by series/files.py alone. What opens one otherwise is listed, with why."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("series", "rules", "diagnoser", "dashboards", "ui")
+OPENS = re.compile(
+    r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|cafile=|load_cert_chain"
+)
+ALLOWED = {
+    "series/files.py": "the one way",
+    "diagnoser/sources/prometheus.py": "the certificate and key, which OpenSSL opens, after they were checked",
+    "series/capture.py": "a new file, by O_EXCL: what is there already is refused and not opened",
+    "rules/shipped.py": "data of the package",
+    "rules/catalogue.py": "data of the package",
+    "diagnoser/review/published.py": "data of the package",
+    "dashboards/lint/metrics.py": "data of the package",
+    "dashboards/reference/__init__.py": "generates the documentation in the source tree",
+    "dashboards/reference/compatibility.py": "data of the package",
+    "dashboards/reference/configuration.py": "data of the package",
+    "dashboards/reference/metrics.py": "data of the package",
+    "dashboards/runbooks_site.py": "pages into a directory of the user's",
+    "dashboards/generate.py": "generates files in the source tree, and compares them",
+    "ui/web/commands.py": "in a temporary directory of its own",
+    "ui/web/places.py": "in a temporary directory of its own",
+    "ui/review/tables.py": "in a temporary directory of its own",
+    "ui/cli/rules_authoring.py": "data of the package, and new files: what is there already is refused",
+}
+
+
+def test_every_opening_is_the_one_way_or_listed() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if any(_opens(line) for line in path.read_text(encoding="utf-8").splitlines())
+    }
+    assert found - ALLOWED.keys() == set(), "open it with series.files, or list it with the reason"
+    assert ALLOWED.keys() - found == set(), "opens nothing any more: take it off the list"
+
+
+def _opens(line: str) -> bool:
+    return bool(OPENS.search(line)) and "CaptureReader.open" not in line and "def open" not in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("triage", "FIFO.kvcap"),
+        ("replay", "FIFO.kvcap"),
+        ("lint", "FIFO"),
+        ("size", "--model-config", "FIFO"),
+        ("rules", "lint", "FOLDER"),
+    ],
+)
+def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "own" / "codes").mkdir(parents=True)
+    for name in ("FIFO", "FIFO.kvcap", "own/codes/OWN01-x.yaml"):
+        os.mkfifo(tmp_path / name)
+    places = {"FIFO": tmp_path / "FIFO", "FIFO.kvcap": tmp_path / "FIFO.kvcap", "FOLDER": tmp_path / "own"}
+    words = [str(places.get(one, one)) for one in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "ui.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode in (1, 2), said
+    assert "Traceback" not in said
+    assert "not a regular file" in " ".join(said.split()), said
