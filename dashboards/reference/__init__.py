@@ -15,7 +15,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
     """Every reference by its name in `docs`. The pages of the configuration and of security are hand-written ones with
-    generated tables in them, so they are read from there. Raises ValueError where a key has no words yet, or a place no table."""
+    generated tables in them, so they are read from there. Raises ValueError where a key has no words yet, or a place no
+    table."""
     return {
         configuration.FILE: configuration.filled((docs / configuration.FILE).read_text(encoding="utf-8")),
         security.FILE: security.filled((docs / security.FILE).read_text(encoding="utf-8")),
