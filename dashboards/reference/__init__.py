@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dashboards.reference import compatibility, configuration, metrics, rules
+from dashboards.reference import compatibility, configuration, metrics, rules, security
 from rules import finding
 from rules.loader import Knowledge
 
@@ -14,10 +14,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
-    """Every reference by its name in `docs`. The page of the configuration is a hand-written one with generated tables
-    in it, so it is read from there. Raises ValueError where a key has no words yet, or a place no table."""
+    """Every reference by its name in `docs`. The pages of the configuration and of security are hand-written ones with
+    generated tables in them, so they are read from there. Raises ValueError where a key has no words yet, or a place no
+    table."""
     return {
         configuration.FILE: configuration.filled((docs / configuration.FILE).read_text(encoding="utf-8")),
+        security.FILE: security.filled((docs / security.FILE).read_text(encoding="utf-8")),
         metrics.FILE: metrics.page(knowledge),
         rules.FILE: rules.page(knowledge),
         compatibility.FILE: compatibility.page(),

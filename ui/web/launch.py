@@ -3,6 +3,7 @@ somebody comes."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 
@@ -17,6 +18,10 @@ be half way through importing it."""
 def main() -> None:
     """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
     net_util.get_external_ip = lambda: None
+    with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
+        from ui.web.bounds import bound_connections
+
+        bound_connections()
     imported = threading.Event()
     threading.Thread(target=_prepare, args=(imported,), name="prepare", daemon=True).start()
     for module in WHOLE:

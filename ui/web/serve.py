@@ -19,6 +19,9 @@ _LINES_DARK = '["#56B4E9", "#E69F00", "#2FBF9B", "#DDA0D8", "#F0E442", "#BBBBBB"
 
 _OPTIONS = {
     "server.headless": "true",
+    # These two refuse requests and WebSockets of other sites' pages.
+    "server.enableCORS": "true",
+    "server.enableXsrfProtection": "true",
     "browser.gatherUsageStats": "false",
 }
 # Nothing here may be missed for safety: versions of Streamlit that lack one of them ignore its variable.

@@ -74,7 +74,8 @@ class Reader:
         self._socket.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self._socket, (HOST, self.port))
-        await loop.sock_sendall(self._socket, said)
+        if said:
+            await loop.sock_sendall(self._socket, said)
 
     async def send(self, data: bytes) -> bool:
         """Whether the other side still takes it."""

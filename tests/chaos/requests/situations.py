@@ -57,6 +57,10 @@ class Told:
             self.broken.append(what)
 
 
+IDLE, HALF_HEADS, BODIES = 1024, 300, 200
+MAX_FILES = 200
+"""Of the agent, with nothing but the good client."""
+
 Situation = Callable[[Stage, Size, Told], Awaitable[None]]
 
 
@@ -336,6 +340,60 @@ async def tap_held(stage: Stage, size: Size, told_: Told) -> None:
     ]
 
 
+async def connections(stage: Stage, size: Size, told_: Told) -> None:
+    """From one address, 1,024 idle connections to the API and to OTLP each, 300 half heads, 200 bodies that never
+    arrive. Another address asks for /-/healthy every 50 ms meanwhile."""
+    body = b"POST /api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    floods = [(stage.ports.agent, IDLE, b""), (stage.ports.http, IDLE, b""), (stage.ports.grpc, IDLE, b"")]
+    floods += [(stage.ports.agent, HALF_HEADS, b"GET / HT"), (stage.ports.agent, BODIES, body)]
+    answers: list[float] = []
+    probing = asyncio.create_task(_probe(stage.ports.agent, answers))
+    readers: list[Reader] = []
+    try:
+        for port, count, said in floods:
+            more = [Reader(port, small=False) for _ in range(count)]
+            for reader in more:
+                await reader.ask(said)
+            readers += more
+            await asyncio.sleep(1.0)
+            stage.check()
+        again = await attacks.tenants_by_spans(stage.session, stage.ports.http, [planted.tenant("beside")])
+        told_.expect(again <= 5, f"spans beside idle connections were told to wait {again} times")
+    finally:
+        probing.cancel()
+        await asyncio.gather(probing, return_exceptions=True)
+        for reader in readers:
+            reader.leave()
+    failed = sum(seconds == float("inf") for seconds in answers)
+    told_.expect(len(answers) > 10 and not failed, f"{failed} of {len(answers)} probes from another address failed")
+    left = time.monotonic()
+    is_closed = await attacks.until_true(lambda: stage.agent.files() <= MAX_FILES, RECOVER_SECONDS)
+    told_.recovered = time.monotonic() - left
+    told_.expect(is_closed, f"{stage.agent.files()} files are left open")
+    told_.said += [
+        f"{len(readers)} connections",
+        f"{len(answers)} probes from another address, the slowest {max(answers):.2f} s",
+    ]
+
+
+async def _probe(port: int, answers: list[float]) -> None:
+    """Ask for /-/healthy from another address every 50 ms; appends the seconds of each answer, or infinity."""
+    while True:
+        began = time.monotonic()
+        writer = None
+        try:
+            async with asyncio.timeout(10):
+                reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.2", 0))
+                writer.write(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                answers.append(time.monotonic() - began if b" 200 " in await reader.readline() else float("inf"))
+        except (OSError, TimeoutError):
+            answers.append(float("inf"))
+        finally:
+            if writer is not None:
+                writer.close()
+        await asyncio.sleep(0.05)
+
+
 async def engine_killed(stage: Stage, size: Size, told_: Told) -> None:
     """An engine of its own, behind a tap of its own, is killed in the middle of 20 streams."""
     ports, port = Ports(), _another_port()
@@ -439,6 +497,7 @@ SITUATIONS: dict[str, Situation] = {
     "never_reads": never_reads,
     "slow_clients": slow_clients,
     "tap_held": tap_held,
+    "connections": connections,
     "garbage": garbage,
     "bomb": bomb,
     "log": log,

@@ -70,6 +70,10 @@ class Program:
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def files(self) -> int:
+        """Its open files."""
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
     async def kill(self) -> None:
         """SIGKILL."""
         with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,46 @@
+"""The table of docs/security.md that lists every listener and its bounds, from `agent/listeners.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agent.listeners import KIB, LISTENERS, MIB, Listener
+from dashboards.reference.text import table
+
+FILE = "security.md"
+
+_PLACE = re.compile(r"<!-- listeners -->\n(?:[^<]|<(?!!--))*<!-- end of listeners -->")
+
+
+def filled(document: str) -> str:
+    """The document with its table as the listeners are now. Raises ValueError where it has no place for it."""
+    if len(_PLACE.findall(document)) != 1:
+        raise ValueError(f"docs/{FILE}: expected one place `<!-- listeners -->` with `<!-- end of listeners -->`")
+    rows = "\n".join([*_ways_in(), "", *_bounds()])
+    return _PLACE.sub(lambda _: f"<!-- listeners -->\n{rows}\n<!-- end of listeners -->", document)
+
+
+def _ways_in() -> Iterator[str]:
+    rows = ((one.address, one.title, one.accepts, one.callers, one.tls) for one in LISTENERS.values())
+    return table(("address", "listener", "accepts", "from", "TLS"), rows)
+
+
+def _bounds() -> Iterator[str]:
+    head = ("listener", "connections", "from one address", "first byte", "head", "stalled", "idle", "head", "body")
+    return table(head, (_row(one) for one in LISTENERS.values()))
+
+
+def _row(one: Listener) -> tuple[str, ...]:
+    return (
+        one.title,
+        *(f"{count:,}" if count else "not limited" for count in (one.connections, one.per_peer)),
+        *(f"{seconds:g} s" if seconds else "-" for seconds in (one.first_byte, one.head, one.body, one.idle)),
+        *(_size(size) for size in (one.max_head, one.max_body)),
+    )
+
+
+def _size(size: int) -> str:
+    if not size:
+        return "-"
+    return f"{size // MIB} MB" if size >= MIB else f"{size // KIB} KB"

@@ -1,0 +1,59 @@
+"""The table of listeners names every place where kvitals listens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.listeners import LISTENERS, PROCESSES
+
+TREE = Path(__file__).parents[3]
+LISTENS = re.compile(
+    r"GuardedSite\((?!web)|TCPSite\(|SockSite\(|UnixSite\(|\bcreate_server\(|\bstart_server\(|run_app\("
+    r"|add_(?:in)?secure_port\(|socket\.bind\(|HTTPServer\(|\"-m\", \"ui\.web\.launch\""
+)
+PLACES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("ui/cli/run.py", "GuardedSite("): ("api", "remote"),
+    ("ui/cli/record.py", "GuardedSite("): ("record",),
+    ("ui/cli/notify.py", "GuardedSite("): ("notify",),
+    ("ui/serve_recorded.py", "GuardedSite("): ("replay",),
+    ("ui/web/serve.py", '"-m", "ui.web.launch"'): ("web",),
+    ("agent/senses/otlp_http.py", "GuardedSite("): ("otlp_http",),
+    ("agent/senses/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),
+    ("agent/senses/otlp_grpc.py", "add_insecure_port("): ("otlp_grpc",),
+    ("agent/senses/kv_events_sockets.py", "socket.bind("): ("kv_events",),
+    ("agent/tap/server.py", "create_server("): ("tap",),
+    ("agent/tap/server.py", "GuardedSite("): ("tap_metrics",),
+    ("agent/connections.py", "create_server("): (),  # what GuardedSite does
+}
+
+
+def found() -> set[tuple[str, str]]:
+    """Every file of the product and what it listens with."""
+    places = set()
+    for folder in ("agent", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui"):
+        for file in (TREE / folder).rglob("*.py"):
+            code = "\n".join(line.partition("#")[0] for line in file.read_text(encoding="utf-8").splitlines())
+            if "class GuardedSite(" in code:
+                code = code.replace("class GuardedSite(", "").replace("site = GuardedSite(", "")
+            places |= {(file.relative_to(TREE).as_posix(), match[0]) for match in LISTENS.finditer(code)}
+    return places
+
+
+def test_every_place_that_listens_has_a_row() -> None:
+    assert found() == set(PLACES), "a listener is new or gone: name its row of agent/listeners.py in PLACES"
+    assert {name for names in PLACES.values() for name in names} == set(LISTENERS)
+
+
+def test_every_listener_with_a_limit_belongs_to_a_process() -> None:
+    limited = {name for name, row in LISTENERS.items() if row.connections}
+    assert {name for names in PROCESSES.values() for name in names} == limited
+
+
+@pytest.mark.parametrize("name", [name for name, row in LISTENERS.items() if row.connections])
+def test_a_row_has_a_bound_for_everything(name: str) -> None:
+    row = LISTENERS[name]
+    assert min(row.first_byte, row.head, row.body, row.idle, row.max_head) > 0
+    assert row.per_peer < row.connections
