@@ -70,6 +70,10 @@ class Program:
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def threads(self) -> int:
+        """How many it has."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
     async def kill(self) -> None:
         """SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
