@@ -88,26 +88,30 @@ def resident_bytes() -> int:
 
 
 def limit_of(configured_mb: int | None, system: Path = Path("/")) -> int:
-    """The limit in bytes: the configured one, else a share of the cgroup's, else `DEFAULT_BYTES`."""
+    """The limit in bytes: the configured one, else that of the cgroup, else `DEFAULT_BYTES`."""
     if configured_mb is not None:
         return configured_mb << 20
     found = cgroup_limit(system)
-    return int(found * CGROUP_SHARE) if found is not None else DEFAULT_BYTES
+    return found if found is not None else DEFAULT_BYTES
 
 
 def cgroup_limit(system: Path = Path("/")) -> int | None:
-    """The lowest memory limit of this process' cgroup and those above it, in bytes; None without one."""
+    """A share of the lowest limit of this process' cgroup and those above it, in bytes, or what the kernel begins to
+    throttle at (memory.high) where that is lower; None without a limit."""
     paths = procfs.cgroups(_text(system / "proc/self/cgroup").encode())
-    places = ((paths.get(""), "sys/fs/cgroup", ("memory.max", "memory.high")),)
-    places += ((paths.get("memory"), "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)),)
+    places = (
+        (paths.get(""), "sys/fs/cgroup", "memory.max", CGROUP_SHARE),
+        (paths.get(""), "sys/fs/cgroup", "memory.high", 1.0),
+        (paths.get("memory"), "sys/fs/cgroup/memory", "memory.limit_in_bytes", CGROUP_SHARE),
+    )
     limits = [
-        procfs.limit(_text(system / root / folder.strip("/") / name).encode())
-        for path, root, names in places
+        share * limit
+        for path, root, name, share in places
         if path is not None
         for folder in procfs.ancestors(path)
-        for name in names
+        if (limit := procfs.limit(_text(system / root / folder.strip("/") / name).encode())) is not None
     ]
-    return min((int(one) for one in limits if one is not None and one != float("inf")), default=None)
+    return min((int(one) for one in limits if one != float("inf")), default=None)
 
 
 def trim() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from agent.connections import GuardedSite
+from agent.descriptors import MOST, raise_limit
 from agent.exports.browsers import refuse_cross_site
 from agent.exports.metrics import CONTENT_TYPE
 from agent.listeners import LISTENERS
@@ -129,10 +129,5 @@ def upstream_of(url: str) -> Upstream:
 
 
 def allow_files(connections: int) -> int:
-    """Raise this process's limit of open files for so many connections; returns how many of them it allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return connections if soft == resource.RLIM_INFINITY else min(connections, (soft - SPARE_FILES) // 2)
+    """Raise this process's limit of open files; returns how many of so many connections it allows."""
+    return min(connections, (raise_limit(max(MOST, 2 * connections + SPARE_FILES)) - SPARE_FILES) // 2)

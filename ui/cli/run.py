@@ -22,6 +22,7 @@ from rich.console import Console
 from agent import loop_watch, stopping, systemd
 from agent.config import Remote
 from agent.connections import GuardedSite
+from agent.descriptors import raise_limit
 from agent.exports.api import allowed_hosts, build_app
 from agent.exports.ledger import Ledger
 from agent.exports.requests import Requests
@@ -95,6 +96,7 @@ def do(args: argparse.Namespace) -> int:
     if args.listen:
         parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
     give_back()
+    raise_limit()
     loop_watch.run(_run(args))
     return 0
 

@@ -28,6 +28,7 @@ async def one(name: str, excused: dict[str, str]) -> bool:
         try:
             async with stage.running():
                 await EVERY[name](stage, told)
+                await stage.loops_were_free(told)
         except CannotRunError as error:
             if name in excused:
                 verdict = "not run"

@@ -30,6 +30,8 @@ OBJECTIVES = "[slo]\nttft_p99_seconds = 0.01\nitl_p99_seconds = 0.001\n"
 LATE_SECONDS = 2.5
 """By how much a look may be late on a machine with other work, beyond the interval."""
 START_SECONDS = 30.0
+STALL_SECONDS = float(os.environ.get("KVITALS_CHAOS_STALL_SECONDS", "0.1"))
+"""CPU time for which an agent's loop may do one thing; ten times as long by the clock, for a busy machine."""
 
 
 @dataclass
@@ -92,6 +94,11 @@ class Agent:
             for one in document.get(group, ())
         }
 
+    async def text(self, path: str) -> str:
+        """An answer as text, whatever its status."""
+        async with self.session.get(f"http://{HOST}:{self.port}{path}") as answer:
+            return await answer.text()
+
     @property
     def said(self) -> str:
         """What it wrote on the terminal."""
@@ -105,6 +112,7 @@ class Stage:
         self.folder = folder
         self.session: aiohttp.ClientSession
         self._programs: list[Program] = []
+        self._agents: list[Agent] = []
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Stage]:
@@ -136,14 +144,15 @@ class Stage:
         port: int | None = None,
         scrape_seconds: float = TIMEOUT,
         more: str = "",
+        agent_more: str = "",
         before: Sequence[str] = (),
         env: dict[str, str] | None = None,
         history: Path | None = None,
         rules: Path | None = None,
     ) -> Agent:
         """An agent that watches engines, by name and port or URL. scrape_seconds: its time-out of one scrape. more: of
-        its configuration. before: what its command is given to. With the name and port of one that ended it is that
-        one, started again."""
+        its configuration; agent_more: of its table [agent]. before: what its command is given to. With the name and
+        port of one that ended it is that one, started again."""
         port, home = port or free_port(), self.folder / name
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         config = home / "kvitals.toml"
@@ -153,14 +162,30 @@ class Stage:
         )
         config.write_text(
             f'[agent]\nlisten = "{HOST}:{port}"\ninterval = "{INTERVAL:g}s"\ntimeout = "{scrape_seconds:g}s"\n'
-            f"discover = false\n"
+            f"discover = false\n{agent_more}"
             + (f'rules = ["{rules}"]\n' if rules else "")
             + f'{watched}[history]\ndirectory = "{history or home / "history"}"\n'
             f"min_free_bytes = 0\n{more}"
         )
         command = [*before, *KVITALS, "run", "--no-web", f"--config={config}"]
         program = await self.start(name, command, f"http://{HOST}:{port}/api/v1/findings", env=env)
-        return Agent(program, port, home, self.session)
+        agent = Agent(program, port, home, self.session)
+        self._agents.append(agent)
+        return agent
+
+    async def loops_were_free(self, told: Told) -> None:
+        """No agent that still runs held its loop for long. Waiting for a core on a busy machine is allowed for longer
+        than work, and a blocking call for no longer than that."""
+        for agent in self._agents:
+            if agent.program.ended:
+                continue
+            longest = 0.0
+            for family, limit in (("cpu_", STALL_SECONDS), ("", 10 * STALL_SECONDS)):
+                query = f"max(max_over_time(kvitals_loop_stall_{family}seconds[30m]))"
+                longest = await agent.value(query) or 0.0
+                what = "worked on one thing" if family else "did one thing"
+                told.expect(longest < limit, f"the loop of {agent.program.name} {what} for {longest:.2f} s")
+            told.said.append(f"longest stall of {agent.program.name} {longest:.2f} s")
 
     async def start(
         self, name: str, command: Sequence[str], ready: str = "", env: dict[str, str] | None = None

@@ -74,6 +74,10 @@ class Program:
         """Its open files."""
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
 
+    def threads(self) -> int:
+        """How many it has."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
     async def kill(self) -> None:
         """SIGKILL."""
         with contextlib.suppress(ProcessLookupError):

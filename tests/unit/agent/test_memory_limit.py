@@ -41,8 +41,9 @@ def test_the_limit_is_the_configured_one_or_a_share_of_the_lowest_cgroup(tmp_pat
     assert cgroup_limit(tmp_path) is None
     (tmp_path / "sys/fs/cgroup/pod/memory.max").write_text(f"{500 * MB}\n")
     (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{900 * MB}\n")
-    assert cgroup_limit(tmp_path) == 500 * MB
-    assert limit_of(None, tmp_path) == 400 * MB
+    assert cgroup_limit(tmp_path) == limit_of(None, tmp_path) == 400 * MB
+    (tmp_path / "sys/fs/cgroup/pod/agent/memory.high").write_text(f"{300 * MB}\n")
+    assert limit_of(None, tmp_path) == 300 * MB
     assert 10 * MB < resident_bytes() < 8 << 30
 
 
