@@ -34,6 +34,7 @@ from agent.listeners import LISTENERS
 from agent.memory import give_back
 from agent.places import state_directory
 from agent.workers import Worker
+from diagnoser.signals import Span
 from rules.finding import Source, encode
 from series.promql import PromQLError
 from series.slices import in_slices
@@ -60,7 +61,7 @@ from ui.notify.diagnosis import OfAgent
 from ui.notify.families import add_families
 from ui.notify.intake import PATH, add_notify
 from ui.notify.service import Notifier
-from ui.pipeline import Pipeline, Setup
+from ui.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
 from ui.recorded import judge_recording
 from ui.state import StateKeeper, state_file
 from ui.web import serve as web_page
@@ -232,7 +233,7 @@ async def _judged(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(now), asyncio.to_thread)
+        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."

@@ -27,9 +27,9 @@ agent.service.NODE_DEADLINE = 1.0
 HOLDS_LOOP = """
 import ui.pipeline
 observe = ui.pipeline.Pipeline.observe_steps
-def held(self, at, **how):
+def held(self, span):
     time.sleep(600 if threading.active_count() and time.monotonic() - begun > 6.0 else 0.0)
-    return observe(self, at, **how)
+    return observe(self, span)
 begun = time.monotonic()
 ui.pipeline.Pipeline.observe_steps = held
 """
