@@ -50,7 +50,7 @@ def span_at(first: float, at: float, start: float | None = None) -> Span:
     epoch. The window never reaches back before the recording.
     """
     window = at - max(start, first) if start is not None else min(FAST_SECONDS, at - first)
-    return Span(at, window, SLOW_SECONDS, cold=at - first < COLD_SECONDS)
+    return Span(at, round(window, 3), SLOW_SECONDS, cold=at - first < COLD_SECONDS)  # as exact as `Span.at`
 
 
 @dataclass(frozen=True)

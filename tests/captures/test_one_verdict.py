@@ -42,6 +42,11 @@ def said(document: Triage) -> dict[str, object]:
     }
 
 
+def differing(one: dict[str, object], other: dict[str, object]) -> list[str]:
+    """The parts of two documents that differ; whole documents take a test long to compare."""
+    return [key for key in one if one[key] != other[key]]
+
+
 @cache
 def course(name: str) -> list[tuple[float, dict[str, object]]]:
     return [(at, said(document)) for at, document in verdicts(path_of(name), setup())]
@@ -51,20 +56,20 @@ def course(name: str) -> list[tuple[float, dict[str, object]]]:
 def test_the_last_verdict_of_replay_is_that_of_triage(name: str) -> None:
     at, document = course(name)[-1]
     assert at == span_of(path_of(name))[1]
-    assert document == said(judge_recording(path_of(name), setup()).document)
+    assert differing(document, said(judge_recording(path_of(name), setup()).document)) == []
     assert document["healthy"] is False
 
 
 @pytest.mark.parametrize("name", NAMES[:1])
 def test_a_verdict_of_replay_is_that_of_triage_at_its_moment(name: str) -> None:
     for at, document in course(name)[4:5]:
-        assert said(judge_recording(path_of(name), setup(), Moments(at=at)).document) == document
+        assert differing(document, said(judge_recording(path_of(name), setup(), Moments(at=at)).document)) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_timeline_shows_the_verdicts_of_replay(name: str) -> None:
     source = Recording(path_of(name), name, setup())
-    assert source._done.wait(120)
+    assert source._done.wait(600)
     extent = source.extent()
     shown = [one for one in source.past(extent.start, extent.end).happened if one.kind == "verdict"]
     for at, document in course(name):
