@@ -139,7 +139,7 @@ class Pipeline:
         span = Span(at, fast, SLOW_SECONDS, cold)
         if self.operating is not None:
             self.operating.cycle(span.at)
-            yield
+            yield None
         judgements = yield from self.judge.judge_steps(span)
         self.span, self._document, self.judgements = span, None, judgements
 
