@@ -271,19 +271,19 @@ class Translator:
                 sources.setdefault(m.labels, []).append(_Source(position, m.scale, m is meaning))
                 largest.update([m.labels] if m.largest else [])
             if position % FEW_SERIES == 0:
-                yield
+                yield None
         for number, (labels, several) in enumerate(sources.items()):
             self._place(plan, labels, several, labels in largest)
             if number % FEW_SERIES == 0:
-                yield
+                yield None
         plan.folds = [(_Fold.of(made), how) for made, how in ((plan.sums, np.add), (plan.peaks, np.maximum)) if made]
         columns = (self._group.column(labels) for labels in reading.zeros)
         plan.zeros = {column: 0.0 for column in columns if column is not None}
-        yield
+        yield None
         self._count_changes_of(plan)
-        yield
+        yield None
         _group_histograms(plan)
-        yield
+        yield None
         if before is not None:
             self._group.end(sorted(before.used - plan.used))
         else:

@@ -384,7 +384,7 @@ class Node:
             self._say_objectives(record.target)
         if isinstance(record, KvEventsRecord):
             self._kv_events_in.feed(record, self._engine_labels(record.target, record.rank))
-            self._feed_ledger(record)
+            yield from self._feed_ledger(record)
             return
         yield from self._sense.feed_steps(record)
         if isinstance(record, ScrapeRecord):
@@ -526,7 +526,7 @@ class Node:
         is_own = is_loopback(host) or host in self._addresses
         return View(key, url, self._is_here(key) or is_own, is_own, system, flags)
 
-    def _feed_ledger(self, record: KvEventsRecord) -> None:
+    def _feed_ledger(self, record: KvEventsRecord) -> Steps[None]:
         if self._ledger is None:
             if not record.batches:
                 return
@@ -534,7 +534,7 @@ class Node:
             self._ledger = LedgerSide(self.window, labels, self._engines.labels, self.config.tenants.top)
         reading = self._sense.translator(record.target).reading
         system = reading.system.system if reading is not None else ""
-        self._ledger.feed(record, self._engine_of(record.target, record.rank), system)
+        yield from self._ledger.feed_steps(record, self._engine_of(record.target, record.rank), system)
 
     def _tell_ledger(self, record: RequestRecord) -> None:
         if self._ledger is not None:

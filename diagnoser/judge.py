@@ -195,7 +195,7 @@ class Judge:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
         self.signals.now.prepare(self._reads())
-        yield
+        yield None
         self._span, self._values = span, {}
         found: list[Judgement] = []
         self.crashed = {}
@@ -204,7 +204,7 @@ class Judge:
                 found += self._judge_rule(rule, span)
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
-            yield
+            yield None
         self._since = span.at if self._since is None else self._since
         self._forget(span.at)
         return self._promoted(found, span.at)

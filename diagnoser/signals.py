@@ -197,15 +197,15 @@ class Signals:
         compiled = self._compile(span)
         known: dict[str, Known] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
-            yield
+            yield None
             moment = Moment(self.source, span.at)
             moment.prepare(batch)
-            yield
+            yield None
             self.now = moment
             possible = self._that_may_be(group, names, compiled, span.at)
             for name in names:
                 known[name] = self._evaluate(name, compiled[name], possible=name in possible)
-                yield
+                yield None
             self.known = known
             self._remember(group, names, span.at)
         self.now = Moment(self.source, span.at)

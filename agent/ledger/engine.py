@@ -17,6 +17,7 @@ from agent.ledger.parties import Party
 from agent.ledger.tally import Tally
 from agent.requests.record import RequestRecord
 from kvcache.accesses import Source
+from series.slices import Steps, complete
 
 RECORD_SECONDS = 150.0
 """How long after its last store an access waits for its request's record, where records are to be expected."""
@@ -122,6 +123,10 @@ class EngineLedger:
 
     def feed(self, record: KvEventsRecord) -> None:
         """What one publisher said since the last time."""
+        complete(self.feed_steps(record))
+
+    def feed_steps(self, record: KvEventsRecord) -> Steps[None]:
+        """The same in steps."""
         if record.restarted:
             self._forget("restart")
             self.confidence.fresh()
@@ -129,6 +134,7 @@ class EngineLedger:
             self._hole()
         for batch in record.batches:
             self._feed_batch(batch, record.t)
+            yield None
         self._heal()
 
     def request(self, record: RequestRecord) -> None:

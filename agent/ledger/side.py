@@ -72,6 +72,10 @@ class LedgerSide:
 
     def feed(self, record: KvEventsRecord, engine: str, system: str = "") -> None:
         """What an engine said. engine: its label; system: vllm, sglang ..., empty where that is not known."""
+        complete(self.feed_steps(record, engine, system))
+
+    def feed_steps(self, record: KvEventsRecord, engine: str, system: str = "") -> Steps[None]:
+        """The same in steps."""
         watched = self.engines.get(engine)
         if watched is None:
             if not record.batches or not engine:
@@ -84,7 +88,7 @@ class LedgerSide:
             watched = Watched(engine, record.target, self._room, self._owners, style, share)
             watched.ledger.set_pool(self._facts.pool(engine, record.t))
             self.engines[engine] = watched
-        watched.ledger.feed(record)
+        yield from watched.ledger.feed_steps(record)
         watched.changed = True
 
     def heard(self, t: float) -> None:
@@ -119,13 +123,13 @@ class LedgerSide:
         expects = abs(t - self._heard) < EXPECTED_SECONDS  # what several senses say is not in order to the second
         for watched in self.engines.values():
             watched.ledger.advance(t, expects)
-            yield
+            yield None
         yield from self._settle(t)
         if self._surveyed is None or not 0 <= t - self._surveyed < SURVEY_SECONDS:
             self._survey(t)
-            yield
+            yield None
             self._reuse.advance(t, RECORD_SECONDS if expects else QUIET_SECONDS, self._pools(), self._named())
-            yield
+            yield None
             if not 0 <= t - self._drawn < CURVE_SECONDS:
                 yield from self._draw(t)
         self._row(t)
@@ -164,10 +168,10 @@ class LedgerSide:
                 self._reuse.add(look, watched.name, self.tenants.add(look))
                 self.cascades.look(watched.name, look)
                 watched.changed = True
-                yield
+                yield None
             watched.blame.settle(t)
             watched.blame.review(t)
-            yield
+            yield None
         for tenant in self.tenants.review(t):
             self._families.end("tenant", tenant)
             self._forget_curve(("tenant", tenant))
@@ -203,7 +207,7 @@ class LedgerSide:
         for name in self._reuse.names:
             if (curve := self._reuse.curve(name)) is not None:
                 curves[name] = curve
-            yield
+            yield None
         self._curves = curves
 
     def _row(self, t: float) -> None:

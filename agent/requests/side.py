@@ -76,7 +76,7 @@ class RequestSide:
             if self._families.due(t):
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
                 self._say_classes(t)
-            yield
+            yield None
             self.tails.advance(t)
 
     def flush(self) -> None:

@@ -133,13 +133,13 @@ class Stitcher:
         for number, part in enumerate(parts):
             self._take(part)
             if number % AT_ONCE == 0:
-                yield
+                yield None
         while self.open > self._limits.open:
             self.dropped["open_limit"] += 1
             held = next(iter(self._held)) if len(self._held) > self._active else None
             self._close(held or self._first(), whole=False)
             if self.dropped["open_limit"] % AT_ONCE == 0:
-                yield
+                yield None
 
     def advance(self, t: float) -> None:
         """Give out what is done by `t`."""
@@ -165,13 +165,13 @@ class Stitcher:
                 self._settle(one)
                 settled_now += 1
                 if settled_now % AT_ONCE == 0:
-                    yield
+                    yield None
         while self._held:
             one, until = next(iter(self._held.items()))
             if until > self._now:
                 break
             self._close(one, whole=False)
-            yield
+            yield None
 
     def flush(self) -> None:
         """Give out everything."""

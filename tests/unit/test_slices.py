@@ -11,7 +11,7 @@ def count(to: int) -> Steps[int]:
     for number in range(to):
         total += number
         time.sleep(0.001)
-        yield
+        yield None
     more: int = yield lambda: 1000
     return total + more
 
