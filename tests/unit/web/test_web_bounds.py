@@ -31,7 +31,7 @@ async def page() -> AsyncIterator[tuple[int, int]]:
     )
     try:
         async with asyncio.timeout(START_SECONDS):
-            while await health(port) != "ok":  # noqa: ASYNC110 (another process)
+            while await health(port) != "ok":  # noqa: ASYNC110 (it is another process)
                 await asyncio.sleep(0.2)
         yield port, process.pid
     finally:
