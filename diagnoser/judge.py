@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ TRAFFIC = "traffic"
 IN_FRONT = ("router", "gateway")
 """Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
+TOO_EARLY = "too early to judge"
+"""How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
 _NOTHING = Labels()
@@ -72,6 +75,11 @@ class Judgement(msgspec.Struct, frozen=True):
     def verdict(self) -> Verdict | None:
         """The comparisons that made it; None of what is clear or has nothing to judge. To be asked as early."""
         return self.how if self.how is None or isinstance(self.how, Verdict) else self.how()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its condition holds, and nobody has watched for as long as its `for`: it is too early to judge."""
+        return self.early is not None and self.outcome == "unknown"
 
     @property
     def is_true(self) -> bool:
@@ -203,7 +211,7 @@ class Judge:
             rule, entity, verdict = judgement.rule, judgement.entity, judgement.verdict
             assert verdict is not None
             memory = self.memory[f"{rule.code}{entity}"] = before.get(f"{rule.code}{entity}", Memory())
-            return self._outcome(rule, entity, verdict, memory, span)
+            return self._outcome(rule, entity, verdict, memory, span, watched=math.inf)
 
         return self._promoted([with_memory(judgement) for judgement in found], span.at)
 
@@ -269,6 +277,7 @@ class Judge:
             return pairs.told
         when, clear = self._condition(rule)
         side, told = partial(self._sides, rule), pairs.told.copy()
+        watched = 0.0 if self._since is None else span.at - self._since
         may_be_nothing = bool(rule.applies.having or rule.applies.traffic)
         for place, pair, truth in zip(pairs.places, pairs.here, truths(when, pairs.entities, side), strict=True):
             entity, memory = pair.entity, self.memory.get(pair.key)
@@ -281,7 +290,7 @@ class Judge:
                 verdict = decide(clear if memory.fired else when, entity, side)
                 unknown = verdict.truth is None and not memory.fired
                 told[place] = (self._untold(pair, rule, verdict, span) if unknown else None) or self._outcome(
-                    rule, entity, verdict, memory, span
+                    rule, entity, verdict, memory, span, watched
                 )
             else:
                 if memory is not None:
@@ -396,24 +405,26 @@ class Judge:
         untold = self.need_not_tell(missing, pair.entity, span.at)
         return Judgement(rule, pair.entity, "n/a", untold, verdict) if untold else None
 
-    def _outcome(self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span) -> Judgement:
+    def _outcome(
+        self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span, watched: float
+    ) -> Judgement:
+        """`watched`: seconds for which there has been a judge of the entity."""
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
                 memory.true_since, memory.from_start = at, span.cold or self._since is None
             memory.last_true = at
             held = at - memory.true_since
-            memory.fired = memory.fired or span.cold or held >= seconds(rule.for_)
-            if not memory.fired:
-                reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
-                return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
+            memory.fired = memory.fired or held >= seconds(rule.for_)
+            if not (memory.fired or span.cold):
+                return _too_early(rule, entity, verdict, memory, held, watched)
         elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
             pass  # keeps firing over a short gap
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
         else:
             memory.true_since, memory.fired, memory.last_true = None, False, None
-        if memory.fired:
+        if memory.fired or (span.cold and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)
         if verdict.truth is None:
@@ -456,6 +467,15 @@ class Judge:
         measured = [d for d in verdict.false if any(signals[n].unit != "bool" for n in _named(d.comparison.left))]
         first = next(iter(measured or verdict.false), None)
         return describe(first, entity, self.signals.known, self.knowledge) if first else ""
+
+
+def _too_early(rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, held: float, watched: float) -> Judgement:
+    """A rule whose condition holds, for less than its `for`. It is clear, but unknown while nobody has watched for as
+    long as `for`: the condition may have held long before. Both in seconds."""
+    reason = f"true for {render(held, 'seconds')}, it counts after {rule.for_}"
+    if watched >= seconds(rule.for_):
+        return Judgement(rule, entity, "clear", reason, verdict, memory.true_since, early=held)
+    return Judgement(rule, entity, "unknown", f"{TOO_EARLY}: {reason}", verdict, memory.true_since, early=held)
 
 
 def _not_for(applies: Applies, info: Labels) -> str:

@@ -172,9 +172,15 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
     if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
-    if judge.crashed or not core:
+    if judge.crashed or not core or pending(judgements):
         return None
     return True if all(j.outcome in ("clear", "n/a", "fired") for j in core) else None
+
+
+def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
+    early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
+    return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
 
 def verdict(
@@ -196,6 +202,8 @@ def verdict(
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
+    if early := pending(judgements):
+        return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
     if healthy:
         return f"No trouble found: {len(core)} core checks clear or not applicable."
     if not core:

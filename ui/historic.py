@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from diagnoser.judge import Memory, seconds
+from diagnoser.signals import Span
 from diagnoser.steps import row_gap
 from rules.finding import Source
 from series.history import notes
@@ -52,7 +53,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
     pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
     before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
-    for _ in pipeline.observe_all(before, fast=fast):
+    for _ in pipeline.observe_all([Span(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
     said = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from agent import objectives
@@ -34,6 +35,16 @@ FAST_SECONDS = 60.0
 SLOW_SECONDS = 900.0
 COLD_SECONDS = 90.0
 """With less than this seen before the moment that is judged, there is no history to speak of."""
+
+
+def span_at(first: float, at: float, start: float | None = None) -> Span:
+    """The span that a moment of a recording is judged over: the same on every surface.
+
+    `first`: when the recording begins; `start`: when the window begins, where the user asks for one. Seconds since the
+    epoch. The window never reaches back before the recording.
+    """
+    window = at - max(start, first) if start is not None else min(FAST_SECONDS, at - first)
+    return Span(at, round(window, 3), SLOW_SECONDS, cold=at - first < COLD_SECONDS)  # as exact as `Span.at`
 
 
 @dataclass(frozen=True)
@@ -123,22 +134,26 @@ class Pipeline:
 
     def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
         """Judge one moment over the `fast` seconds before it."""
-        span = Span(at, fast, SLOW_SECONDS, cold)
+        self.observe_span(Span(at, fast, SLOW_SECONDS, cold))
+
+    def observe_span(self, span: Span) -> None:
+        """Judge the end of a span."""
         if self.operating is not None:
             self.operating.cycle(span.at)
         self._judge(span)
 
-    def observe_all(self, moments: Sequence[float], *, fast: float = FAST_SECONDS) -> Iterator[float]:
-        """Judge moments one after another, of which all records are in, as `observe` does each; yields each then."""
-        spans = [Span(at, fast, SLOW_SECONDS) for at in moments]
+    def observe_all(self, spans: Sequence[Span]) -> Iterator[float]:
+        """Judge spans one after another, of which all records are in, as `observe_span` does each; yields each then."""
         if self.operating is not None:
             for span in spans:
                 self.operating.cycle(span.at)
         assert isinstance(self.judge.signals, Ahead)
-        self.judge.signals.foresee(spans)
-        for span in spans:
-            self._judge(span)
-            yield span.at
+        for _, alike in groupby(spans, key=lambda span: (span.fast, span.slow, span.cold)):
+            together = list(alike)
+            self.judge.signals.foresee(together)
+            for span in together:
+                self._judge(span)
+                yield span.at
 
     def _judge(self, span: Span) -> None:
         self.span, self._document = span, None

@@ -12,7 +12,7 @@ import msgspec
 from agent.config import Seconds
 from rules.finding import Source, Triage
 from series.capture import CaptureReader, Record
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, STEP_SECONDS, Pipeline, Setup
+from ui.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 
 LEAST_SECONDS = 1.0
 """Of a window that can be judged."""
@@ -67,8 +67,8 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     at = min(moments.at, last) if moments.at is not None else last
     if at <= first:
         raise RecordingError(f"{path.name} begins {first - at:.0f} s after the moment asked for; write +75s of it")
-    window = at - max(moments.start, first) if moments.start is not None else min(FAST_SECONDS, at - first)
-    if window < LEAST_SECONDS:
+    span = span_at(first, at, moments.start)
+    if span.fast < LEAST_SECONDS:
         raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
     pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
     with CaptureReader.open(path) as reader:
@@ -76,7 +76,7 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         for _ in judged_before(at, pipeline, reader, step):
             pass
         damage = reader.problem or ""
-    pipeline.observe(at, fast=window, cold=at - first < COLD_SECONDS)
+    pipeline.observe_span(span)
     return Judged(pipeline, pipeline.triage(), damage)
 
 
@@ -85,11 +85,14 @@ def judged_before(
 ) -> Iterator[float]:
     """Take in the records until `at` and judge the moments before it, yielding each once it is judged.
 
-    Records are up to `AT_ONCE` steps further than the moment: the window is to hold as much more.
+    Each is judged over `span_at` it. Records are up to `AT_ONCE` steps further than the moment: the window is to hold
+    as much more.
     """
     due = pipeline.replay((record for record in records if record.t <= at), step)
+    first: float | None = None
     while some := list(islice(due, AT_ONCE)):
-        yield from pipeline.observe_all([moment for moment in some if moment < at - MIN_GAP_SECONDS])
+        first = some[0] - step if first is None else first
+        yield from pipeline.observe_all([span_at(first, moment) for moment in some if moment < at - MIN_GAP_SECONDS])
 
 
 def with_window(setup: Setup, least: float) -> Setup:
@@ -100,10 +103,16 @@ def with_window(setup: Setup, least: float) -> Setup:
 
 
 def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
-    """The document at every cycle of a recording, in order."""
-    pipeline = Pipeline(setup, Source("capture", path.name))
+    """The document at every cycle of a recording, in order, and at its end: each what `judge_recording` says of that
+    moment. Raises CaptureError, RecordingError."""
+    first, last = span_of(path)
+    pipeline = Pipeline(
+        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), Source("capture", path.name)
+    )
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
-        for due in pipeline.replay(reader):
-            pipeline.observe(due)
-            yield due, pipeline.triage()
+        for at in judged_before(last, pipeline, reader):
+            yield at, pipeline.triage()
+    if last > first:
+        pipeline.observe_span(span_at(first, last))
+        yield last, pipeline.triage()

@@ -22,7 +22,7 @@ from series.promql import Limits, PromQLError, evaluate_range, parse
 from series.types import Labels
 from ui.cache import Known as Blocks
 from ui.ledger import Known as Lookups
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, Pipeline, Setup
+from ui.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
 from ui.recorded import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from ui.requests import Asked, Found, Told
 from ui.web.failure import Failure, ReplayingError, UnansweredError
@@ -110,7 +110,8 @@ class Recording:
                 self._at = at
                 time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
-        pipeline.observe(self._end, fast=min(FAST_SECONDS, seconds), cold=seconds < COLD_SECONDS)
+        pipeline.observe_span(span_at(self._start, self._end))
+        self._said.append((self._end, pipeline.brief(said)))
         self._last = pipeline.triage()
         pipeline.node.requests.flush()
         if pipeline.node.ledger is not None:
@@ -254,7 +255,11 @@ def _verdicts(said: Sequence[Said], last: float) -> Iterator[Happening]:
 
 def _outcomes(pipeline: Pipeline) -> Outcomes:
     """What the beginning of a document rests on: while it stays the same, so does what is said."""
-    return {(j.rule.code, j.entity, j.outcome) for j in pipeline.judgements if j.outcome == "fired" or j.rule.core}
+    return {
+        (j.rule.code, j.entity, j.outcome)
+        for j in pipeline.judgements
+        if j.outcome == "fired" or j.rule.core or j.is_pending
+    }
 
 
 def _extent(path: Path) -> tuple[float, float]:
