@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
+from rules.compiled_signal import Windows
 
 BASELINE = "1h"
 PLACEHOLDER_HOST = "example.com"
@@ -30,6 +31,11 @@ class Options:
     @property
     def slow_seconds(self) -> float:
         return max(SLOW_SECONDS, self.fast_seconds)
+
+    @property
+    def windows(self) -> Windows:
+        """What `$window` and `$baseline` stand for."""
+        return Windows(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
 
 
 def duration(seconds: float) -> str:

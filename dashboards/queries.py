@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dashboards.raw import Raw
+from rules.compiled_signal import Windows, compile_signal
 from rules.condition import Comparison, comparisons
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
-from rules.model import SCOPES, Rule, Scope, Severity, Signal
+from rules.model import Rule, Scope, Severity, Signal
 from series.promql import (
     Aggregate,
     Binary,
@@ -35,8 +36,6 @@ from series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
 FAST = "1m"  # the least interval of every panel, which makes Grafana's window at least as long as the signals'
-SLOW = "15m"
-BASELINE = "1h"
 SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
 choice of engines, see `dashboards.grafana`."""
@@ -46,6 +45,7 @@ OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
+WINDOWS = Windows(fast=_STAND_IN)
 
 
 class UnknownSeriesError(Exception):
@@ -134,9 +134,9 @@ class Queries:
     def signal(self, name: str) -> Query:
         """See `Of`."""
         signal = self._signal(name)
-        expr = self._parse(signal.expr, signal)
-        if signal.samples is not None:
-            few = Binary("<", self._parse(signal.samples.expr, signal), Number(signal.samples.min))
+        compiled = compile_signal(signal, WINDOWS)
+        expr = compiled.expr
+        if (few := compiled.too_few) is not None:
             blank = Binary("*", few, Number(float("nan")))
             self._check_told(expr)
             expr = Binary("or", Binary("unless", expr, few), blank)
@@ -144,14 +144,14 @@ class Queries:
 
     def family(self, text: str, unit: str, scope: Scope = "engine") -> Query:
         """See `From`."""
-        expr = parse(expand(text, _values(SCOPES[scope])))
+        expr = parse(expand(text, WINDOWS.values("fast", scope)))
         self._check_labels(expr)
         return self._query(expr, unit, scope, tenants=True)
 
     def firing(self, code: str) -> Query:
         """See `Holds`."""
         rule = self.rule(code)
-        when = parse(expand(rule.when, {**_values(SCOPES[rule.scope]), **parameters(rule)}))
+        when = parse(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
         self._check_told(when)
         known = Aggregate("count", Selector("kvitals_target_up"))
         counted = Binary("or", Aggregate("count", when), Binary("*", Number(0), known))
@@ -240,17 +240,10 @@ class Queries:
             name = todo.pop()
             if name in found:
                 continue
-            signal = self._signal(name.removeprefix(SIGNAL_PREFIX))
-            expr = self._parse(signal.expr, signal)
-            if signal.samples is not None:
-                enough = Binary(">=", self._parse(signal.samples.expr, signal), Number(signal.samples.min))
-                expr = Binary("and", expr, enough)
+            expr = compile_signal(self._signal(name.removeprefix(SIGNAL_PREFIX)), WINDOWS).gated
             found[name] = expr
             todo += [n for n in names(expr) if n.startswith(SIGNAL_PREFIX)]
         return found
-
-    def _parse(self, text: str, signal: Signal) -> Expr:
-        return parse(expand(text, _values(SCOPES[signal.scope], signal.window)))
 
     def _signal(self, name: str) -> Signal:
         try:
@@ -264,14 +257,6 @@ def readable(expr: str, window: str = FAST) -> Expr:
     for variable in ("$cluster", "$engine", "$tenant"):
         expr = expr.replace(variable, ".*")
     return parse(expr.replace(WINDOW, window))
-
-
-def _values(scope: tuple[str, ...], window: str = "fast") -> dict[str, str]:
-    return {
-        "window": _STAND_IN if window == "fast" else SLOW,
-        "baseline": BASELINE,
-        "scope": ", ".join(scope),
-    }
 
 
 def _compares(comparison: Comparison, signal: str) -> bool:

@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from dashboards.alerts_options import BASELINE, Options, duration
-from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as, signal_names
-from rules.model import SCOPES, Signal
-from series.promql import Expr, expand, parse
+from dashboards.alerts_options import Options
+from rules.compiled_signal import compile_signal, least
+from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as
+from rules.model import Signal
+from series.promql import Expr, expand
 
 DERIVED = "kvitals-derived"
-HALF = 0.5
-"""Extrapolation makes fractions of whole counts, so that "at least 20" is from 19.5 on."""
 
 Translate = Callable[[Expr], Expr]
 """An expression over families in a server's own names."""
@@ -56,23 +55,17 @@ def rule_of(name: str, text: str) -> dict[str, Any]:
 
 def definition(signal: Signal, options: Options) -> str:
     """The signal as PromQL, absent below its minimum of samples."""
-    values = expansion(signal.window, signal.scope, options)
+    values = options.windows.values(signal.window, signal.scope)
     text = expand(signal.expr, values).strip()
     if signal.samples is None:
         return text
     counted = expand(signal.samples.expr, values).strip()
-    least = f"{signal.samples.min - HALF:.12g}"
-    return f"(\n{indented(text)}\n)\nand on ({values['scope']})\n(\n{indented(counted)}\n) >= {least}"
+    enough = f"{least(signal.samples):.12g}"
+    return f"(\n{indented(text)}\n)\nand on ({values['scope']})\n(\n{indented(counted)}\n) >= {enough}"
 
 
 def indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
-
-
-def expansion(window: str, scope: str, options: Options) -> dict[str, str]:
-    """What `$window`, `$baseline` and `$scope` stand for."""
-    seconds = options.fast_seconds if window == "fast" else options.slow_seconds
-    return {"window": duration(seconds), "baseline": BASELINE, "scope": ", ".join(SCOPES[scope])}
 
 
 def in_order(knowledge: Knowledge) -> list[str]:
@@ -82,10 +75,7 @@ def in_order(knowledge: Knowledge) -> list[str]:
 
 def reads(name: str, knowledge: Knowledge) -> frozenset[str]:
     """The signals that a signal is made of."""
-    signal = knowledge.signals[name]
-    texts = [signal.expr, *([signal.samples.expr] if signal.samples else [])]
-    values = expansion(signal.window, signal.scope, Options())
-    return frozenset(found for text in texts for found in signal_names(parse(expand(text, values))))
+    return compile_signal(knowledge.signals[name]).signals
 
 
 def group_of(name: str, knowledge: Knowledge, options: Options) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from dashboards.alerts_options import Options
 from dashboards.recording import Recorded, definition, group_of, in_order, rule_of
-from diagnoser.signals import needed
 from diagnoser.sources.pages import FACT, OBJECTIVE, Pages
+from rules.compiled_signal import needed
 from rules.engine_map import EngineMap, load_map, systems
 from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from rules.model import Family

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge
-from diagnoser.signals import Span, by_entity, expansion
+from diagnoser.signals import Span, by_entity
 from rules.loader import parameters
 from rules.model import SCOPES, Rule
 from series.promql import Vector, expand
@@ -23,7 +23,7 @@ class Questions:
     def written(self, rule: Rule, query: str, more: Mapping[str, str] | None = None) -> str:
         """A query with the rule's parameters, its scope and the windows filled in, and with `more`: name -> text."""
         known = {**parameters(rule, self.judge.params.get(rule.code)), **(more or {})}
-        return expand(query, {**known, **expansion(self.span, "fast", SCOPES[rule.scope])})
+        return expand(query, {**known, **self.span.windows.values("fast", rule.scope)})
 
     def answer(self, written: str) -> Vector | float:
         """What a query that is written out comes to."""

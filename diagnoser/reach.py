@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from diagnoser.signals import Span, expansion
+from diagnoser.signals import Span
+from rules.compiled_signal import FROM_NOTHING, compile_signal
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from rules.model import SCOPES
-from series.promql import Expr, expand, parse
+from series.promql import Expr
 from series.promql.nodes import Binary, Call, Selector
 from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 
@@ -30,7 +31,7 @@ class Reach:
         """The metrics without which an expression has no value for an entity; empty where it may have one."""
         if isinstance(expr, Selector):
             return self._of_selector(expr, entity, scope)
-        if isinstance(expr, Call) and expr.func == "absent":
+        if isinstance(expr, Call) and expr.func in FROM_NOTHING:
             return []
         if isinstance(expr, Binary) and expr.op == "or":
             left = self.lacking(expr.left, entity, scope)
@@ -49,8 +50,7 @@ class Reach:
     def _signal(self, name: str) -> Expr:
         if name not in self._signals:
             signal = self.knowledge.signals[name]
-            values = expansion(self.span, signal.window, SCOPES[signal.scope])
-            self._signals[name] = parse(expand(signal.expr, values))
+            self._signals[name] = compile_signal(signal, self.span.windows).expr
         return self._signals[name]
 
     def _entities(self, selector: Selector, scope: str) -> set[Labels]:

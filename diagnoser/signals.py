@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
+from rules.compiled_signal import CompiledSignal, Windows, compile_signal, least
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
 from rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
-from series.promql import Batch, Binary, Call, Expr, Moment, Selector, Series, Vector, evaluate_range, expand, selectors
+from series.promql import Batch, Expr, Moment, Selector, Series, Vector, evaluate_range, selectors
 from series.types import (
     METRIC_NAME,
     Frame,
@@ -37,7 +38,6 @@ MILLISECOND = 0.001
 """To which PromQL rounds times."""
 MAX_ENTITIES = 100_000
 """Labels of which it is remembered whose they are, for each scope."""
-_FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})  # have a value without series
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,12 @@ class Span:
     @property
     def start(self) -> float:
         return self.at - self.fast
+
+    @property
+    def windows(self) -> Windows:
+        """The windows as expressions have them. With nothing before the fast window, the slow one is no longer."""
+        slow = self.fast if self.cold else self.slow
+        return Windows(duration(self.fast), duration(slow), duration(BASELINE_SECONDS))
 
 
 class Missing(NamedTuple):
@@ -153,24 +159,6 @@ class _Possible:
     until: float
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    """A signal's expressions. It has no value unless of each of `reads` at least one selector finds a series."""
-
-    expr: Expr
-    samples: Expr | None
-    reads: list[frozenset[Selector]]
-
-    @property
-    def needs(self) -> list[frozenset[str]]:
-        """The same by metric."""
-        return [frozenset(selector.name for selector in either) for either in self.reads]
-
-    @property
-    def exprs(self) -> list[Expr]:
-        return [self.expr] if self.samples is None else [self.expr, self.samples]
-
-
 class Signals:
     """Evaluates all signals of the knowledge over `families` and remembers them."""
 
@@ -181,7 +169,7 @@ class Signals:
         self.known: dict[str, Known] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
-        self._compiled: dict[tuple[float, float, bool], dict[str, _Compiled]] = {}
+        self._compiled: dict[tuple[float, float, bool], dict[str, CompiledSignal]] = {}
         self._batches: list[Batch] = []  # of each stage
         self._that_can: dict[Group, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
@@ -208,7 +196,7 @@ class Signals:
         return self.known
 
     def _that_may_be(
-        self, stage: Group, names: Sequence[str], compiled: Mapping[str, _Compiled], at: float
+        self, stage: Group, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
     ) -> frozenset[str]:
         """Those of a stage's signals of which there are the series that they can not do without."""
         known = self._that_can.get(stage)
@@ -267,17 +255,18 @@ class Signals:
             return []
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
-    def _compile(self, span: Span) -> dict[str, _Compiled]:
+    def _compile(self, span: Span) -> dict[str, CompiledSignal]:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
-            compiled = {n: _compile(s, span) for n, s in self.knowledge.signals.items()}
+            windows = span.windows
+            compiled = {n: compile_signal(s, windows, expression) for n, s in self.knowledge.signals.items()}
             self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
                 Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages
             ]
         return self._compiled[key]
 
-    def _evaluate(self, name: str, compiled: _Compiled, *, possible: bool) -> Known:
+    def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> Known:
         signal = self.knowledge.signals[name]
         scope = SCOPES[signal.scope]
         values = self.by_entity(self.now.evaluate(compiled.expr), scope) if possible else {}
@@ -339,9 +328,8 @@ class Signals:
 
     def _families(self, name: str, span: Span) -> list[str]:
         if name not in self._reads:
-            compiled = self._compile(span)[name]
-            found = [s.name for e in (compiled.expr, compiled.samples) if e is not None for s in selectors(e)]
-            self._reads[name] = [f for f in dict.fromkeys(found) if family_of(f, self.knowledge.families)]
+            found = self._compile(span)[name].metrics
+            self._reads[name] = [metric for metric in found if family_of(metric, self.knowledge.families)]
         return self._reads[name]
 
     def exists(self, metric: str, entity: Labels, span: Span) -> bool:
@@ -364,8 +352,8 @@ def with_enough_samples(signal: Signal, values: dict[Labels, float], counts: dic
     """The values of the entities that have as many samples as the signal asks for; counts: None where it asks none."""
     if counts is None or signal.samples is None:
         return Known(values)
-    # Extrapolation makes fractions of whole counts, hence the half.
-    few = {e: n for e, n in counts.items() if n + 0.5 < signal.samples.min}
+    enough = least(signal.samples)
+    few = {e: n for e, n in counts.items() if n < enough}
     return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
 
 
@@ -381,12 +369,6 @@ def duration(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
 
 
-def expansion(span: Span, window: str, scope: Sequence[str]) -> dict[str, str]:
-    """What `$window`, `$baseline` and `$scope` stand for."""
-    seconds = span.fast if window == "fast" or span.cold else span.slow
-    return {"window": duration(seconds), "baseline": duration(BASELINE_SECONDS), "scope": ", ".join(scope)}
-
-
 class _Memo(dict[Selector, bool]):
     """The answers to a question, each asked once."""
 
@@ -396,31 +378,6 @@ class _Memo(dict[Selector, bool]):
     def __missing__(self, selector: Selector) -> bool:
         self[selector] = self._ask(selector)
         return self[selector]
-
-
-def _compile(signal: Signal, span: Span) -> _Compiled:
-    values = expansion(span, signal.window, SCOPES[signal.scope])
-    samples = expression(expand(signal.samples.expr, values)) if signal.samples else None
-    expr = expression(expand(signal.expr, values))
-    return _Compiled(expr, samples, selections(expr))
-
-
-def needed(expr: Expr) -> list[frozenset[str]]:
-    """Metrics of which at least one of each set must be there for an expression to have a value."""
-    return list(dict.fromkeys(frozenset(one.name for one in either) for either in selections(expr)))
-
-
-def selections(expr: Expr) -> list[frozenset[Selector]]:
-    """Selectors of which at least one of each set must find a series for an expression to have a value."""
-    if isinstance(expr, Selector):
-        return [frozenset((expr,))] if expr.name else []
-    if isinstance(expr, Call) and expr.func in _FROM_NOTHING:
-        return []
-    if isinstance(expr, Binary) and expr.op == "or":
-        return [left | right for left in selections(expr.left) for right in selections(expr.right)]
-    if isinstance(expr, Binary) and expr.op == "unless":
-        return selections(expr.left)
-    return list(dict.fromkeys(one for child in expr.children() for one in selections(child)))
 
 
 def _readers(knowledge: Knowledge) -> set[str]:

@@ -8,10 +8,11 @@ a test holds the knowledge that ships to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from rules.compiled_signal import compile_signal
 from rules.condition import comparisons
 from rules.finding import Outcome
 from rules.loader import (
@@ -109,7 +110,7 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
     """What is not right with the signals of a file that load: they read what there is not."""
     for name in file.data.get("signals") or {}:
         signal = knowledge.signals.get(name)
-        for metric in sorted(_reads(signal)) if signal is not None else ():
+        for metric in sorted(compile_signal(signal).metrics) if signal is not None else ():
             if metric.startswith(SIGNAL_PREFIX):
                 if metric.removeprefix(SIGNAL_PREFIX) not in knowledge.signals:
                     yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no signal"
@@ -335,7 +336,7 @@ def _always_decided(rule: Rule, knowledge: Knowledge) -> bool:
     while todo:
         name = todo.pop()
         seen.add(name)
-        for metric in _reads(knowledge.signals[name]):
+        for metric in compile_signal(knowledge.signals[name]).metrics:
             signal = metric.removeprefix(SIGNAL_PREFIX)
             if signal == metric and metric != ENTITY_FAMILY:
                 return False
@@ -343,13 +344,6 @@ def _always_decided(rule: Rule, knowledge: Knowledge) -> bool:
                 todo.append(signal)
     raw = names(parse(expand(rule.when, parameters(rule))))
     return all(metric.startswith(SIGNAL_PREFIX) or metric == ENTITY_FAMILY for metric in raw)
-
-
-def _reads(signal: Signal) -> set[str]:
-    """The metrics that a signal's expressions name."""
-    values = {"window": "1m", "baseline": "1h", "scope": ", ".join(SCOPES[signal.scope])}
-    texts: Sequence[str] = [signal.expr] + ([signal.samples.expr] if signal.samples else [])
-    return {name for text in texts for name in names(parse(expand(text, values)))}
 
 
 def _a(scope: str) -> str:

@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from rules.compiled_signal import compile_signal
 from rules.condition import Condition, parse_condition
 from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
+from rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
 from rules.origins import PAGE, origins
 from rules.shipped import YAML_LOADER
 from rules.versions import in_range
@@ -28,7 +30,6 @@ from series.promql import Expr, PromQLError, expand, names, parse, selectors
 ROOT = Path(__file__).parent
 MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 20
-SIGNAL_PREFIX = "kvitals:"
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
 
@@ -381,12 +382,10 @@ def check_signal(name: str, signal: Signal) -> str | None:
     """What is wrong with a signal's origin or its expressions, or None."""
     if signal.origin and signal.origin not in origins():
         return f"signal `{name}`: unknown origin `{signal.origin}`"
-    scope = ", ".join(SCOPES[signal.scope])
-    for text in [signal.expr] + ([signal.samples.expr] if signal.samples else []):
-        try:
-            parse(expand(text, {"window": "1m", "baseline": "1h", "scope": scope}))
-        except PromQLError as error:
-            return f"signal `{name}`: {error}"
+    try:
+        compile_signal(signal)
+    except PromQLError as error:
+        return f"signal `{name}`: {error}"
     return None
 
 

@@ -29,6 +29,9 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 """The labels that identify an entity of each scope (docs/decisions/0002)."""
 
+SIGNAL_PREFIX = "kvitals:"
+"""Before a signal's name in expressions."""
+
 AROUND: dict[Scope, tuple[Scope, ...]] = {
     "engine": ("engine", "node", "pool", "fleet"),
     "node": ("node", "fleet"),

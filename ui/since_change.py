@@ -14,7 +14,7 @@ from diagnoser.expressions import expression
 from diagnoser.outcome import Change, Period, Sides
 from diagnoser.predictions import Predictions
 from diagnoser.questions import Questions
-from diagnoser.signals import Signals, Span, by_entity, expansion
+from diagnoser.signals import Signals, Span, by_entity
 from diagnoser.steps import Steps, gather, step_of
 from rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
 from rules.model import SCOPES, Lever
@@ -142,7 +142,9 @@ def _number(pipeline: Pipeline, change: Change) -> Callable[[str], float | None]
     def number(text: str) -> float | None:
         assert pipeline.span is not None
         scope = SCOPES["engine"]
-        result = pipeline.judge.signals.now.evaluate(expression(expand(text, expansion(pipeline.span, "fast", scope))))
+        result = pipeline.judge.signals.now.evaluate(
+            expression(expand(text, pipeline.span.windows.values("fast", "engine")))
+        )
         return result if isinstance(result, float) else by_entity(result, scope).get(change.entity)
 
     return number

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES
-from diagnoser.signals import Span, expansion
+from diagnoser.signals import Span
 from diagnoser.sources.remote import RemoteSignals
+from rules.compiled_signal import compile_signal
 from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES
-from series.promql import expand, selectors
 from series.types import Labels
 
 POOL = SCOPES["pool"]
@@ -30,7 +30,7 @@ class Presence:
 
 def presence(knowledge: Knowledge, signals: RemoteSignals, span: Span) -> Presence:
     """Ask how many engines of each pool have each family that signals read: a query a family. Raises ServerError."""
-    readers = _read_by(knowledge, span)
+    readers = _read_by(knowledge)
     has = signals.served.dialect.has
     there = {family: metric for family in readers if (metric := _metric(family, knowledge, has))}
     counted = {family: expression(_count(metric)) for family, metric in there.items()}
@@ -60,23 +60,22 @@ def _metric(family: str, knowledge: Knowledge, has: Callable[[str], bool]) -> st
     return next((name for name in names if has(name)), "")
 
 
-def _read_by(knowledge: Knowledge, span: Span) -> dict[str, list[str]]:
+def _read_by(knowledge: Knowledge) -> dict[str, list[str]]:
     """Families -> the rules whose conditions rest on them, through their signals."""
     found: dict[str, list[str]] = {}
     for rule in knowledge.rules.values():
-        for family in {f for name in knowledge.needs(rule) for f in _families(name, knowledge, span)}:
+        for family in {f for name in knowledge.needs(rule) for f in _families(name, knowledge)}:
             found.setdefault(family, []).append(rule.code)
     return {family: sorted(codes) for family, codes in sorted(found.items())}
 
 
-def _families(name: str, knowledge: Knowledge, span: Span, seen: frozenset[str] = frozenset()) -> set[str]:
+def _families(name: str, knowledge: Knowledge, seen: frozenset[str] = frozenset()) -> set[str]:
     signal = knowledge.signals[name]
-    expr = expression(expand(signal.expr, expansion(span, signal.window, SCOPES[signal.scope])))
     found: set[str] = set()
-    for use in selectors(expr):
-        inner = use.name.removeprefix(SIGNAL_PREFIX)
-        if inner != use.name:
-            found |= _families(inner, knowledge, span, seen | {name}) if inner not in seen else set()
-        elif family := family_of(use.name, knowledge.families):
+    for metric in compile_signal(signal).metrics:
+        inner = metric.removeprefix(SIGNAL_PREFIX)
+        if inner != metric:
+            found |= _families(inner, knowledge, seen | {name}) if inner not in seen else set()
+        elif family := family_of(metric, knowledge.families):
             found.add(family)
     return found

@@ -10,12 +10,13 @@ import numpy as np
 
 from diagnoser.expressions import expression
 from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
-from diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, needed, with_enough_samples
+from diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, with_enough_samples
 from diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
+from rules.compiled_signal import CompiledSignal, needed
 from rules.loader import SIGNAL_PREFIX, Knowledge
 from rules.model import SCOPES
 from rules.origins import AGENT, SERVER
-from series.promql import Binary, Expr, Matching, Moment, Number, Range, Selector, Series, Subquery, Vector, inline
+from series.promql import Expr, Moment, Range, Selector, Series, Subquery, Vector, inline
 from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 
 MAX_MOMENTS = 12
@@ -151,11 +152,7 @@ class RemoteSignals(Signals):
     def _definition(self, name: str) -> Expr:
         """What stands for a signal in another expression: as little as the rules do, that takes too few samples."""
         expr, samples = self._asked_for[name]
-        signal = self.knowledge.signals[name]
-        if samples is None or signal.samples is None:
-            return expr
-        enough = Binary(">=", samples, Number(signal.samples.min - 0.5))
-        return Binary("and", expr, enough, matching=Matching(on=True, labels=SCOPES[signal.scope]))
+        return CompiledSignal(self.knowledge.signals[name], expr, samples).gated
 
     def _expanded(self, expr: Expr) -> Expr:
         """The expression with signals replaced by what they are made of, unless the server has them recorded."""

@@ -8,9 +8,10 @@ import pytest
 
 from diagnoser.findings import Mute
 from diagnoser.judge import Judge, Judgement, Memory
-from diagnoser.signals import Signals, Span, needed
+from diagnoser.signals import Signals, Span
 from diagnoser.text import render
 from diagnoser.triage import headline, triage
+from rules.compiled_signal import needed
 from rules.finding import Source
 from rules.loader import Knowledge, load
 from series.promql import parse

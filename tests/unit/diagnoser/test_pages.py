@@ -14,13 +14,12 @@ from agent.records import ScrapeRecord
 from agent.senses.exposition import PageParser
 from agent.senses.status import Identity
 from agent.service import decode
-from diagnoser.signals import Span, expansion
+from diagnoser.signals import Span
 from diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
 from diagnoser.sources.prometheus import Found, Question
 from diagnoser.sources.served import Served
 from rules.engine_map import load_map, systems
 from rules.loader import SIGNAL_PREFIX, load
-from rules.model import SCOPES
 from series.capture import CaptureReader
 from series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
 from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, SeriesSource, is_stale
@@ -159,7 +158,7 @@ def test_signals_of_a_recording_are_the_same_without_an_agent(path: Path) -> Non
     served = Served(raw, dialect(raw, span.at))  # type: ignore[arg-type]
     compared, differ = 0, {}
     for name, signal in KNOWLEDGE.signals.items():
-        expr = parse(expand(signal.expr, expansion(span, signal.window, SCOPES[signal.scope])))
+        expr = parse(expand(signal.expr, span.windows.values(signal.window, signal.scope)))
         read = {use.name for use in selectors(expr)}
         if any(metric.startswith(SIGNAL_PREFIX) for metric in read) or any(served.dialect.why_not(m) for m in read):
             continue

@@ -1,0 +1,123 @@
+"""A signal compiled for one set of windows: its expressions, its gate, and what it reads.
+
+The evaluator, the Prometheus source, recording rules, boards, `check` and the authoring checks read a signal through
+this module, so that `$window` and `$scope` are expanded, and "enough samples" is decided, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
+from series.promql import Binary, Call, Expr, Matching, Number, Selector, expand, parse, selectors
+
+HALF_SAMPLE = 0.5
+"""Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""
+FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
+"""Functions that have a value without any series."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The durations that `$window` and `$baseline` stand for, as PromQL writes them."""
+
+    fast: str = "1m"
+    slow: str = "15m"
+    baseline: str = "1h"
+
+    def values(self, window: str, scope: Scope) -> dict[str, str]:
+        """The value of each `$name` in an expression over the window `fast` or `slow`, about entities of a scope."""
+        length = self.fast if window == "fast" else self.slow
+        return {"window": length, "baseline": self.baseline, "scope": ", ".join(SCOPES[scope])}
+
+
+NOMINAL = Windows()
+"""For those who ask what a signal reads, which no window's length changes."""
+
+
+def least(samples: Samples) -> float:
+    """The count from which on a signal has enough samples."""
+    return samples.min - HALF_SAMPLE
+
+
+@dataclass(frozen=True)
+class CompiledSignal:
+    """A signal's expressions. `samples` counts what it rests on; None where it has no gate."""
+
+    signal: Signal
+    expr: Expr
+    samples: Expr | None
+
+    @property
+    def exprs(self) -> list[Expr]:
+        """The value, and what counts its samples."""
+        return [self.expr] if self.samples is None else [self.expr, self.samples]
+
+    @property
+    def enough(self) -> Expr | None:
+        """The count of samples where it is enough, absent elsewhere; None where the signal has no gate."""
+        return self._compared(">=")
+
+    @property
+    def too_few(self) -> Expr | None:
+        """The count of samples where it is not enough, absent elsewhere; None where the signal has no gate."""
+        return self._compared("<")
+
+    @property
+    def gated(self) -> Expr:
+        """The value where there are enough samples, absent elsewhere."""
+        if (enough := self.enough) is None:
+            return self.expr
+        return Binary("and", self.expr, enough, matching=Matching(on=True, labels=SCOPES[self.signal.scope]))
+
+    @cached_property
+    def reads(self) -> list[frozenset[Selector]]:
+        """The signal has no value unless of each of these sets at least one selector finds a series."""
+        return selections(self.expr)
+
+    @cached_property
+    def needs(self) -> list[frozenset[str]]:
+        """The same by metric."""
+        return needed(self.expr)
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all series that the value and its gate read, signals among them, in the order of reading."""
+        return tuple(dict.fromkeys(use.name for expr in self.exprs for use in selectors(expr)))
+
+    @property
+    def signals(self) -> frozenset[str]:
+        """The signals that it is made of."""
+        return frozenset(name.removeprefix(SIGNAL_PREFIX) for name in self.metrics if name.startswith(SIGNAL_PREFIX))
+
+    def _compared(self, op: str) -> Expr | None:
+        if self.samples is None or self.signal.samples is None:
+            return None
+        return Binary(op, self.samples, Number(least(self.signal.samples)))
+
+
+def compile_signal(signal: Signal, windows: Windows = NOMINAL, parsed: Callable[[str], Expr] = parse) -> CompiledSignal:
+    """A signal for these windows. `parsed` turns text into an expression. Raises PromQLError."""
+    values = windows.values(signal.window, signal.scope)
+    samples = parsed(expand(signal.samples.expr, values)) if signal.samples is not None else None
+    return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)
+
+
+def needed(expr: Expr) -> list[frozenset[str]]:
+    """Metrics of which at least one of each set must be there for an expression to have a value."""
+    return list(dict.fromkeys(frozenset(one.name for one in either) for either in selections(expr)))
+
+
+def selections(expr: Expr) -> list[frozenset[Selector]]:
+    """Selectors of which at least one of each set must find a series for an expression to have a value."""
+    if isinstance(expr, Selector):
+        return [frozenset((expr,))] if expr.name else []
+    if isinstance(expr, Call) and expr.func in FROM_NOTHING:
+        return []
+    if isinstance(expr, Binary) and expr.op == "or":
+        return [left | right for left in selections(expr.left) for right in selections(expr.right)]
+    if isinstance(expr, Binary) and expr.op == "unless":
+        return selections(expr.left)
+    return list(dict.fromkeys(one for child in expr.children() for one in selections(child)))
