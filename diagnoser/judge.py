@@ -13,7 +13,7 @@ import msgspec
 from diagnoser.condition import Decided, Values, Verdict, decide, truths
 from diagnoser.expressions import expression
 from diagnoser.signals import Known, Signals, Span
-from diagnoser.text import plain, render
+from diagnoser.text import plain, render, render_apart
 from rules.condition import Comparison, Condition, comparisons, parse_condition
 from rules.engine_map import find_map, told_by_programs
 from rules.finding import Outcome
@@ -519,4 +519,5 @@ def describe(decided: Decided, entity: Labels, known: Mapping[str, Known], knowl
     limit = render(decided.right, unit)
     if _named(right):
         limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
-    return f"{is_(names[0])}, {_NOT[decided.comparison.op]} {limit}"
+    value = render_apart(known[names[0]].values.get(entity), decided.right, unit)
+    return f"{plain(names[0])} is {value}, {_NOT[decided.comparison.op]} {limit}"

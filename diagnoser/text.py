@@ -16,40 +16,52 @@ _SUFFIX = {
 }
 _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
+MORE_DIGITS = 8
+"""That a number is printed with at most, beyond the usual ones, to tell it from its limit."""
 
 
-def render(value: float | None, unit: str) -> str:
-    """A value with its unit, as short as it can be read: `1.83 s`, `3.5 h`, `41 %`, `12.5/s`, `400 MB`."""
+def render(value: float | None, unit: str, more: int = 0) -> str:
+    """A value with its unit, as short as it can be read: `1.83 s`, `3.5 h`, `41 %`, `12.5/s`, `400 MB`. `more`: digits
+    beyond those."""
     if value is None or math.isnan(value):
         return "unknown"
     if unit == "bool":
         return "yes" if value else "no"
     if unit == "ratio":
-        return f"{_number(100 * value)} %"
+        return f"{_number(100 * value, more)} %"
     if unit == "seconds":
-        return _seconds(value)
+        return _seconds(value, more)
     if unit == "bytes" and math.isfinite(value):
         return size(value)
-    return _number(value) + _SUFFIX.get(unit, "")
+    return _number(value, more) + _SUFFIX.get(unit, "")
 
 
-def _seconds(value: float) -> str:
+def render_apart(value: float | None, limit: float | None, unit: str) -> str:
+    """The same with as many digits more as it takes to read otherwise than a limit that it is not equal to."""
+    for more in range(MORE_DIGITS):
+        text = render(value, unit, more)
+        if value is None or limit is None or value == limit or text != render(limit, unit):
+            break
+    return text
+
+
+def _seconds(value: float, more: int) -> str:
     if math.isinf(value):
         return "beyond every bucket"
     if abs(value) < 1:
-        return f"{_number(1000 * value)} ms"
+        return f"{_number(1000 * value, more)} ms"
     _, each, word = next((one for one in _LASTING if abs(value) >= one[0]), (0, 1, "s"))
-    return f"{_number(value / each)} {word}"
+    return f"{_number(value / each, more)} {word}"
 
 
-def _number(value: float) -> str:
+def _number(value: float, more: int = 0) -> str:
     if math.isinf(value):
         return "infinite" if value > 0 else "-infinite"
     if value == 0:
         return "0"
-    if abs(value) >= 100 or value == int(value):
+    if value == int(value) or (abs(value) >= 100 and not more):
         return f"{value:,.0f}"
-    digits = 1 if abs(value) >= 10 else 2
+    digits = more + (0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)
     text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 

@@ -167,7 +167,11 @@ class Slo(Struct, frozen=True):
 
 
 class Coverage(Struct, frozen=True):
-    """How many rules could be decided, and what was seen of each engine."""
+    """How many rules could be decided, and what was seen of each engine.
+
+    The outcomes count judgements, one of each rule on each of its entities: with several entities their sum is more
+    than `rules`.
+    """
 
     rules: int
     fired: int
@@ -178,6 +182,14 @@ class Coverage(Struct, frozen=True):
     crashed: dict[str, str] = {}  # rule code -> the error in it; the other rules went on
     warnings: list[str] = []  # why what was read may not be all there is
     unknown_not_listed: int = 0  # of `unknown`: of a rule on many entities a few are told
+
+    @property
+    def summary(self) -> str:
+        """The counts in words."""
+        counts = f"{self.fired} fired, {self.clear} clear, {self.not_applicable} not applicable, {self.unknown} unknown"
+        judgements = self.fired + self.clear + self.not_applicable + self.unknown
+        of = f"{judgements} judgements of " if judgements != self.rules else ""
+        return f"{of}{self.rules} rules: {counts}"
 
 
 EffectVerdict = Literal["worked", "in part", "nothing", "worse"]

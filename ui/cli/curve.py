@@ -89,11 +89,16 @@ def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
                 f"{share:.0%} of what is attainable ({attainable:.2%}) takes some {least:,} blocks, {tokens} tokens."
             )
     told += [
-        f"Today's {row.capacity_blocks:,} blocks reach {row.token_hit_rate / attainable:.0%} of it."
+        f"Today's {row.capacity_blocks:,} blocks reach {floored(row.token_hit_rate / attainable)} of it."
         for row in sizes
         if row.capacity_blocks == of.today
     ]
     return told
+
+
+def floored(share: float) -> str:
+    """A share in percent, rounded down to a tenth: what falls short of a limit is never printed as the limit."""
+    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
 def _point(row: Row, of: Subject) -> dict[str, Any]:

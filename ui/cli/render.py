@@ -291,13 +291,12 @@ def _foot(document: Triage, console: Console) -> None:
         console.print()
         console.print(Text(f"RULE FAILED {code}: {error}", style="bold red"))
         console.print(_indent("This is a defect of the rule; all others were judged. Please report it."))
-    counts = f"{c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, {c.unknown} unknown"
     for warning in c.warnings:
         console.print(Text(warning, style="yellow"))
     named = [" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines]
     engines = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
     console.print()
-    console.print(Text(f"{c.rules} rules: {counts} · {engines or 'no engine seen'}", style="dim"))
+    console.print(Text(f"{c.summary} · {engines or 'no engine seen'}", style="dim"))
 
 
 def _items(rows: Sequence[tuple[str, str]], left: int = 2) -> Padding:

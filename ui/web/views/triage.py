@@ -201,10 +201,7 @@ def _line(code: str, title: str, entity: str, text: str) -> str:
 def _coverage(triage: Triage) -> None:
     c = triage.coverage
     with st.container(key="coverage"):
-        st.caption(
-            f"{count(c.rules, 'rule')}: {c.fired} fired, {c.clear} clear, {c.not_applicable} not applicable, "
-            f"{c.unknown} could not tell"
-        )
+        st.caption(c.summary)
         for code, error in c.crashed.items():
             st.markdown(f":material/bug_report: rule {inline_code(code)} failed, the others went on: {literal(error)}")
         for engine in c.engines[:MAX_ENGINES]:
