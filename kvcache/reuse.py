@@ -38,6 +38,14 @@ class Curve:
     references: float
     rate: float
 
+    def at(self, blocks: float) -> tuple[float, float] | None:
+        """The hit rate of a cache of this size, and its error: between the two nearest capacities on a line. None below
+        the smallest; that of the largest above it."""
+        if blocks < self.capacity[0]:
+            return None
+        rate, error = (float(np.interp(blocks, self.capacity, of)) for of in (self.token_hit_rate, self.error))
+        return rate, error
+
 
 class ReuseCurve:
     """Feed accesses in order of time, and ask for the curve up to `largest` blocks whenever it is wanted.

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.ledger.event import GPU
+from agent.ledger.reuse import CAPACITIES
 from agent.ledger.tenants import Tenants
 from agent.ledger.watched import Watched
 from kvcache.reuse import Curve
 
 MAX_POINTS = 64
-"""Of a curve."""
+"""Of a curve, beside those at today's size and its multiples."""
 
 
 def report(
@@ -63,18 +64,23 @@ def _engine(watched: Watched, curve: Curve | None) -> dict[str, Any]:
                 for (victim, by), tokens in sorted(blame.cells.items(), key=lambda cell: -cell[1])
             ],
         },
-        "curve": _curve(curve),
+        "curve": _curve(curve, ledger.pool),
     }
 
 
-def _curve(curve: Curve | None) -> dict[str, Any] | None:
+def _curve(curve: Curve | None, pool: int | None = None) -> dict[str, Any] | None:
     if curve is None:
         return None
     every = max(1, -(-len(curve.capacity) // MAX_POINTS))
+    sizes = {int(size) for size in curve.capacity[::-every]}
+    if pool:  # today's size and its multiples, each as it is and not as the point below
+        wanted = (round(times * pool) for times in CAPACITIES)
+        sizes |= {size for size in wanted if curve.capacity[0] <= size <= curve.capacity[-1]}
+    points = [(size, there) for size in sorted(sizes) if (there := curve.at(size)) is not None]
     return {
-        "capacity_blocks": curve.capacity[::-every][::-1].tolist(),
-        "token_hit_rate": [round(float(rate), 5) for rate in curve.token_hit_rate[::-every][::-1]],
-        "error": [round(float(error), 5) for error in curve.error[::-every][::-1]],
+        "capacity_blocks": [size for size, _ in points],
+        "token_hit_rate": [round(rate, 5) for _, (rate, _) in points],
+        "error": [round(error, 5) for _, (_, error) in points],
         "references": round(curve.references),
         "sample_rate": curve.rate,
     }

@@ -222,9 +222,8 @@ def _say_curve(kind: str, name: str, curve: Curve, pool: int, said: Said) -> Non
     family = {"engine": "kvitals_reuse", "tenant": "kvitals_reuse_tenant", "node": "kvitals_reuse_node"}[kind]
     worst = 0.0
     for times in CAPACITIES:
-        at = int(curve.capacity.searchsorted(times * pool, "right")) - 1
-        if at >= 0:
-            said[f"{family}_hit_ratio", (*mine, ("capacity", f"{times:g}"))] = float(curve.token_hit_rate[at])
-            worst = max(worst, float(curve.error[at]))
+        if (there := curve.at(times * pool)) is not None:
+            said[f"{family}_hit_ratio", (*mine, ("capacity", f"{times:g}"))] = there[0]
+            worst = max(worst, there[1])
     said[f"{family}_references", mine] = curve.references
     said[f"{family}_error_ratio", mine] = worst

@@ -26,7 +26,7 @@ MIN_TOKENS = 1_000
 
 
 class FirstSeen:
-    """Blocks of a tenant that were looked up before: what an infinite cache of its own would hold.
+    """Blocks of a tenant that were looked up before: what an infinite cache would still hold of them.
 
     It keeps those whose hash ends in some number of zero bits, each standing for as many as that makes it rare. With
     1,024 of them the share of blocks seen before is off by 1.5 points (one standard error) at most.
@@ -37,11 +37,14 @@ class FirstSeen:
         self._bits = 0
         self._seen: set[int] = set()
 
-    def add(self, chain: list[int], most: int) -> int:
-        """How many of the first `most` of these blocks were seen before, about; from now on all were. Of few blocks it
-        may be far off, also above `most`; the sum over many is not."""
+    def add(self, chain: list[int], hits: int, most: int) -> int:
+        """How many of the first `most` of these blocks an infinite cache would find, about; from now on it has all.
+
+        The first `hits` were found now, whoever stored them, so it would find these too: what is attainable is never
+        less than what was found. Of few blocks the rest may be far off, also above `most`; the sum over many is not.
+        """
         mask = (1 << self._bits) - 1
-        found = sum(block in self._seen for block in chain[:most] if not block & mask) << self._bits
+        found = hits + (sum(block in self._seen for block in chain[hits:most] if not block & mask) << self._bits)
         self._seen.update(block for block in chain if not block & mask)
         while len(self._seen) > self._limit:
             self._bits += 1
@@ -77,12 +80,12 @@ class Tenants:
         if look.chain is None:
             return name
         sums = self._of(name)
-        sums.lookup += look.blocks * look.tokens
+        sums.lookup += look.prompt
         sums.hits += look.hits * look.tokens
         sums.refaulted += sum(look.refaults.values()) * look.tokens
         if name not in ("", OTHER):
             lookable = max(look.prompt - 1, 0) // look.tokens  # the last token is always computed
-            sums.attainable += sums.seen.add(look.chain, lookable) * look.tokens
+            sums.attainable += sums.seen.add(look.chain, look.hits, lookable) * look.tokens
         return name
 
     def reside(self, resident: dict[str, int], seconds: float) -> None:
@@ -116,7 +119,6 @@ class Tenants:
                 could.append(attainable - before[1])
         if len(hits) < 2:
             return {}
-        # What others stored for a tenant can make its hits more than its own cache would: that is not unfair to others.
         shares = [min(hit / attainable, 1.0) for hit, attainable in zip(hits, could, strict=True)]
         found = {
             "jain": fairness.jain(shares),

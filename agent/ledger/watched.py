@@ -102,7 +102,7 @@ class Watched:
     def _take(self, look: Look) -> None:
         self.settled.append(look)
         self.sources[look.source] = self.sources.get(look.source, 0) + 1
-        self.lookup_tokens += look.blocks * look.tokens
+        self.lookup_tokens += look.prompt
         self.hit_tokens += look.hits * look.tokens
         if look.refaults:
             self.blame.wanted(look.party, look.refaults, look.tokens, look.at)

@@ -264,9 +264,9 @@ def _curve(engine: Mapping[str, Any], console: Console) -> None:
     top = max(max(rates), 1e-9)
     wanted = sorted({round(times * pool) for times in (0.5, 1, 2, 4, 8)}) if pool else sizes[:: max(1, len(sizes) // 6)]
     for size in wanted:
-        at = max((i for i, capacity in enumerate(sizes) if capacity <= size), default=None)
-        if at is None:
+        if size not in sizes:  # beyond the curve
             continue
+        at = sizes.index(size)
         line = Text(f"    {size:>12,}  ")
         line.append("█" * round(32 * rates[at] / top), style="bold" if size == pool else "cyan")
         line.append(f" {rates[at]:.1%} ± {errors[at]:.1%}")

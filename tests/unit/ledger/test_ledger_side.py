@@ -245,4 +245,4 @@ def test_records_of_requests_reach_the_ledger_of_their_engine() -> None:
         )
     ledger.advance(T + 30)
     assert ledger.engines["e"].sources == {"parent chain": 1}
-    assert ledger.tenants.sums["a"].lookup == 32
+    assert ledger.tenants.sums["a"].lookup == 35  # the prompt, not its whole blocks

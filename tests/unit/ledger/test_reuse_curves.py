@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from agent.ledger.engine import Look
 from agent.ledger.parties import Party
+from agent.ledger.report import _curve
 from agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
 from agent.ledger.side import CURVE_TENANTS, MAX_ENGINES
 from kvcache.accesses import Builder
-from kvcache.reuse import ReuseCurve
+from kvcache.reuse import Curve, ReuseCurve
 
 T = 1_790_000_000.0
 POOL = 200
@@ -119,3 +121,16 @@ def test_hashes_of_more_than_64_bits_are_none() -> None:
     assert signed([2**64 - 1, 1]) is not None
     assert signed([2**64]) is None
     assert signed([-1]) is None
+
+
+def test_a_curve_is_read_at_the_size_itself() -> None:
+    """Today's size is a point of the report's curve, and its rate lies between the capacities beside it."""
+    sizes, rates = np.arange(1, 401), np.linspace(0.0, 0.8, 400)
+    curve = Curve(sizes[::100], rates[::100], np.zeros(4), 0.8, 5000.0, 1.0)
+    there = curve.at(192)
+    assert there is not None and there[0] == pytest.approx(rates[191])
+    assert curve.at(0.5) is None
+    told = _curve(curve, 192)
+    assert told is not None
+    assert told["token_hit_rate"][told["capacity_blocks"].index(192)] == pytest.approx(rates[191], abs=1e-5)
+    assert {96, 192} <= set(told["capacity_blocks"])

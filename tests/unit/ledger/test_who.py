@@ -127,10 +127,17 @@ def test_the_frequent_one_gets_its_place_however_many_come_once() -> None:
 
 def test_blocks_seen_before_are_counted_exactly_while_they_are_few() -> None:
     seen = FirstSeen()
-    assert seen.add([1, 2, 3], 3) == 0
-    assert seen.add([1, 2, 4], 3) == 2
-    assert seen.add([1, 2, 3, 4], 4) == 4
-    assert seen.add([1, 2, 3, 4], 3) == 3
+    assert seen.add([1, 2, 3], 0, 3) == 0
+    assert seen.add([1, 2, 4], 0, 3) == 2
+    assert seen.add([1, 2, 3, 4], 0, 4) == 4
+    assert seen.add([1, 2, 3, 4], 0, 3) == 3
+
+
+def test_what_others_stored_and_a_prompt_found_was_attainable() -> None:
+    """Found tokens are never more than attainable ones: both are of the same set."""
+    seen = FirstSeen()
+    assert seen.add([1, 2, 3], 2, 3) == 2
+    assert seen.add([1, 2, 3], 2, 3) == 3
 
 
 def test_and_in_bounds_with_little_error_where_they_are_many() -> None:
@@ -142,7 +149,7 @@ def test_and_in_bounds_with_little_error_where_they_are_many() -> None:
         chain = chance.choice(chains)[: chance.randrange(1, 41)]
         true += sum(block in ever for block in chain)
         ever.update(chain)
-        counted += seen.add(chain, len(chain))
+        counted += seen.add(chain, 0, len(chain))
         references += len(chain)
     assert len(seen._seen) <= SAMPLE
     assert counted / references == pytest.approx(true / references, abs=0.045)
@@ -160,15 +167,15 @@ def test_what_a_tenant_could_have_had_is_what_it_looked_up_before() -> None:
         tenants.add(look("a", [1, 2, 3, 4], hits))
     tenants.add(look("b", [1, 2, 3, 4], 4))  # what another stored
     a, b = tenants.sums["a"], tenants.sums["b"]
-    assert (a.lookup, a.hits, a.attainable) == (12 * 16, 6 * 16, 8 * 16)
-    assert (b.hits, b.attainable) == (64, 0)
+    assert (a.lookup, a.hits, a.attainable) == (3 * 67, 6 * 16, 8 * 16)
+    assert (b.hits, b.attainable) == (64, 64)
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     tenants = Tenants(10)
     whole = look("a", [1, 2], 0)
-    for _ in range(2):
-        tenants.add(Look(T, 2, 1, [1, 2], 16, 32, None, whole.party, "parent chain", 1.0))
+    for hits in (0, 1):
+        tenants.add(Look(T, 2, hits, [1, 2], 16, 32, None, whole.party, "parent chain", 1.0))
     assert tenants.sums["a"].attainable == 16
 
 

@@ -90,7 +90,7 @@ def _curve(curve: Mapping[str, Any] | None, pool: int | None, block_tokens: int,
         st.caption("Too few look-ups yet for a curve.")
         return
     sizes, rates, errors = curve["capacity_blocks"], curve["token_hit_rate"], curve["error"]
-    today = max((i for i, size in enumerate(sizes) if pool and size <= pool), default=None)
+    today = sizes.index(pool) if pool in sizes else None
     picked = st.select_slider(
         "Blocks of the cache",
         options=range(len(sizes)),
