@@ -21,6 +21,9 @@ from series.types import Bools, Floats, Labels
 
 CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
 
+UNKNOWN: Constraint = "unknown"
+MIN_KNOWN = 0.1
+"""Of the time; of less it is not said what bound."""
 FULL_SLOTS = 0.999
 FULL_BUDGET = 0.9
 """Of the tokens that a step may have, on average: steps are as full as prompts of odd lengths let them be."""
@@ -47,9 +50,22 @@ class Binding:
     slots_from: Literal["told", "plateau", "unknown"]
 
     @property
+    def known_shares(self) -> dict[Constraint, float]:
+        """The same of the time of which it is known what bound the engine; empty where that is too little."""
+        return over_known(self.shares)
+
+    @property
     def first(self) -> Constraint:
         """The one that bounds it most of the time."""
         return max(CONSTRAINTS, key=lambda one: self.shares.get(one, 0.0))
+
+
+def over_known(shares: Mapping[Constraint, float]) -> dict[Constraint, float]:
+    """Shares of all time as shares of the known time; empty where less than `MIN_KNOWN` of it is known."""
+    known = 1.0 - shares.get(UNKNOWN, 0.0)
+    if known < MIN_KNOWN:
+        return {}
+    return {constraint: share / known for constraint, share in shares.items() if constraint != UNKNOWN}
 
 
 def bindings(ask: Ask, start: float, end: float, gap: float) -> list[Binding]:

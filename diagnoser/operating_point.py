@@ -51,7 +51,7 @@ PERCENTILE = 0.99
 SHAPES = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0)
 GROWTHS, GROWS_FROM = (0.02, 0.04, 0.08, 0.16), 4.0
 """Growth of one request's time per request beside it, and the shape from which on it is told apart from filling up."""
-NOW_SECONDS = 300.0
+NOW_SECONDS = 60.0
 BURST_STEPS = 50
 DRAWS = 200
 

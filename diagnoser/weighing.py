@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
 from diagnoser.expressions import expression
 from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Span, expansion
+from diagnoser.signals import Span
 from diagnoser.text import render
+from rules.compiled_signal import compile_signal
 from rules.loader import SIGNAL_PREFIX
 from rules.model import SCOPES, Constraint, EvidenceQuery, Rule
-from series.promql import Expr, Use, expand, selectors
+from series.promql import Expr, Use, selectors
 from series.types import Labels
 
 BOUND, UNBOUND = 0.5, 0.1
 """Shares of the time: from the first on a constraint is what binds, below the second it is something else. In between
 what speaks for it grows evenly, so that a share that wavers about a limit does not make the order of causes waver."""
-MIN_KNOWN = 0.1
-"""Of the last minute; of less it is not said what bound."""
 GAIN, LOSS = 0.05, 0.1
 _WORDS: Mapping[str, str] = {
     "fault": "a fault",
@@ -37,8 +37,6 @@ _WORDS: Mapping[str, str] = {
     "room": "room",
     "arrival": "arrivals",
 }
-_UNKNOWN: Constraint = "unknown"
-
 Order = Literal["first", "after", ""]
 
 
@@ -67,11 +65,16 @@ class Weighing:
 
     def evidence(self, cause: Judgement) -> list[EvidenceQuery]:
         """A query for the share of time that what the rule claims bound the engine, where that is known."""
-        if not cause.rule.binds or cause.entity not in self._shares:
+        if self._claimed(cause) <= UNBOUND:  # what hardly bound is no proof of the rule
             return []
         mine = f'sum by ($scope) (kvitals_binding_share{{constraint=~"{"|".join(cause.rule.binds)}"}})'
-        known = f'sum by ($scope) (kvitals_binding_share{{constraint!="{_UNKNOWN}"}})'
+        known = f'sum by ($scope) (kvitals_binding_share{{constraint!="{UNKNOWN}"}})'
         return [EvidenceQuery(f"Share of the time that {_named(cause.rule.binds)} bound", f"{mine} / {known}", "ratio")]
+
+    def _claimed(self, cause: Judgement) -> float:
+        """The share of the known time that the constraints of a rule bound its entity."""
+        shares = self._shares.get(cause.entity, {})
+        return sum(shares.get(one, 0.0) for one in cause.rule.binds)
 
     def order(self, cause: Judgement, symptoms: Sequence[Judgement]) -> tuple[Order, float]:
         """Whether a cause began before all of these or after all of them, and by how many seconds at least."""
@@ -89,8 +92,8 @@ class Weighing:
         shares = self._shares.get(cause.entity)
         if not cause.rule.binds or shares is None:
             return
-        mine = sum(shares.get(one, 0.0) for one in cause.rule.binds)
-        other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default="")
+        mine = self._claimed(cause)
+        other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default=None)
         said = f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
         if mine > UNBOUND:
             yield GAIN * min(1.0, (mine - UNBOUND) / (BOUND - UNBOUND)), said
@@ -115,7 +118,7 @@ class Weighing:
         signal = self._judge.knowledge.signals.get(name)
         if signal is None or name in within:
             return 0.0
-        expr = expression(expand(signal.expr, expansion(self._span, signal.window, SCOPES[signal.scope])))
+        expr = compile_signal(signal, self._span.windows, expression).expr
         return max(
             (use.reach + self._reach(use.name.removeprefix(SIGNAL_PREFIX), (*within, name)) for use in _reads(expr)),
             default=0.0,
@@ -128,19 +131,16 @@ def _reads(expr: Expr) -> list[Use]:
     return selectors(expr, lookback=0.0)
 
 
-def _shares(judge: Judge) -> dict[Labels, dict[str, float]]:
+def _shares(judge: Judge) -> dict[Labels, dict[Constraint, float]]:
     """Of the time of which it is known what bound each engine, the share of each constraint."""
-    found: dict[Labels, dict[str, float]] = {}
+    found: dict[Labels, dict[Constraint, float]] = {}
     judge.signals.focus(())
     told = judge.signals.now.evaluate(expression("kvitals_binding_share"))
     for labels, value in () if isinstance(told, float) else told:
-        found.setdefault(labels.keep(SCOPES["engine"]), {})[labels.get("constraint", "")] = float(value)
-    known = {entity: 1.0 - shares.pop(_UNKNOWN, 0.0) for entity, shares in found.items()}
-    return {
-        entity: {constraint: share / known[entity] for constraint, share in shares.items()}
-        for entity, shares in found.items()
-        if known[entity] >= MIN_KNOWN
-    }
+        constraint = next((one for one in CONSTRAINTS if one == labels.get("constraint", "")), None)
+        if constraint is not None:
+            found.setdefault(labels.keep(SCOPES["engine"]), {})[constraint] = float(value)
+    return {entity: known for entity, shares in found.items() if (known := over_known(shares))}
 
 
 def _named(constraints: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from agent import objectives as promised
 from diagnoser import steps
-from diagnoser.binding import Binding, bindings
+from diagnoser.binding import UNKNOWN, Binding, bindings
 from diagnoser.leading import Audit, Ready
 from diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
 from diagnoser.steps import Steps, gather, step_of, together
@@ -188,13 +187,17 @@ def chart(point: OperatingPoint) -> list[Text]:
     ]
     marks = _marks(point)
     for i, (one, rate) in enumerate(zip(point.bins, rates, strict=True)):
-        upper = point.bins[i + 1].concurrency if i + 1 < len(point.bins) else math.inf
-        here = [mark.text for mark in marks if (one.concurrency if i else 0.0) <= mark.load < upper]
+        here = [mark.text for mark in marks if _nearest(mark.load, point.bins) == i]
         line = Text(f"  {one.concurrency:>9.1f}  ")
         line.append(f"{bar(rate / top, WIDTH):{WIDTH}}", style="cyan")
         line.append(f"  {rate:>10,.4g}  {_seconds(one.p99.get('ttft_p99')):>9}  {_seconds(one.p99.get('itl_p99')):>9}")
         lines.append(line.append(f"  {', '.join(here)}" if here else "", style="bold"))
     return lines
+
+
+def _nearest(load: float, bins: Sequence[Bin]) -> int:
+    """The line of the chart that is closest to a load."""
+    return min(range(len(bins)), key=lambda i: abs(bins[i].concurrency - load))
 
 
 def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
@@ -218,9 +221,11 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
     if point.burst is not None:
         yield f"Bursts: the busiest hundredth of {point.step:g} s has {point.burst:.1f} times the mean arrivals."
     if bound is not None:
-        shares = sorted(((share, name) for name, share in bound.shares.items() if share >= 0.005), reverse=True)
-        told = ", ".join(f"{_BINDS[name]} {share:.0%}" for share, name in shares)
-        yield f"What bound it in the last {render(bound.seconds, 'seconds')}: {told}."
+        shares = sorted(((share, name) for name, share in bound.known_shares.items() if share >= 0.005), reverse=True)
+        told = ", ".join(f"{_BINDS[name]} {share:.0%}" for share, name in shares) or "not known"
+        known = 1.0 - bound.shares.get(UNKNOWN, 0.0)
+        of = f", of the {known:.0%} of it that is known" if shares and known < 0.995 else ""
+        yield f"What bound it in the last {render(bound.seconds, 'seconds')}{of}: {told}."
 
 
 def _usable(limit: Limit) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnoser.binding import CONSTRAINTS, Binding, binding
+from diagnoser.binding import CONSTRAINTS, Binding, binding, over_known
 from series.types import Labels
 from ui.cli.main import main
 
@@ -89,3 +89,8 @@ def test_recordings(recording: str, first: str, capsys: pytest.CaptureFixture[st
         largest = max(besides, key=lambda name: besides[name])
         assert (largest if besides[largest] > 0.05 else "arrival") == first
         assert sum(shares.values()) == pytest.approx(1, abs=0.001)
+
+
+def test_shares_are_of_the_time_of_which_it_is_known_what_bound() -> None:
+    assert over_known({"slots": 0.45, "arrival": 0.05, "unknown": 0.5}) == {"slots": 0.9, "arrival": 0.1}
+    assert over_known({"slots": 0.05, "unknown": 0.95}) == {}

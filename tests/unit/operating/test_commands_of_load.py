@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from diagnoser.operating_point import NOW_SECONDS, Bin
+from ui.cli.knee import _nearest
 from ui.cli.main import main
+from ui.pipeline import FAST_SECONDS
 
 ROOT = Path(__file__).parents[3]
 RECORDING = str(ROOT / "ui/demo/few_slots.kvcap")
@@ -74,3 +77,10 @@ def test_without_a_history_it_says_how_one_comes(capsys: pytest.CaptureFixture[s
     code, _, err = run(capsys, "knee", "--config", str(config))
     assert code == 2
     assert "`kvitals run` keeps one" in err
+
+
+def test_the_load_now_is_that_of_the_window_of_triage_and_stands_at_the_nearest_load() -> None:
+    assert NOW_SECONDS == FAST_SECONDS
+    bins = [Bin(load, load, 0.0, None, None, 1, {}) for load in (8.3, 40.0)]
+    assert _nearest(33.1, bins) == 1
+    assert _nearest(9.0, bins) == 0

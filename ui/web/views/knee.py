@@ -9,6 +9,7 @@ import altair as alt
 import msgspec
 import streamlit as st
 
+from diagnoser.binding import over_known
 from ui.web import bar, data, graphs, places
 from ui.web.charts import value_axis
 from ui.web.failure import UnansweredError
@@ -96,7 +97,8 @@ def sentences(point: Mapping[str, Any]) -> list[str]:
     if point["littles_gap"] is not None:
         told.append(f"Little's law: rate times residence is {point['littles_gap']:+.1%} off what is counted.")
     if (bound := point["binding"]) is not None:
-        shares = sorted(((share, name) for name, share in bound["shares"].items() if share >= 0.005), reverse=True)
+        known = over_known(bound["shares"])
+        shares = sorted(((share, name) for name, share in known.items() if share >= 0.005), reverse=True)
         parts = ", ".join(f"{_BINDS.get(name, name)} {share:.0%}" for share, name in shares)
         told.append(f"What bound it in the last {span(bound['seconds'])}: {parts}.")
     return told
