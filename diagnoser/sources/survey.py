@@ -65,7 +65,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
 def _interval(server: Prometheus, presence: str, at: float, first: float) -> float | None:
     """How far apart samples are with most targets; None where there are none."""
     counts = []
-    for seconds in (LOOK_SECONDS, LOOK_SECONDS / 3):
+    for seconds in (LOOK_SECONDS, LOOK_SECONDS / 3, LOOK_SECONDS / 15):  # a series may be younger than the longest
         found = server.one(Question(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
         if found and found[0].value is not None and (count := float(found[0].value[1])) >= 2:
             whole = at - seconds >= first

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,6 +130,24 @@ def test_the_distance_of_samples_is_measured_and_the_window_follows() -> None:
         survey(Server(window), last, 2.0)  # type: ignore[arg-type]
     with pytest.raises(ServerError, match="nothing was scraped"):
         survey(Server(window), last + 86400.0)  # type: ignore[arg-type]
+
+
+class Young:
+    """A server that has scraped every five seconds, for a hundred seconds."""
+
+    access = SimpleNamespace(interval=None)
+
+    def names(self, start: float, end: float) -> list[str]:
+        return ["up"]
+
+    def one(self, question: Question) -> list[SimpleNamespace]:
+        if found := re.search(r"count_over_time\(up\[(\d+)s\]\)", question.text):
+            return [SimpleNamespace(value=(0.0, str(min(int(found[1]), 100) // 5)))]
+        return []
+
+
+def test_the_distance_of_samples_is_not_that_of_a_longer_past_than_there_is() -> None:
+    assert survey(Young(), 1_700_000_000.0).interval == 5.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
