@@ -419,7 +419,7 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                memory.true_since, memory.from_start = at, span.cold or self._since is None
+                memory.true_since, memory.from_start = at, self._since is None
             memory.last_true = at
             held = at - memory.true_since
             memory.fired = memory.fired or held >= seconds(rule.for_)

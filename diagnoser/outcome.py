@@ -29,6 +29,8 @@ from series.types import METRIC_NAME, Labels
 FACTS = ("kvitals_engine_fact", "kvitals_engine_info")
 DERIVED = frozenset(("kv_blocks", "kv_capacity_tokens", "kv_memory_bytes", "weight_memory_bytes", "kv_max_concurrency"))
 """Facts that follow from others, or differ by chance from start to start."""
+OBSERVED = frozenset(("kv events",))
+"""Sources of facts that are seen in traffic: their beginning is no change of the configuration."""
 PASSING = frozenset(("version_source", "untested", "served_model_name"))
 _FACT = re.compile(r'fact="(\w+)"')
 PARTS = 4
@@ -124,7 +126,9 @@ def changes(ask: Ask, start: float, end: float, gap: float) -> list[Change]:
 def said(family: str, labels: Labels, value: float) -> dict[str, str]:
     """What a series tells of a configuration: names and values."""
     if family == FACTS[0]:
-        return {} if labels["fact"] in DERIVED else {labels["fact"]: f"{value:.12g}"}
+        return (
+            {} if labels["fact"] in DERIVED or labels.get("source") in OBSERVED else {labels["fact"]: f"{value:.12g}"}
+        )
     rest = labels.drop(METRIC_NAME, "cluster", "node", "engine", "pool", "model", "role", "hardware", *PASSING)
     return dict(rest)
 

@@ -93,7 +93,7 @@ class Weighing:
         if not cause.rule.binds or shares is None:
             return
         mine = self._claimed(cause)
-        other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default="")
+        other = max(shares.keys() - set(cause.rule.binds), key=lambda one: shares[one], default=None)
         said = f"{_named(cause.rule.binds)} bound {render(mine, 'ratio')} of the time"
         if mine > UNBOUND:
             yield GAIN * min(1.0, (mine - UNBOUND) / (BOUND - UNBOUND)), said

@@ -15,6 +15,8 @@ from series.types import METRIC_NAME, Labels
 from series.window import Window
 
 GROUP, GAUGES = "ledger", "ledger_gauges"
+EVENTS_SOURCE = "kv events"
+"""The source of the fact that an engine publishes KV events: they arrived, whatever its command line shows."""
 
 Said = dict[Key, float]
 
@@ -117,6 +119,7 @@ def _gauges(engine: Watched, said: Said) -> None:
         said["kvitals_cache_live_blocks", labels] = float(live)
         said["kvitals_cache_live_tokens", labels] = float(live * ledger.block_tokens)
         said["kvitals_cache_copied_blocks", labels] = float(sum(table.copies for table in tables))
+    said["kvitals_engine_fact", (*mine, ("fact", "kv_events"), ("source", EVENTS_SOURCE))] = 1.0
     said["kvitals_cache_ghost_blocks", mine] = float(sum(table.ghosts for table in ledger.tables.values()))
     said["kvitals_cache_ledger_bytes", mine] = float(engine.bytes)
     for family, value in (

@@ -15,7 +15,7 @@ from agent.config import Config, Slo
 from rules.loader import load
 from ui.cache import Known, of_recording
 from ui.pipeline import Setup
-from ui.recorded import Judged, judge_recording, span_of, verdicts
+from ui.recorded import Judged, Moments, judge_recording, span_of, verdicts
 
 FOLDER = Path(__file__).parent / "ledger"
 WELL = ["healthy", "healthy_otlp"]
@@ -90,9 +90,19 @@ def test_triage_names_the_neighbour_and_folds_the_rest_under_it() -> None:
     first = document.causes[0]
     assert first.code == "TEN02"
     assert document.healthy is False
-    assert {cause.code for cause in document.causes if cause.id in first.explained} >= {"KVC05", "KVC06"}
+    assert {cause.code for cause in document.causes if cause.id in first.explained} >= {"KVC06"}
     (who,) = [e for e in first.evidence if e.title.startswith("Who pushed out")]
     assert {line.labels["by"] for line in who.lines} == {heavy}
+
+
+def test_triage_says_of_the_cascade_what_the_ledger_has_of_it() -> None:
+    """Under way while the ledger's is open, and no longer at the end, where the ledger's has ended."""
+    (cascade,) = known("thrash").cascades["cascades"]
+    assert cascade["state"] == "ended"
+    assert "KVC05" not in {cause.code for cause in judged("thrash").document.causes}
+    path, setup = FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, Config())
+    meanwhile = judge_recording(path, setup, Moments(at=cascade["ended"] - 3.0)).document
+    assert "KVC05" in {cause.code for cause in meanwhile.causes}
 
 
 def test_nothing_is_said_before_the_burst() -> None:

@@ -1,0 +1,85 @@
+"""One figure per fact: what several surfaces show of a recording at one moment is the same number."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config
+from dashboards.queries import Queries, readable
+from diagnoser.signals import duration
+from kvcache.whatif import Plan, what_if
+from rules.loader import load
+from rules.model import SCOPES
+from series.promql import evaluate
+from ui.cache import of_recording as cache_of
+from ui.ledger import of_recording as lookups_of
+from ui.pipeline import Setup
+from ui.recorded import Judged, judge_recording
+
+FOLDER = Path(__file__).parent
+RECORDINGS = [
+    "ledger/thrash",
+    "incidents/uneven-1",
+    "incidents/pd_decode_slots-1",
+    "incidents/sglang_slots-1",
+    "requests/tenants",
+]
+WITH_EVENTS = ["ledger/thrash", "ledger/full", "ledger/sglang"]
+
+
+@cache
+def setup() -> Setup:
+    return Setup(load(), Config())
+
+
+@cache
+def judged(name: str) -> Judged:
+    return judge_recording(FOLDER / f"{name}.kvcap", setup(), step=15.0)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_measure_of_a_finding_is_what_its_board_shows(name: str) -> None:
+    """Every signal over the window of triage that a finding names, asked as its board asks."""
+    pipeline, document, queries, wrong = judged(name).pipeline, judged(name).document, Queries(load()), []
+    compared = 0
+    for finding in (*document.causes, *document.symptoms):
+        for measure in finding.measures:
+            signal = load().signals[measure.signal]
+            if measure.value is None or signal.window != "fast" or "kvitals:" in signal.expr:
+                continue
+            asked = readable(queries.signal(measure.signal).expr, duration(document.window.seconds))
+            shown = evaluate(asked, pipeline, document.window.end)
+            assert not isinstance(shown, float)
+            rows = {labels.keep(SCOPES[signal.scope]): value for labels, value in shown}
+            mine = [value for labels, value in rows.items() if dict(labels) == finding.entity.labels]
+            compared += 1
+            if mine != [pytest.approx(measure.value, rel=1e-6)]:
+                wrong.append(f"{finding.code} {measure.signal}: {measure.value} in triage, {mine} on the board")
+    assert wrong == []
+    assert compared
+
+
+@pytest.mark.parametrize("name", WITH_EVENTS)
+def test_the_hit_rate_of_the_cache_is_that_of_the_replay(name: str) -> None:
+    path = FOLDER / f"{name}.kvcap"
+    (engine,) = cache_of(path, setup()).cache["engines"]
+    known = lookups_of(path)
+    assert known.pool == engine["pool_blocks"]
+    accesses = known.accesses.take((known.accesses.hit >= 0).nonzero()[0])
+    recorded = int(accesses.hit.sum()) * accesses.block_size / int(accesses.tokens.sum())
+    assert engine["hit_tokens"] / engine["lookup_tokens"] == pytest.approx(recorded, abs=0.005)
+
+
+@pytest.mark.parametrize("name", WITH_EVENTS)
+def test_the_curve_at_the_sizes_that_it_is_read_at_is_the_replay(name: str) -> None:
+    path = FOLDER / f"{name}.kvcap"
+    (engine,) = cache_of(path, setup()).cache["engines"]
+    known, curve = lookups_of(path), engine["curve"]
+    assert known.pool is not None
+    for size in (known.pool, 2 * known.pool):
+        (row,) = what_if(known.accesses, Plan(capacities=(size,)))
+        there = curve["token_hit_rate"][curve["capacity_blocks"].index(size)]
+        assert there == pytest.approx(row.token_hit_rate, abs=0.005), size
