@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from diagnoser.signals import expansion
 from rules.authoring import explained
 from rules.finding import Finding, LeverAdvice, Triage
 from rules.loader import Knowledge, parameters
@@ -109,7 +108,7 @@ def _is_so(pipeline: Pipeline, finding: Finding, text: str) -> bool:
     rule, span = pipeline.judge.knowledge.rules[finding.code], pipeline.span
     assert span is not None
     names = SCOPES[rule.scope]
-    values = {**parameters(rule), **expansion(span, "fast", names)}
+    values = {**parameters(rule), **span.windows.values("fast", rule.scope)}
     result = evaluate(parse(expand(text, values)), pipeline.judge.signals.source, span.at)
     if isinstance(result, float):
         return True

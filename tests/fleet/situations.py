@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diagnoser.judge import ENTITIES, INFO
-from diagnoser.signals import Span, expansion
+from diagnoser.signals import Span
 from rules.loader import Knowledge, load
-from rules.model import SCOPES
 from series.promql import expand, parse, selectors
 from tests.fleet.backfill import Fleet, fleet
 from tests.fleet.loops import Loop, families, pages
@@ -54,7 +53,7 @@ def metrics_asked_for(knowledge: Knowledge) -> frozenset[str]:
     found = {ENTITIES, INFO, *having}
     for text, scope in texts:
         if text:
-            values = expansion(Span(1000.0), "fast", SCOPES[scope])
+            values = Span(1000.0).windows.values("fast", scope)
             try:
                 found |= {use.name for use in selectors(parse(expand(text, values)))}
             except Exception:
