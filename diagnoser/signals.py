@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from diagnoser.expressions import expression
 from diagnoser.text import render
-from rules.compiled_signal import CompiledSignal, Windows, compile_signal, least
+from rules.compiled_signal import STAND_INS, CompiledSignal, Windows, compile_signal, least, with_windows
 from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from rules.model import SCOPES, Signal
 from rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
@@ -176,6 +176,7 @@ class Signals:
         self.known: dict[str, Known] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[Group, set[int]] = {}  # with a value in the last row
+        self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
         self._compiled: dict[tuple[float, float, bool], dict[str, CompiledSignal]] = {}
         self._batches: list[Batch] = []  # of each stage
         self._that_can: dict[Group, _Possible] = {}  # of each stage
@@ -275,7 +276,7 @@ class Signals:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
             windows = span.windows
-            compiled = {n: compile_signal(s, windows, expression) for n, s in self.knowledge.signals.items()}
+            compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
             self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
                 Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages

@@ -6,12 +6,14 @@ this module, so that `$window` and `$scope` are expanded, and "enough samples" i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
-from series.promql import Binary, Call, Expr, Matching, Number, Selector, expand, parse, selectors
+from series.promql import Binary, Call, Expr, Matching, Number, Range, Selector, Subquery, expand, parse, selectors
+from series.promql.nodes import rebuild
+from series.promql.rewrite import map_children
 
 HALF_SAMPLE = 0.5
 """Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""
@@ -103,6 +105,52 @@ def compile_signal(signal: Signal, windows: Windows = NOMINAL, parsed: Callable[
     values = windows.values(signal.window, signal.scope)
     samples = parsed(expand(signal.samples.expr, values)) if signal.samples is not None else None
     return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)
+
+
+STAND_INS = Windows("1234577ms", "1234591ms", "1234603ms")
+"""Durations that no expression has. A signal that is compiled with them is a template for any windows."""
+
+
+def with_windows(template: CompiledSignal, windows: Windows) -> CompiledSignal:
+    """The signal that was compiled with `STAND_INS`, for these windows. Much cheaper than to parse it again."""
+    seconds = {
+        _seconds(stand_in): _seconds(length)
+        for stand_in, length in (
+            (STAND_INS.fast, windows.fast),
+            (STAND_INS.slow, windows.slow),
+            (STAND_INS.baseline, windows.baseline),
+        )
+    }
+    samples = None if template.samples is None else _with_durations(template.samples, seconds)
+    return CompiledSignal(template.signal, _with_durations(template.expr, seconds), samples)
+
+
+@lru_cache(maxsize=256)
+def _seconds(length: str) -> float:
+    """The seconds of a duration as PromQL writes it."""
+    window = parse(f"x[{length}]")
+    assert isinstance(window, Range)
+    return window.range
+
+
+def _with_durations(expr: Expr, seconds: Mapping[float, float]) -> Expr:
+    """The expression with other ranges, steps and offsets: seconds -> seconds. What does not change is shared."""
+    if isinstance(expr, Selector):
+        return rebuild(expr, offset=seconds[expr.offset]) if expr.offset in seconds else expr
+    if isinstance(expr, Range):
+        selector = _with_durations(expr.selector, seconds)
+        if selector is expr.selector and expr.range not in seconds:
+            return expr
+        return rebuild(expr, selector=selector, range=seconds.get(expr.range, expr.range))
+    changed = map_children(expr, lambda child: _with_durations(child, seconds))
+    if isinstance(changed, Subquery):
+        return rebuild(
+            changed,
+            range=seconds.get(changed.range, changed.range),
+            step=None if changed.step is None else seconds.get(changed.step, changed.step),
+            offset=seconds.get(changed.offset, changed.offset),
+        )
+    return changed
 
 
 def needed(expr: Expr) -> list[frozenset[str]]:
