@@ -31,10 +31,10 @@ test: $(VENV)/.dev ## the tests; sets up all it needs
 	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m dashboards.generate --check
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
-	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m dashboards.generate
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser

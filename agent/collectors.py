@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import structlog
 
-from agent.gauge_rows import KeyedRows
-from agent.records import OK, Record
-from agent.workers import WorkerHungError
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import KeyedRows
+from kvitals.agent.records import OK, Record
+from kvitals.agent.workers import WorkerHungError
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
 

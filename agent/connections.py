@@ -20,7 +20,7 @@ from typing import cast
 
 from aiohttp import web
 
-from agent.listeners import LISTENERS, PROCESSES, Listener
+from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 BACKLOG = 128
 RESERVED_FILES = 256

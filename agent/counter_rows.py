@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from series.types import Labels
-from series.window import Group, Window
+from kvitals.series.types import Labels
+from kvitals.series.window import Group, Window
 
 ROW_SECONDS = 1.0
 

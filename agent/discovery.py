@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
-from agent.hosts import is_loopback
-from agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
-from agent.senses import procfs
-from rules.engine_map import EngineMap
-from series.files import open_regular
+from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
+from kvitals.agent.senses import procfs
+from kvitals.rules.engine_map import EngineMap
+from kvitals.series.files import open_regular
 
 SOURCE = "command line"
 """Where these facts were learned, for `kvitals_engine_fact{source}`."""

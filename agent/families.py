@@ -1,6 +1,6 @@
 """From the raw pages of one target to families in the window.
 
-What the series of a page mean is worked out once per layout (`agent.senses.reading`) and compiled into arrays
+What the series of a page mean is worked out once per layout (`kvitals.agent.senses.reading`) and compiled into arrays
 that say for each position of the page where its value goes. After that a page costs a few array operations,
 however many series it has.
 
@@ -25,14 +25,14 @@ from functools import partial
 
 import numpy as np
 
-from agent.senses.exposition import Indices, Layout, Page
-from agent.senses.reading import MAX_LABEL, Meaning, Reading, read, recognise
-from agent.senses.reading import PAGE as WHOLE
-from agent.senses.status import Identity, Outcome, Status
-from rules.engine_map import EngineMap
-from series.slices import Steps, complete
-from series.types import METRIC_NAME, Bools, Floats, Labels
-from series.window import NOWHERE, Columns, Group, Window
+from kvitals.agent.senses.exposition import Indices, Layout, Page
+from kvitals.agent.senses.reading import MAX_LABEL, Meaning, Reading, read, recognise
+from kvitals.agent.senses.reading import PAGE as WHOLE
+from kvitals.agent.senses.status import Identity, Outcome, Status
+from kvitals.rules.engine_map import EngineMap
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
+from kvitals.series.window import NOWHERE, Columns, Group, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from series.types import Labels
-from series.window import Group, Window
+from kvitals.series.types import Labels
+from kvitals.series.window import Group, Window
 
 K = TypeVar("K", bound=Hashable)
 

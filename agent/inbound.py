@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from series.secret_file import SecretError, secret
+from kvitals.series.secret_file import SecretError, secret
 
 log = structlog.get_logger()
 

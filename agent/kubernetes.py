@@ -22,8 +22,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from agent.config import ROLES, Kubernetes, Target
-from series.secret_file import SecretError, secret
+from kvitals.agent.config import ROLES, Kubernetes, Target
+from kvitals.series.secret_file import SecretError, secret
 
 MAX_PAGE_BYTES = 8 << 20
 MAX_PODS = 1000

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from agent.command_line import Flags
-from agent.config import ConfigError, KvEventsTable
-from agent.ledger.event import KvEventsRecord
-from agent.senses.kv_events import KvEventsSense
-from agent.senses.kv_events_sources import Place, Refusal, Source, Told, of_flags, of_sglang, of_vllm, resolve
-from agent.senses.kv_events_wire import Names
-from agent.workers import Worker, WorkerHungError
+from kvitals.agent.command_line import Flags
+from kvitals.agent.config import ConfigError, KvEventsTable
+from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.senses.kv_events import KvEventsSense
+from kvitals.agent.senses.kv_events_sources import Place, Refusal, Source, Told, of_flags, of_sglang, of_vllm, resolve
+from kvitals.agent.senses.kv_events_wire import Names
+from kvitals.agent.workers import Worker, WorkerHungError
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from series.types import METRIC_NAME, Labels
+from kvitals.series.types import METRIC_NAME, Labels
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +168,7 @@ class LoopWatch:
 
 def _is_ours(module: str) -> bool:
     """Whether it is a module of kvitals that does something on the loop."""
-    return module.partition(".")[0] in _OURS and module not in (__name__, "ui.cli.main")
+    return module.partition(".")[0] in _OURS and module not in (__name__, "kvitals.ui.cli.main")
 
 
 class _WatchedSelector(selectors.DefaultSelector):

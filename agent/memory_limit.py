@@ -15,8 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from agent.senses import procfs
-from series.types import METRIC_NAME, Labels
+from kvitals.agent.senses import procfs
+from kvitals.series.types import METRIC_NAME, Labels
 
 log = structlog.get_logger(__name__)
 

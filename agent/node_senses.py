@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from agent.process_titles import ProcessRef
-from agent.records import OK, GpuRecord, HostRecord
-from agent.senses.gpu import GpuSense
-from agent.senses.host import HostSense
-from agent.workers import Worker
-from series.window import Window
+from kvitals.agent.process_titles import ProcessRef
+from kvitals.agent.records import OK, GpuRecord, HostRecord
+from kvitals.agent.senses.gpu import GpuSense
+from kvitals.agent.senses.host import HostSense
+from kvitals.agent.workers import Worker
+from kvitals.series.window import Window
 
 EngineOf = Callable[[str, str], str]
 """Names the engine of a target (by key) and a rank; the rank "" is the page as a whole."""

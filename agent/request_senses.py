@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agent.config import Config
-from agent.requests.part import PartsRecord
-from agent.requests.tenants import Tenants, open_tenants
-from agent.senses.request_log import RequestLogs
+from kvitals.agent.config import Config
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.tenants import Tenants, open_tenants
+from kvitals.agent.senses.request_log import RequestLogs
 
 if TYPE_CHECKING:
-    from agent.senses.otlp import OtlpSense
+    from kvitals.agent.senses.otlp import OtlpSense
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class RequestSenses:
         """Listen and follow what the configuration names. Returns what to tell the user. Raises ConfigError."""
         said = self.configure(config)
         if config.otlp is not None and self._tenants is not None:
-            from agent.senses.otlp import OtlpSense  # takes memory, so it is loaded where it is used
+            from kvitals.agent.senses.otlp import OtlpSense  # takes memory, so it is loaded where it is used
 
             self._otlp = OtlpSense(
                 config.otlp, self._tenants, config.tenants.attributes, is_full=lambda: self._refuses("otlp")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 AROUND_SECONDS = 7.5
 """How far from a request's wait a sample may be to tell of it: pages are read every few seconds."""

@@ -17,39 +17,39 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent import discovery, objectives
-from agent.collectors import Collectors, Run
-from agent.config import Config, ConfigError, Target
-from agent.discovery import DiscoveryError, Finder
-from agent.exports.otlp import OtlpOut
-from agent.families import CONFIGURATION, VERSION
-from agent.gauge_rows import GaugeRows
-from agent.hosts import is_loopback
-from agent.kv_event_senses import KvEventSenses, View
-from agent.ledger.event import KvEventsRecord
-from agent.ledger.side import LedgerSide
-from agent.memory_limit import MemoryLimit, limit_of
-from agent.node_senses import NodeSenses
-from agent.process_titles import ProcessRef
-from agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
-from agent.request_senses import RequestSenses
-from agent.requests.part import PartsRecord
-from agent.requests.record import RequestRecord
-from agent.requests.side import RequestSide
-from agent.requests.tenants import classes_as_listed, tenants_of_one_look
-from agent.seen_engines import SeenEngines
-from agent.senses import scrape
-from agent.senses.kv_events_in import KvEventsIn
-from agent.senses.parts_in import PartsIn
-from agent.senses.probe import probe
-from agent.senses.scrape import ScrapeSense
-from agent.targets import Look, Sources, scraped
-from agent.workers import Worker
-from rules.engine_map import load_map, systems
-from series.capture import Record as Captured
-from series.slices import Steps, complete
-from series.types import Labels
-from series.window import Window
+from kvitals.agent import discovery, objectives
+from kvitals.agent.collectors import Collectors, Run
+from kvitals.agent.config import Config, ConfigError, Target
+from kvitals.agent.discovery import DiscoveryError, Finder
+from kvitals.agent.exports.otlp import OtlpOut
+from kvitals.agent.families import CONFIGURATION, VERSION
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.kv_event_senses import KvEventSenses, View
+from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.memory_limit import MemoryLimit, limit_of
+from kvitals.agent.node_senses import NodeSenses
+from kvitals.agent.process_titles import ProcessRef
+from kvitals.agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
+from kvitals.agent.request_senses import RequestSenses
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.tenants import classes_as_listed, tenants_of_one_look
+from kvitals.agent.seen_engines import SeenEngines
+from kvitals.agent.senses import scrape
+from kvitals.agent.senses.kv_events_in import KvEventsIn
+from kvitals.agent.senses.parts_in import PartsIn
+from kvitals.agent.senses.probe import probe
+from kvitals.agent.senses.scrape import ScrapeSense
+from kvitals.agent.targets import Look, Sources, scraped
+from kvitals.agent.workers import Worker
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.series.capture import Record as Captured
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 
 MAX_SERIES = 200_000
 MAX_TARGET_SERIES = 20_000  # within the window, those that ended included

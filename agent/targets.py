@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from agent.changes import Stamp, stamp
-from agent.collectors import Collectors
-from agent.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
-from agent.discovery import Finder
-from agent.kubernetes import Pods
-from agent.senses import scrape
-from agent.workers import Worker
-from series.secret_file import SecretError, secret
+from kvitals.agent.changes import Stamp, stamp
+from kvitals.agent.collectors import Collectors
+from kvitals.agent.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
+from kvitals.agent.discovery import Finder
+from kvitals.agent.kubernetes import Pods
+from kvitals.agent.senses import scrape
+from kvitals.agent.workers import Worker
+from kvitals.series.secret_file import SecretError, secret
 
 FILES, KUBERNETES, PROCESSES = "targets_files", "kubernetes", "discovery"
 """The collectors of targets."""

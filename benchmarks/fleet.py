@@ -20,15 +20,15 @@ from pathlib import Path
 
 import psutil
 
-from agent.config import Config, Slo
-from diagnoser.sources.prometheus import Access
-from rules.loader import load
+from kvitals.agent.config import Config, Slo
+from kvitals.diagnoser.sources.prometheus import Access
+from kvitals.rules.loader import load
+from kvitals.ui.fleet import Judged, judge_server
+from kvitals.ui.pipeline import Setup
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages
 from tests.oracle.oracle_server import prometheus
-from ui.fleet import Judged, judge_server
-from ui.pipeline import Setup
 
 PLANTED = 12
 BUDGET_SECONDS = 3.0

@@ -42,13 +42,13 @@ ROWS = 12
 
 def engines(count: int) -> Point:
     """Looks at so many engines without HTTP, at the times that they would have."""
-    from agent.config import Config, Target
-    from agent.records import ScrapeRecord
-    from agent.service import encode
     from benchmarks.pages import Engine
-    from rules.finding import Source
-    from rules.loader import load
-    from ui.pipeline import Pipeline, Setup
+    from kvitals.agent.config import Config, Target
+    from kvitals.agent.records import ScrapeRecord
+    from kvitals.agent.service import encode
+    from kvitals.rules.finding import Source
+    from kvitals.rules.loader import load
+    from kvitals.ui.pipeline import Pipeline, Setup
 
     urls = [f"http://10.0.{n // 250}.{n % 250 + 1}:8000" for n in range(count)]
     setup = Setup(load(), Config(targets=tuple(Target(url=url) for url in urls)))
@@ -85,11 +85,11 @@ def tenants(count: int) -> Point:
     """Requests of so many tenants from parts to records and series."""
     import msgspec
 
-    from agent.records import PartsRecord
-    from agent.requests.side import RequestSide
-    from agent.seen_engines import SeenEngines
     from benchmarks import requests as made_requests
-    from series.window import Window
+    from kvitals.agent.records import PartsRecord
+    from kvitals.agent.requests.side import RequestSide
+    from kvitals.agent.seen_engines import SeenEngines
+    from kvitals.series.window import Window
 
     chance, pattern = random.Random(1), made_requests.recorded()
     wanted = max(REQUESTS, 3 * count)
@@ -120,11 +120,11 @@ def series(count: int) -> Point:
     """Rows of so many series in a window and in history, and a quantile over all of them."""
     import numpy as np
 
-    from series.history import log, schema
-    from series.history.intake import Intake
-    from series.promql import Limits, evaluate
-    from series.types import METRIC_NAME, Labels
-    from series.window import Window
+    from kvitals.series.history import log, schema
+    from kvitals.series.history.intake import Intake
+    from kvitals.series.promql import Limits, evaluate
+    from kvitals.series.types import METRIC_NAME, Labels
+    from kvitals.series.window import Window
 
     rng, window = np.random.default_rng(1), Window(600.0, 2 * count + 1000)
     targets = max(count // 2500, 1)

@@ -30,13 +30,13 @@ from pathlib import Path
 
 import numpy as np
 
-from series.history import log, retention, schema, seal, thin
-from series.history.export import export
-from series.history.intake import Intake, Part, Tick
-from series.history.reader import HistoryReader
-from series.promql import Limits, evaluate_range
-from series.types import METRIC_NAME, STALE, Bools, Floats, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.series.history import log, retention, schema, seal, thin
+from kvitals.series.history.export import export
+from kvitals.series.history.intake import Intake, Part, Tick
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import Limits, evaluate_range
+from kvitals.series.types import METRIC_NAME, STALE, Bools, Floats, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 DAY_BUDGET = 250e6  # bytes on disk after a day
 STEP_SECONDS = 5.0
@@ -82,8 +82,8 @@ class Engine:
 
 def kind_of(name: str) -> thin.Kind:
     """By the knowledge, as the agent does."""
-    from agent.history.kinds import kind_of as known
-    from rules.loader import load
+    from kvitals.agent.history.kinds import kind_of as known
+    from kvitals.rules.loader import load
 
     global _KNOWN
     if _KNOWN is None:
@@ -96,11 +96,11 @@ _KNOWN: thin.KindOf | None = None
 
 def recorded() -> list[Recorded]:
     """What the recordings say, through the whole pipeline."""
-    from agent.config import Config
-    from rules.finding import Source
-    from rules.loader import load
-    from series.capture import CaptureReader
-    from ui.pipeline import Pipeline, Setup
+    from kvitals.agent.config import Config
+    from kvitals.rules.finding import Source
+    from kvitals.rules.loader import load
+    from kvitals.series.capture import CaptureReader
+    from kvitals.ui.pipeline import Pipeline, Setup
 
     setup, found = Setup(load(), Config()), []
     for path in RECORDINGS:
@@ -116,7 +116,7 @@ def recorded() -> list[Recorded]:
 
 
 def _of(name: str, pipeline: object, times: Floats) -> Iterator[Recorded]:
-    from ui.pipeline import Pipeline
+    from kvitals.ui.pipeline import Pipeline
 
     assert isinstance(pipeline, Pipeline)
     for kind, window in (("families", pipeline.node.window), ("signals", pipeline.judge.signals.store)):
@@ -263,7 +263,7 @@ def _written() -> int:
 
 def kill_child(directory: Path) -> None:
     """Write without end, and say of each tick when it is committed, until killed."""
-    from series.history.store import History, Settings
+    from kvitals.series.history.store import History, Settings
 
     log.GENERATION_TICKS = 7  # so that it may be killed while it seals
     history = History(Settings(directory, least_free=0), kind_of=lambda name: "counter")

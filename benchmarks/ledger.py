@@ -24,17 +24,17 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.engine import EngineLedger, Look
-from agent.ledger.event import Batch, Cleared, KvEventsRecord, Removed, Stored
-from agent.ledger.owners import Owners
-from agent.ledger.side import LedgerSide
-from agent.requests.record import Phase, RequestRecord
-from agent.requests.tenants import KEY_BYTES
-from agent.senses.kv_events_wire import Wire
-from series.types import Labels
-from series.window import Window
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.tenants import KEY_BYTES
+from kvitals.agent.senses.kv_events_wire import Wire
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 
 BUDGET = 300_000
 """Block operations a second and core, of the sense and the ledger together."""

@@ -33,12 +33,12 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from agent.config import Otlp
-from agent.requests.part import RequestPart
-from agent.requests.spans import SpanReader
-from agent.senses import otlp_json, otlp_wire
-from agent.senses.otlp import OtlpSense
 from benchmarks import processes
+from kvitals.agent.config import Otlp
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.spans import SpanReader
+from kvitals.agent.senses import otlp_json, otlp_wire
+from kvitals.agent.senses.otlp import OtlpSense
 
 BUDGET = 40_000
 BATCH = 512

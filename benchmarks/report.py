@@ -242,7 +242,7 @@ def triage() -> None:
         url, folder = f"http://127.0.0.1:{TRIAGE_PORT}", stack.enter_context(tempfile.TemporaryDirectory())
         agent = f"127.0.0.1:{TRIAGE_PORT + 9}"
         environment = {**os.environ, "XDG_STATE_HOME": folder, "HOME": folder}
-        command = [sys.executable, "-m", "ui.cli.main", "run", "--no-web", url, f"--listen={agent}"]
+        command = [sys.executable, "-m", "kvitals.ui.cli.main", "run", "--no-web", url, f"--listen={agent}"]
         running = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment))
         stack.callback(running.terminate)
         processes.wait(f"http://{agent}/api/v1/findings")
@@ -254,7 +254,9 @@ def triage() -> None:
 def _seconds(*arguments: str) -> tuple[float, float]:
     """Of the clock and of CPU, for a command to its end."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "ui.cli.main", *arguments], cwd=ROOT, capture_output=True, check=False)
+    subprocess.run(
+        [sys.executable, "-m", "kvitals.ui.cli.main", *arguments], cwd=ROOT, capture_output=True, check=False
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return time.monotonic() - began, cpu

@@ -29,15 +29,15 @@ from contextlib import contextmanager
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from agent.records import PartsRecord
-from agent.requests.part import RequestPart, identity
-from agent.requests.side import RequestSide
-from agent.requests.spans import SpanReader
-from agent.seen_engines import SeenEngines
-from agent.senses import otlp_wire
-from agent.service import decode, encode
 from benchmarks.otlp import BATCH, BUDGET, FIXTURES, Names, protobuf
-from series.window import Window
+from kvitals.agent.records import PartsRecord
+from kvitals.agent.requests.part import RequestPart, identity
+from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.spans import SpanReader
+from kvitals.agent.seen_engines import SeenEngines
+from kvitals.agent.senses import otlp_wire
+from kvitals.agent.service import decode, encode
+from kvitals.series.window import Window
 
 PER_SECOND = 2500.0
 TENANTS = 1000

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.config import Slo
-from diagnoser.review.result import Review
-from rules.loader import load
-from series.types import Floats, Labels
+from kvitals.agent.config import Slo
+from kvitals.diagnoser.review.result import Review
+from kvitals.rules.loader import load
+from kvitals.series.types import Floats, Labels
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, asked_for, backfill, courses, stretches
 from tests.oracle.oracle_server import prometheus
 
@@ -161,7 +161,7 @@ def take(port: int, made: Made, out: Path) -> tuple[Review, float]:
     """The review as the command makes it, and its wall seconds."""
     import msgspec
 
-    from ui.cli.main import main as command
+    from kvitals.ui.cli.main import main as command
 
     end = float(made.times[-1])
     prices = [word for name, usd in USD.items() for word in ("--price", f"{name}={usd}")]

@@ -243,7 +243,7 @@ def _tap(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def _kvitals(folder: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "XDG_STATE_HOME": str(folder), "HOME": str(folder)}
     with (folder / f"{name}.log").open("wb") as log:
-        command = [sys.executable, "-m", "ui.cli.main", *arguments]
+        command = [sys.executable, "-m", "kvitals.ui.cli.main", *arguments]
         with subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
             try:
                 yield process

@@ -30,11 +30,11 @@ from selenium.webdriver.common.by import By
 
 from benchmarks.pages import Engine
 from benchmarks.processes import cpu_seconds, memory_bytes
-from series.capture import CaptureReader, CaptureWriter, Record
+from kvitals.series.capture import CaptureReader, CaptureWriter, Record
+from kvitals.ui.demo import incidents
+from kvitals.ui.web import serve
+from kvitals.ui.web.settings import Settings
 from tests.browser.page import chromium, free_port
-from ui.demo import incidents
-from ui.web import serve
-from ui.web.settings import Settings
 
 SECONDS, EVERY = 600, 5
 FIRST_BUDGET, CHANGE_BUDGET, MEMORY_BUDGET = 3.0, 1.0, 350e6

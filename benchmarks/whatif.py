@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats, in_order
-from kvcache.distances import stack_distances
-from kvcache.eviction import POLICIES, Policy, cache
-from kvcache.mooncake import read
-from kvcache.reuse import MAX_BLOCKS, MAX_HOT, Curve, ReuseCurve
-from kvcache.sessions import sessions
-from kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats, in_order
+from kvitals.kvcache.distances import stack_distances
+from kvitals.kvcache.eviction import POLICIES, Policy, cache
+from kvitals.kvcache.mooncake import read
+from kvitals.kvcache.reuse import MAX_BLOCKS, MAX_HOT, Curve, ReuseCurve
+from kvitals.kvcache.sessions import sessions
+from kvitals.kvcache.whatif import Plan, Row, what_if
 
 BUDGET = 1_000_000
 TRACE = Path(__file__).parents[1] / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.alerts import alertable, labels
-from dashboards.alerts_burn import OBJECTIVES
-from dashboards.alerts_guards import CODE as TELEMETRY
-from dashboards.alerts_guards import GUARDS
-from dashboards.alerts_options import Options
-from dashboards.alerts_yaml import dump
-from rules.loader import Knowledge
-from rules.model import SCOPES, Rule
+from kvitals.dashboards.alerts import alertable, labels
+from kvitals.dashboards.alerts_burn import OBJECTIVES
+from kvitals.dashboards.alerts_guards import CODE as TELEMETRY
+from kvitals.dashboards.alerts_guards import GUARDS
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import SCOPES, Rule
 
 PATH = "alertmanager/alertmanager.yaml"
 IDENTITY = ("cluster", "pool", "node", "engine")

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.alerts_burn import OBJECTIVES, burn_alerts
-from dashboards.alerts_conditions import expression, positive, undecidable
-from dashboards.alerts_guards import guards
-from dashboards.alerts_options import Options
-from dashboards.alerts_text import description, links, summary
-from dashboards.recording import Recorded, Translate
-from rules.loader import SIGNAL_PREFIX, Knowledge
-from rules.model import Rule
-from series.promql import parse
+from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts
+from kvitals.dashboards.alerts_conditions import expression, positive, undecidable
+from kvitals.dashboards.alerts_guards import guards
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_text import description, links, summary
+from kvitals.dashboards.recording import Recorded, Translate
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import Rule
+from kvitals.series.promql import parse
 
 ALERTING = ("page", "ticket")
 

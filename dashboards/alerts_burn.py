@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.alerts_conditions import applies
-from dashboards.alerts_options import Options
-from dashboards.alerts_text import entity, links, signal_value
-from dashboards.recording import indented
-from diagnoser.judge import seconds
-from rules.loader import SIGNAL_PREFIX, Knowledge
-from rules.model import SCOPES, Rule
+from kvitals.dashboards.alerts_conditions import applies
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_text import entity, links, signal_value
+from kvitals.dashboards.recording import indented
+from kvitals.diagnoser.judge import seconds
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import SCOPES, Rule
 
 BUDGET = 0.01
 """Of the 99th percentile."""

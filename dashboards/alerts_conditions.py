@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboards.alerts_options import Options, duration
-from dashboards.recording import indented
-from diagnoser.judge import TRAFFIC
-from rules.condition import Comparison, Condition, parse_condition
-from rules.loader import SIGNAL_PREFIX, parameters, signal_names
-from rules.model import SCOPES, Rule
-from series.promql import Binary, Expr, expand, parse
+from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.recording import indented
+from kvitals.diagnoser.judge import TRAFFIC
+from kvitals.rules.condition import Comparison, Condition, parse_condition
+from kvitals.rules.loader import SIGNAL_PREFIX, parameters, signal_names
+from kvitals.rules.model import SCOPES, Rule
+from kvitals.series.promql import Binary, Expr, expand, parse
 
 _INVERSE = {">": "<=", "<": ">=", ">=": "<", "<=": ">", "==": "!=", "!=": "=="}
 

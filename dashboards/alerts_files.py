@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dashboards import alertmanager, manifests
-from dashboards.alerts import Alerts, alert_rules
-from dashboards.alerts_burn import RATES, rates
-from dashboards.alerts_options import Options, duration
-from dashboards.alerts_yaml import dump
-from dashboards.recording import DERIVED, Recorded, record
-from dashboards.recording_raw import Raw
-from rules.loader import Knowledge
-from series.promql import parse
+from kvitals.dashboards import alertmanager, manifests
+from kvitals.dashboards.alerts import Alerts, alert_rules
+from kvitals.dashboards.alerts_burn import RATES, rates
+from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.dashboards.recording import DERIVED, Recorded, record
+from kvitals.dashboards.recording_raw import Raw
+from kvitals.rules.loader import Knowledge
+from kvitals.series.promql import parse
 
 FOLDER = "prometheus"
 RATES_INTERVAL = "1m"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.alerts_options import Options
-from dashboards.alerts_text import entity, links
-from rules.model import Scope, Severity
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_text import entity, links
+from kvitals.rules.model import Scope, Severity
 
 CODE = "TEL01"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
-from rules.compiled_signal import Windows
+from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
+from kvitals.rules.compiled_signal import Windows
 
 BASELINE = "1h"
 PLACEHOLDER_HOST = "example.com"

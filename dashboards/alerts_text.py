@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from dashboards.alerts_options import Options
-from diagnoser.text import fill
-from rules.loader import SIGNAL_PREFIX, Knowledge, parameters
-from rules.model import SCOPES, Rule, Scope
-from series.promql import expand
+from kvitals.dashboards.alerts_options import Options
+from kvitals.diagnoser.text import fill
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
+from kvitals.rules.model import SCOPES, Rule, Scope
+from kvitals.series.promql import expand
 
 _BOARDS = {
     "kv": "kv", "prefix": "kv", "tenant": "tenants", "disaggregation": "disaggregation", "scheduling": "engines",

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-HEADER = "# Written by `python -m dashboards.generate` from rules/. Changes here are lost with the next one.\n"
+HEADER = "# Written by `python -m kvitals.dashboards.generate` from rules/. Changes here are lost with the next one.\n"
 _WIDTH = 10_000
 """Expressions are not broken: a broken one can not be copied."""
 

@@ -1,9 +1,9 @@
 """Write boards, rules, runbooks and reference documents, or check that the written ones are those of today's knowledge.
 
-python -m dashboards.generate            writes dashboards/generated/ and, in a clone, the references in docs/
-python -m dashboards.generate --check    fails where a file differs, is missing, or should not be there
-python -m dashboards.generate --out DIR --scrape-interval 15 --runbooks URL --boards URL    yours, with your addresses
-python -m dashboards.generate --out DIR --rules rules.d                                     and with your own rules
+python -m kvitals.dashboards.generate            writes dashboards/generated/ and, in a clone, the references in docs/
+python -m kvitals.dashboards.generate --check    fails where a file differs, is missing, or should not be there
+python -m kvitals.dashboards.generate --out DIR --scrape-interval 15 --runbooks URL --boards URL    with your addresses
+python -m kvitals.dashboards.generate --out DIR --rules rules.d                                     with your own rules
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import alerts_files, boards, manifests, reference, runbooks
-from dashboards.alerts_options import Options
-from rules.loader import Knowledge, load
+from kvitals.dashboards import alerts_files, boards, manifests, reference, runbooks
+from kvitals.dashboards.alerts_options import Options
+from kvitals.rules.loader import Knowledge, load
 
 GENERATED = Path(__file__).with_name("generated")
 SHOWN_LINES = 40
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in wrong:
             print(line, file=sys.stderr)
         if wrong:
-            print("run: python -m dashboards.generate", file=sys.stderr)
+            print("run: python -m kvitals.dashboards.generate", file=sys.stderr)
         return 1 if wrong else 0
     try:
         write(files, out)
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     usual = Options()
     parser = argparse.ArgumentParser(
-        prog="python -m dashboards.generate", description="Write boards, rules for Prometheus, and runbooks."
+        prog="python -m kvitals.dashboards.generate", description="Write boards, rules for Prometheus, and runbooks."
     )
     parser.add_argument("--check", action="store_true", help="compare with the written files, and write nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (dashboards/generated)")

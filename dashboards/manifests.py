@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from dashboards.alerts_options import Options, duration
-from dashboards.alerts_yaml import dump
-from rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 
 FOLDER = "kubernetes"
 NAMESPACE = "monitoring"

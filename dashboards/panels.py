@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from grafanalib.core import StateTimeline, TimeSeries
 
-from dashboards.grafana import DATASOURCE, Target, drill, grid, plain, runbook
-from dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
-from rules.model import SCOPES, Severity
+from kvitals.dashboards.grafana import DATASOURCE, Target, drill, grid, plain, runbook
+from kvitals.dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
+from kvitals.rules.model import SCOPES, Severity
 
 Style = Literal["data", "faint", "objective"]
 

@@ -3,7 +3,7 @@
 A query is built as an expression, gets the variables' matchers on every selector, and is printed with Grafana's
 `$__rate_interval` as its window. So a board never holds a second definition of a signal, and a query that
 reads a series which nobody exports, or a label that it does not have, cannot be built. Of the same asks two flavours
-are built: over agents' families, and over the names on engines' own pages (`dashboards.raw`).
+are built: over agents' families, and over the names on engines' own pages (`kvitals.dashboards.raw`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dashboards.raw import Raw
-from rules.compiled_signal import Windows, compile_signal
-from rules.condition import Comparison, comparisons
-from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
-from rules.model import Rule, Scope, Severity, Signal
-from series.promql import (
+from kvitals.dashboards.raw import Raw
+from kvitals.rules.compiled_signal import Windows, compile_signal
+from kvitals.rules.condition import Comparison, comparisons
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
+from kvitals.rules.model import Rule, Scope, Severity, Signal
+from kvitals.series.promql import (
     Aggregate,
     Binary,
     Call,
@@ -30,15 +30,15 @@ from series.promql import (
     names,
     parse,
 )
-from series.promql.nodes import duration
-from series.promql.rewrite import map_children
-from series.types import Matcher, MatchOp
+from kvitals.series.promql.nodes import duration
+from kvitals.series.promql.rewrite import map_children
+from kvitals.series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
 FAST = "1m"  # the least interval of every panel, which makes Grafana's window at least as long as the signals'
 SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
-choice of engines, see `dashboards.grafana`."""
+choice of engines, see `kvitals.dashboards.grafana`."""
 OF_TENANT = Matcher("tenant", MatchOp.RE, "$tenant")
 OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine"))
 """The same where engines are scraped themselves; their pages know no tenants."""

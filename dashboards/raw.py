@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnoser.sources.pages import LOCAL, Pages
-from rules.engine_map import EngineMap, load_map
-from rules.loader import HISTOGRAM_PARTS, Knowledge
-from series.promql import Binary, Call, Expr, Number, Range, Selector
-from series.promql.rewrite import map_children
-from series.types import Matcher
+from kvitals.diagnoser.sources.pages import LOCAL, Pages
+from kvitals.rules.engine_map import EngineMap, load_map
+from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
+from kvitals.series.promql import Binary, Call, Expr, Number, Range, Selector
+from kvitals.series.promql.rewrite import map_children
+from kvitals.series.types import Matcher
 
 SYSTEMS = ("vllm", "sglang")
 """The engines whose own pages say enough to fill a board."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from dashboards.alerts_options import Options
-from rules.compiled_signal import compile_signal, least
-from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as
-from rules.model import Signal
-from series.promql import Expr, expand
+from kvitals.dashboards.alerts_options import Options
+from kvitals.rules.compiled_signal import compile_signal, least
+from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as
+from kvitals.rules.model import Signal
+from kvitals.series.promql import Expr, expand
 
 DERIVED = "kvitals-derived"
 

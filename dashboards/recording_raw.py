@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dashboards.alerts_options import Options
-from dashboards.recording import Recorded, definition, group_of, in_order, rule_of
-from diagnoser.sources.pages import FACT, OBJECTIVE, Pages
-from rules.compiled_signal import needed
-from rules.engine_map import EngineMap, load_map, systems
-from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
-from rules.model import Family
-from series.promql import Expr, Selector, parse
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.recording import Recorded, definition, group_of, in_order, rule_of
+from kvitals.diagnoser.sources.pages import FACT, OBJECTIVE, Pages
+from kvitals.rules.compiled_signal import needed
+from kvitals.rules.engine_map import EngineMap, load_map, systems
+from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import Family
+from kvitals.series.promql import Expr, Selector, parse
 
 ENGINES = "kvitals-engines"
 SEEN = "1h"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dashboards.alerts import alertable, labels
-from dashboards.alerts_burn import OBJECTIVES
-from dashboards.alerts_burn import name as burn_name
-from rules.loader import Knowledge
-from rules.model import Lever, Rule, Setting
+from kvitals.dashboards.alerts import alertable, labels
+from kvitals.dashboards.alerts_burn import OBJECTIVES
+from kvitals.dashboards.alerts_burn import name as burn_name
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import Lever, Rule, Setting
 
 FOLDER = "runbooks"
 INDEX = "README.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from dashboards.runbooks import FOLDER, INDEX, files
-from rules.loader import Knowledge
+from kvitals.dashboards.runbooks import FOLDER, INDEX, files
+from kvitals.rules.loader import Knowledge
 
 STYLE = "style.css"
 HOME = "index.html"

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import numpy as np
 
-from diagnoser.signals import Known, Signals, Span, with_enough_samples
-from rules.loader import Knowledge, signal_names
-from rules.model import SCOPES
-from series.promql import Expr, Moment, PromQLError, evaluate_range
-from series.slices import Steps
-from series.types import Labels, SeriesSource
+from kvitals.diagnoser.signals import Known, Signals, Span, with_enough_samples
+from kvitals.rules.loader import Knowledge, signal_names
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Expr, Moment, PromQLError, evaluate_range
+from kvitals.series.slices import Steps
+from kvitals.series.types import Labels, SeriesSource
 
 
 class Ahead(Signals):

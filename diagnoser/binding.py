@@ -14,10 +14,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.steps import Ask
-from rules.model import SCOPES, Constraint
-from series.types import Bools, Floats, Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.steps import Ask
+from kvitals.rules.model import SCOPES, Constraint
+from kvitals.series.types import Bools, Floats, Labels
 
 CONSTRAINTS: tuple[Constraint, ...] = get_args(Constraint)
 

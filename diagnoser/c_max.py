@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnoser.steps import Counts
-from series.types import Floats
+from kvitals.diagnoser.steps import Counts
+from kvitals.series.types import Floats
 
 Ints = npt.NDArray[np.intp]
 

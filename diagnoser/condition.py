@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rules.condition import Comparison, Condition, Connective
-from series.types import Labels
+from kvitals.rules.condition import Comparison, Condition, Connective
+from kvitals.series.types import Labels
 
 Values = dict[Labels, float] | float
 """A side of a comparison: a value per entity, or one number for all."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from series.promql import Expr, parse
-from series.promql.rewrite import map_children
+from kvitals.series.promql import Expr, parse
+from kvitals.series.promql.rewrite import map_children
 
 MAX_NODES = 50_000
 _nodes: dict[Expr, Expr] = {}

@@ -9,15 +9,15 @@ from functools import cached_property
 
 import msgspec
 
-from diagnoser.expressions import expression
-from diagnoser.judge import Judge, Judgement, missing_signals
-from diagnoser.levers import Levers
-from diagnoser.predictions import Predictions
-from diagnoser.questions import Questions
-from diagnoser.signals import Span
-from diagnoser.text import fill, plain, render
-from diagnoser.weighing import Weighing
-from rules.finding import (
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import Judge, Judgement, missing_signals
+from kvitals.diagnoser.levers import Levers
+from kvitals.diagnoser.predictions import Predictions
+from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.text import fill, plain, render
+from kvitals.diagnoser.weighing import Weighing
+from kvitals.rules.finding import (
     Entity,
     Evidence,
     EvidenceLine,
@@ -29,10 +29,10 @@ from rules.finding import (
     Unknown,
     finding_id,
 )
-from rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
-from rules.model import SCOPES, EvidenceQuery, Quantity, Rule
-from series.promql import Series
-from series.types import METRIC_NAME, Labels
+from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, parameters
+from kvitals.rules.model import SCOPES, EvidenceQuery, Quantity, Rule
+from kvitals.series.promql import Series
+from kvitals.series.types import METRIC_NAME, Labels
 
 CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
 LEAST, MOST = 0.1, 0.95

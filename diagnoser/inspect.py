@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnoser.judge import Judge
-from diagnoser.reach import Reach
-from diagnoser.signals import FACT, Span, by_entity
-from diagnoser.text import render
-from diagnoser.units import oddities
-from rules.engine_map import EngineMap, Metric, load_map, systems
-from rules.finding import Source
-from rules.inspection import (
+from kvitals.diagnoser.judge import Judge
+from kvitals.diagnoser.reach import Reach
+from kvitals.diagnoser.signals import FACT, Span, by_entity
+from kvitals.diagnoser.text import render
+from kvitals.diagnoser.units import oddities
+from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
+from kvitals.rules.finding import Source
+from kvitals.rules.inspection import (
     Fact,
     FamilyState,
     Inspected,
@@ -29,13 +29,13 @@ from rules.inspection import (
     State,
     Switch,
 )
-from rules.journeys import Journey, journeys
-from rules.loader import family_of, parameters
-from rules.model import SCOPES
-from rules.origins import PAGE, origins
-from rules.versions import in_range, release
-from series.promql import evaluate, expand, parse
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, is_stale
+from kvitals.rules.journeys import Journey, journeys
+from kvitals.rules.loader import family_of, parameters
+from kvitals.rules.model import SCOPES
+from kvitals.rules.origins import PAGE, origins
+from kvitals.rules.versions import in_range, release
+from kvitals.series.promql import evaluate, expand, parse
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, is_stale
 
 FRESH_SECONDS = 15.0
 """Samples older than this, when targets are looked at every few seconds, are stale."""

@@ -10,18 +10,18 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from diagnoser.condition import Decided, Values, Verdict, decide, truths
-from diagnoser.expressions import expression
-from diagnoser.signals import Known, Signals, Span
-from diagnoser.text import plain, render, render_apart
-from rules.condition import Comparison, Condition, comparisons, parse_condition
-from rules.engine_map import find_map, told_by_programs
-from rules.finding import Outcome
-from rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from rules.model import AROUND, SCOPES, Applies, Rule, Scope
-from series.promql import Batch, Expr, Number, Selector, evaluate, expand
-from series.slices import Steps, complete
-from series.types import Labels
+from kvitals.diagnoser.condition import Decided, Values, Verdict, decide, truths
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.signals import Known, Signals, Span
+from kvitals.diagnoser.text import plain, render, render_apart
+from kvitals.rules.condition import Comparison, Condition, comparisons, parse_condition
+from kvitals.rules.engine_map import find_map, told_by_programs
+from kvitals.rules.finding import Outcome
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
+from kvitals.rules.model import AROUND, SCOPES, Applies, Rule, Scope
+from kvitals.series.promql import Batch, Expr, Number, Selector, evaluate, expand
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import Labels
 
 ENTITIES = "kvitals_target_up"
 INFO = "kvitals_engine_info"

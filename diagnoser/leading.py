@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.operating_point import PERCENTILE, quantiles
-from diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts, bound
-from rules.model import SCOPES
-from series.types import Bools, Floats, Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.operating_point import PERCENTILE, quantiles
+from kvitals.diagnoser.steps import SECONDS_AT_ONCE, Ask, Counts, bound
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Bools, Floats, Labels
 
 USUAL, MARGIN = 0.95, 2.0
 HORIZON_SECONDS = 600.0

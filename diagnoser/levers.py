@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cached_property
 
-from diagnoser.judge import Judgement
-from diagnoser.questions import Questions
-from diagnoser.text import fill
-from rules.finding import LeverAdvice, LeverSetting
-from rules.model import Lever, LeverUse, Quantity, Setting
-from rules.versions import in_range
-from series.types import Labels
+from kvitals.diagnoser.judge import Judgement
+from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.text import fill
+from kvitals.rules.finding import LeverAdvice, LeverSetting
+from kvitals.rules.model import Lever, LeverUse, Quantity, Setting
+from kvitals.rules.versions import in_range
+from kvitals.series.types import Labels
 
 Place = tuple[str, Labels]
 """An entity with its scope."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnoser.steps import STEP_ROWS, Steps
-from series.types import Floats
+from kvitals.diagnoser.steps import STEP_ROWS, Steps
+from kvitals.series.types import Floats
 
 AGREES = 1.6
 """A factor: further apart than this, residence is not that of the requests which gauges count, but counted twice, say.

@@ -25,10 +25,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
-from diagnoser.load import littles_gap, loads, steady
-from diagnoser.steps import Counts, Steps
-from series.types import Floats, Labels
+from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
+from kvitals.diagnoser.load import littles_gap, loads, steady
+from kvitals.diagnoser.steps import Counts, Steps
+from kvitals.series.types import Floats, Labels
 
 Ints = npt.NDArray[np.intp]
 

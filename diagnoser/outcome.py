@@ -17,14 +17,14 @@ from typing import Literal
 
 import msgspec
 
-from diagnoser.expressions import expression
-from diagnoser.steps import Ask, Steps
-from diagnoser.text import render
-from rules.finding import Effect, EffectVerdict, LeverAdvice, Predicted
-from rules.loader import Knowledge
-from rules.model import SCOPES, Lever, Quantity, Signal
-from rules.versions import in_range
-from series.types import METRIC_NAME, Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.steps import Ask, Steps
+from kvitals.diagnoser.text import render
+from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, Predicted
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import SCOPES, Lever, Quantity, Signal
+from kvitals.rules.versions import in_range
+from kvitals.series.types import METRIC_NAME, Labels
 
 FACTS = ("kvitals_engine_fact", "kvitals_engine_info")
 DERIVED = frozenset(("kv_blocks", "kv_capacity_tokens", "kv_memory_bytes", "weight_memory_bytes", "kv_max_concurrency"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnoser.expressions import expression
-from diagnoser.judge import Judge
-from diagnoser.signals import Span, by_entity
-from rules.loader import parameters
-from rules.model import SCOPES, Rule
-from series.promql import Vector, expand
-from series.types import Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import Judge
+from kvitals.diagnoser.signals import Span, by_entity
+from kvitals.rules.loader import parameters
+from kvitals.rules.model import SCOPES, Rule
+from kvitals.series.promql import Vector, expand
+from kvitals.series.types import Labels
 
 
 class Questions:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from diagnoser.signals import Span
-from rules.compiled_signal import FROM_NOTHING, compile_signal
-from rules.loader import SIGNAL_PREFIX, Knowledge
-from rules.model import SCOPES
-from series.promql import Expr
-from series.promql.nodes import Binary, Call, Selector
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
+from kvitals.diagnoser.signals import Span
+from kvitals.rules.compiled_signal import FROM_NOTHING, compile_signal
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Expr
+from kvitals.series.promql.nodes import Binary, Call, Selector
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 
 
 @dataclass

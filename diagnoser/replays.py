@@ -1,8 +1,8 @@
 """Predicted hits by replay: the look-ups that a ledger recorded, once more under what a lever would make of the cache.
 
-The reuse curve in `diagnoser.predictions` needs many look-ups and knows LRU alone; a replay makes do with few, and
-knows orders of eviction and routings. What is told is anchored at the hits that there are: to those is added what the
-replay gains. How far the replay of today's cache is from today's hits is the error.
+The reuse curve in `kvitals.diagnoser.predictions` needs many look-ups and knows LRU alone; a replay makes do with few,
+and knows orders of eviction and routings. What is told is anchored at the hits that there are: to those is added what
+the replay gains. How far the replay of today's cache is from today's hits is the error.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from diagnoser.text import render
-from kvcache.accesses import Accesses
-from kvcache.whatif import Plan, what_if
-from rules.finding import Finding, LeverAdvice, Predicted, Triage
-from rules.loader import Knowledge
-from rules.model import Replay
+from kvitals.diagnoser.text import render
+from kvitals.kvcache.accesses import Accesses
+from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.rules.finding import Finding, LeverAdvice, Predicted, Triage
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import Replay
 
 MAX_REFERENCES = 50_000
 """The latest that are replayed, some 30 ms each time."""

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diagnoser.expressions import expression
-from diagnoser.text import render
-from rules.compiled_signal import STAND_INS, CompiledSignal, Windows, compile_signal, least, with_windows
-from rules.loader import SIGNAL_PREFIX, Knowledge, family_of
-from rules.model import SCOPES, Signal
-from rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
-from series.promql import Batch, Expr, Moment, Selector, Series, Vector, evaluate_range, selectors
-from series.slices import Steps, complete
-from series.types import (
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.text import render
+from kvitals.rules.compiled_signal import STAND_INS, CompiledSignal, Windows, compile_signal, least, with_windows
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of
+from kvitals.rules.model import SCOPES, Signal
+from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
+from kvitals.series.promql import Batch, Expr, Moment, Selector, Series, Vector, evaluate_range, selectors
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import (
     METRIC_NAME,
     Frame,
     Labels,
@@ -33,7 +33,7 @@ from series.types import (
     newest_rows,
     views,
 )
-from series.window import Group, Window
+from kvitals.series.window import Group, Window
 
 FACT = "kvitals_engine_fact"
 BASELINE_SECONDS = 3600.0

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.judge import ENTITIES
-from rules.model import SCOPES
-from series.promql import Expr, Series
-from series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import ENTITIES
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Expr, Series
+from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, SeriesSource
 
 STEP_ROWS = 4
 """Rows in a step: the mean of a gauge takes some."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from diagnoser.sizing.quantity import size
-from rules.loader import PLACEHOLDER
+from kvitals.diagnoser.sizing.quantity import size
+from kvitals.rules.loader import PLACEHOLDER
 
 _SUFFIX = {
     "tokens": " tokens",

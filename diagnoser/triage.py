@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diagnoser.findings import Findings, Mute
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Span
-from diagnoser.text import lowered
-from rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
-from rules.origins import origins
+from kvitals.diagnoser.findings import Findings, Mute
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.text import lowered
+from kvitals.rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
+from kvitals.rules.origins import origins
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnoser.signals import Span
-from rules.loader import family_of
-from rules.model import Family
-from series.types import METRIC_NAME, Frame, Labels, Matcher, SeriesSource, is_stale
+from kvitals.diagnoser.signals import Span
+from kvitals.rules.loader import family_of
+from kvitals.rules.model import Family
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, SeriesSource, is_stale
 
 MAX_RATIO = 1.05
 """Gauges that are read while they change may be a little above 1."""

@@ -1,9 +1,9 @@
 """How much speaks for a cause beyond its own rule: what bound the engine, and what began first.
 
-Both move its confidence, with their numbers as reasons. What bounds an engine is computed by `diagnoser.binding`; a
-rule says in `binds` which constraints it claims. When something began is known only to the window that its signals look
-over: true since T means that it began between T less that window and T. So an order is told only where the two do not
-overlap.
+Both move its confidence, with their numbers as reasons. What bounds an engine is computed by
+`kvitals.diagnoser.binding`; a rule says in `binds` which constraints it claims. When something began is known only to
+the window that its signals look over: true since T means that it began between T less that window and T. So an order is
+told only where the two do not overlap.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
-from diagnoser.expressions import expression
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Span
-from diagnoser.text import render
-from rules.compiled_signal import compile_signal
-from rules.loader import SIGNAL_PREFIX
-from rules.model import SCOPES, Constraint, EvidenceQuery, Rule
-from series.promql import Expr, Use, selectors
-from series.types import Labels
+from kvitals.diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.text import render
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.loader import SIGNAL_PREFIX
+from kvitals.rules.model import SCOPES, Constraint, EvidenceQuery, Rule
+from kvitals.series.promql import Expr, Use, selectors
+from kvitals.series.types import Labels
 
 BOUND, UNBOUND = 0.5, 0.1
 """Shares of the time: from the first on a constraint is what binds, below the second it is something else. In between

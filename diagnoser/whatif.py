@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvcache.whatif import Row
+from kvitals.kvcache.whatif import Row
 
 
 @dataclass(frozen=True)

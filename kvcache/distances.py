@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvcache.accesses import Floats, Ints
+from kvitals.kvcache.accesses import Floats, Ints
 
 NEVER = np.inf
 """The distance of what was not touched before."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvcache.accesses import Floats, Ints
+from kvitals.kvcache.accesses import Floats, Ints
 
 _LEAST_SECONDS = 0.001
 """An answer of one token has no length; it is spread over this."""

@@ -17,7 +17,7 @@ from typing import IO, Annotated, Any
 import msgspec
 import numpy as np
 
-from kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Ints, in_order
+from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Ints, in_order
 
 BLOCK_SIZE = 512
 """Tokens a block in the published traces."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvcache.accesses import Accesses, Floats, Ints, concatenate
-from kvcache.distances import stack_distances
-from kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, chosen, jackknife, mixed, whole
+from kvitals.kvcache.accesses import Accesses, Floats, Ints, concatenate
+from kvitals.kvcache.distances import stack_distances
+from kvitals.kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, chosen, jackknife, mixed, whole
 
 MAX_BLOCKS = 65_536
 """Blocks remembered by default: 2 MB, and 20 MB for the moment in which a batch is counted."""
@@ -51,8 +51,8 @@ class ReuseCurve:
     """Feed accesses in order of time, and ask for the curve up to `largest` blocks whenever it is wanted.
 
     All blocks are looked at where `largest` is within `max_blocks`, otherwise a share of them by their hash and the
-    hottest exactly, as in `kvcache.sampling`. The last `max_blocks` of them are remembered in order of touch. With
-    `half_life`, in seconds, older accesses count for less.
+    hottest exactly, as in `kvitals.kvcache.sampling`. The last `max_blocks` of them are remembered in order of touch.
+    With `half_life`, in seconds, older accesses count for less.
 
     Memory is bounded by `max_blocks`, whatever comes in.
     """

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from kvcache.accesses import Accesses, Ints
-from kvcache.eviction import Cache
-from kvcache.sampling import Stream, mixed
+from kvitals.kvcache.accesses import Accesses, Ints
+from kvitals.kvcache.eviction import Cache
+from kvitals.kvcache.sampling import Stream, mixed
 
 Routing = Literal["round-robin", "least-loaded", "sticky", "prefix", "pooled"]
 ROUTINGS: tuple[Routing, ...] = ("round-robin", "least-loaded", "sticky", "prefix", "pooled")

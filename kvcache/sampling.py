@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvcache.accesses import Accesses, Floats, Ints
-from kvcache.distances import seen_before
+from kvitals.kvcache.accesses import Accesses, Floats, Ints
+from kvitals.kvcache.distances import seen_before
 
 Bools = npt.NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvcache.accesses import UNKNOWN, Accesses, Ints
+from kvitals.kvcache.accesses import UNKNOWN, Accesses, Ints
 
 MANY_WAYS = 16
 """A block that so many different blocks follow is a beginning that conversations share."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvcache.accesses import Accesses, Floats, Ints
-from kvcache.distances import stack_distances
-from kvcache.eviction import Policy, cache
-from kvcache.routing import Routing, assigned, by_prefix, default_rate
-from kvcache.sampling import Bools, Estimator, Stream, divided, sampled, whole
-from kvcache.sessions import sessions
+from kvitals.kvcache.accesses import Accesses, Floats, Ints
+from kvitals.kvcache.distances import stack_distances
+from kvitals.kvcache.eviction import Policy, cache
+from kvitals.kvcache.routing import Routing, assigned, by_prefix, default_rate
+from kvitals.kvcache.sampling import Bools, Estimator, Stream, divided, sampled, whole
+from kvitals.kvcache.sessions import sessions
 
 MAX_NODES = 1024
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from rules.compiled_signal import compile_signal
-from rules.condition import comparisons
-from rules.finding import Outcome
-from rules.loader import (
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.condition import comparisons
+from kvitals.rules.finding import Outcome
+from kvitals.rules.loader import (
     PLACEHOLDER,
     ROOT,
     SIGNAL_PREFIX,
@@ -26,9 +26,9 @@ from rules.loader import (
     parameters,
     read_yaml,
 )
-from rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Setting, Signal
-from rules.versions import in_range
-from series.promql import Expr, Selector, expand, names, parse
+from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Setting, Signal
+from kvitals.rules.versions import in_range
+from kvitals.series.promql import Expr, Selector, expand, names, parse
 
 HEADINGS = ("sees", "why", "wrong_when", "do", "do_not")
 MIN_PAGE, MAX_PAGE = 40, 1100

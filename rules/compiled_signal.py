@@ -10,10 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
-from series.promql import Binary, Call, Expr, Matching, Number, Range, Selector, Subquery, expand, parse, selectors
-from series.promql.nodes import rebuild
-from series.promql.rewrite import map_children
+from kvitals.rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
+from kvitals.series.promql import (
+    Binary,
+    Call,
+    Expr,
+    Matching,
+    Number,
+    Range,
+    Selector,
+    Subquery,
+    expand,
+    parse,
+    selectors,
+)
+from kvitals.series.promql.nodes import rebuild
+from kvitals.series.promql.rewrite import map_children
 
 HALF_SAMPLE = 0.5
 """Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""

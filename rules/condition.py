@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from series.promql import Binary, Expr, PromQLError, parse
+from kvitals.series.promql import Binary, Expr, PromQLError, parse
 
 COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 CONNECTIVES = frozenset({"and", "or", "unless"})

@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from rules.shipped import shipped
-from rules.versions import in_range, release
+from kvitals.rules.shipped import shipped
+from kvitals.rules.versions import in_range, release
 
 ROOT = Path(__file__).parent / "engines"
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from rules.model import Kind, Severity
-from series.types import Labels
+from kvitals.rules.model import Kind, Severity
+from kvitals.series.types import Labels
 
 VERSION = "1.4"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from rules.finding import Source
+from kvitals.rules.finding import Source
 
 VERSION = "1.0"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from rules.engine_map import Program
-from rules.model import Slug, Text
-from rules.shipped import shipped
+from kvitals.rules.engine_map import Program
+from kvitals.rules.model import Slug, Text
+from kvitals.rules.shipped import shipped
 
 FILE = Path(__file__).parent / "journeys.yaml"
 

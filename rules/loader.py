@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from rules.compiled_signal import compile_signal
-from rules.condition import Condition, parse_condition
-from rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
-from rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
-from rules.origins import PAGE, origins
-from rules.shipped import YAML_LOADER
-from rules.versions import in_range
-from series.files import read_regular
-from series.promql import Expr, PromQLError, expand, names, parse, selectors
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.condition import Condition, parse_condition
+from kvitals.rules.model import SCOPES, Family, Lever, Overrides, Rule, Signal
+from kvitals.rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
+from kvitals.rules.origins import PAGE, origins
+from kvitals.rules.shipped import YAML_LOADER
+from kvitals.rules.versions import in_range
+from kvitals.series.files import read_regular
+from kvitals.series.promql import Expr, PromQLError, expand, names, parse, selectors
 
 ROOT = Path(__file__).parent
 MAX_FILE_BYTES = 256 * 1024

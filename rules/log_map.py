@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from rules.loader import Problem, read_as
+from kvitals.rules.loader import Problem, read_as
 
 ROOT = Path(__file__).parent / "observers" / "logs"
 

@@ -1,7 +1,7 @@
 """The shapes of knowledge: family, signal, rule and lever, as they are written in the YAML files.
 
 Each type mirrors its file one to one, so the field comments here are the reference of the file format.
-`rules.loader` turns files into these and checks what types alone cannot.
+`kvitals.rules.loader` turns files into these and checks what types alone cannot.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from rules.engine_map import Program
+from kvitals.rules.engine_map import Program
 
 Scope = Literal["engine", "node", "pool", "fleet"]
 Kind = Literal["symptom", "cause", "note", "telemetry"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from rules.model import Text
-from rules.shipped import shipped
+from kvitals.rules.model import Text
+from kvitals.rules.shipped import shipped
 
 FILE = Path(__file__).parent / "origins.yaml"
 PAGE, TRAFFIC, HISTORY, FACTS, SERVER, AGENT = "page", "traffic", "history", "facts", "server", "agent"

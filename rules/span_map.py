@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from rules.shipped import shipped
+from kvitals.rules.shipped import shipped
 
 ROOT = Path(__file__).parent / "observers" / "spans"
 

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import zstandard
 
-from series.files import open_regular, sync_directory
+from kvitals.series.files import open_regular, sync_directory
 
 MAGIC = b"\x89KVCAP\r\n"
 MAJOR, MINOR = 1, 0

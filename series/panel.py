@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.types import Floats, Labels, LabelSets, Matcher
-from series.window import Columns, Group, Window
+from kvitals.series.types import Floats, Labels, LabelSets, Matcher
+from kvitals.series.window import Columns, Group, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from series.files import read_regular
+from kvitals.series.files import read_regular
 
 MAX_BYTES = 16 * 1024
 """Of a secret. Tokens of clusters, which hold claims, have a few thousand."""

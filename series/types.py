@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from series import patterns
+from kvitals.series import patterns
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

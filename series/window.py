@@ -22,7 +22,18 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher, MatchOp, Row, TooManyCellsError, is_stale
+from kvitals.series.types import (
+    METRIC_NAME,
+    STALE,
+    Floats,
+    Frame,
+    Labels,
+    Matcher,
+    MatchOp,
+    Row,
+    TooManyCellsError,
+    is_stale,
+)
 
 Columns = npt.NDArray[np.intp]
 

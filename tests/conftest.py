@@ -1,6 +1,27 @@
 """What all tests share."""
 
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
 from hypothesis import settings
+
+HOUSE = {path.name for path in (Path(__file__).parents[1] / "kvitals").iterdir() if path.is_symlink()}
+
+
+class OneName:
+    """Refuses `import agent`: a module that is imported under two names exists twice (docs/decisions/0014)."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if path is None and name in HOUSE:
+            raise ModuleNotFoundError(f"import kvitals.{name} instead of {name}", name=name)
+        return None
+
+
+sys.meta_path.insert(0, OneName)
 
 # A deadline would make the tests fail on a busy machine; examples are the same in every run, and more can be
 # asked for with --hypothesis-profile=search.

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.ledger.packed import MAX_BYTES as MAX_ACCESSES_BYTES
-from agent.ledger.packed import PackedError, unpack
-from agent.requests.record import RequestRecord
-from agent.requests.tail import TailReport
-from diagnoser.sources.prometheus import Access
-from kvcache.accesses import Accesses
-from rules.finding import VERSION, Triage
-from series.history.notes import Episode, Event
+from kvitals.agent.ledger.packed import MAX_BYTES as MAX_ACCESSES_BYTES
+from kvitals.agent.ledger.packed import PackedError, unpack
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.tail import TailReport
+from kvitals.diagnoser.sources.prometheus import Access
+from kvitals.kvcache.accesses import Accesses
+from kvitals.rules.finding import VERSION, Triage
+from kvitals.series.history.notes import Episode, Event
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from diagnoser.judge import Judgement, seconds
-from rules.finding import Finding
-from rules.loader import parameters
-from rules.model import Rule
-from series.promql import expand
-from ui.pipeline import Pipeline
+from kvitals.diagnoser.judge import Judgement, seconds
+from kvitals.rules.finding import Finding
+from kvitals.rules.loader import parameters
+from kvitals.rules.model import Rule
+from kvitals.series.promql import expand
+from kvitals.ui.pipeline import Pipeline
 
 
 def groups(pipeline: Pipeline) -> list[dict[str, Any]]:

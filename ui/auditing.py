@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agent.gauge_rows import GaugeRows
-from diagnoser.leading import Audit, Ready, audits, starts
-from diagnoser.steps import Ask, objectives, pools, step_of
-from series.history.schema import HistoryError
-from series.promql import PromQLError
-from series.types import METRIC_NAME, Labels, SeriesSource
-from series.window import Window
-from ui.operating import asking
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.diagnoser.leading import Audit, Ready, audits, starts
+from kvitals.diagnoser.steps import Ask, objectives, pools, step_of
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import METRIC_NAME, Labels, SeriesSource
+from kvitals.series.window import Window
+from kvitals.ui.operating import asking
 
 GROUP = "scaling audit"
 EVERY_SECONDS, ROW_SECONDS = 3600.0, 60.0

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.config import Config
-from agent.ledger.side import LedgerSide
-from agent.service import Node
-from series.capture import CaptureReader
-from ui.agent_client import AgentClient, NotKvitalsError
-from ui.live import Collector
-from ui.pipeline import Setup
+from kvitals.agent.config import Config
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.service import Node
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.agent_client import AgentClient, NotKvitalsError
+from kvitals.ui.live import Collector
+from kvitals.ui.pipeline import Setup
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnoser import outcome
-from rules.finding import SinceChange, encode
-from rules.model import SCOPES
-from series.capture import CaptureError
-from series.history.notes import Event
-from series.history.schema import HistoryError
-from series.promql import PromQLError
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
-from ui.pipeline import Pipeline
-from ui.recorded import RecordingError
-from ui.since_change import NoChangeError, of_history, since_change
+from kvitals.diagnoser import outcome
+from kvitals.rules.finding import SinceChange, encode
+from kvitals.rules.model import SCOPES
+from kvitals.series.capture import CaptureError
+from kvitals.series.history.notes import Event
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from kvitals.ui.pipeline import Pipeline
+from kvitals.ui.recorded import RecordingError
+from kvitals.ui.since_change import NoChangeError, of_history, since_change
 
 EVERY_SECONDS = 15.0
 LOOKBACK_SECONDS = 60.0

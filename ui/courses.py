@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from diagnoser.sources.prometheus import Access, Prometheus
-from diagnoser.sources.served import Families, Served
-from diagnoser.sources.survey import survey
-from diagnoser.steps import Ask, row_gap
-from rules.finding import Source
-from series.capture import CaptureReader
-from series.history.reader import HistoryReader
-from series.promql import Expr, Series, selectors
-from series.types import Labels, SeriesSource
-from ui.fleet import dialect
-from ui.operating import asking
-from ui.pipeline import Pipeline, Setup
-from ui.recorded import RecordingError, span_of, with_window
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus
+from kvitals.diagnoser.sources.served import Families, Served
+from kvitals.diagnoser.sources.survey import survey
+from kvitals.diagnoser.steps import Ask, row_gap
+from kvitals.rules.finding import Source
+from kvitals.series.capture import CaptureReader
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import Expr, Series, selectors
+from kvitals.series.types import Labels, SeriesSource
+from kvitals.ui.fleet import dialect
+from kvitals.ui.operating import asking
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.recorded import RecordingError, span_of, with_window
 
 DAY_SECONDS = 86400.0
 LOOK_SECONDS = 300.0

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from agent import objectives
-from diagnoser.expressions import expression
-from diagnoser.judge import ENTITIES, Judge
-from diagnoser.sources.pages import read_pages, scalers
-from diagnoser.sources.presence import Presence, presence
-from diagnoser.sources.prometheus import Access, Prometheus, ServerError
-from diagnoser.sources.remote import RemoteSignals, judge_with_past
-from diagnoser.sources.served import Dialect, Families, Served
-from diagnoser.sources.survey import Survey, survey
-from diagnoser.triage import triage
-from rules.finding import Slo, Source, Triage
-from ui.pipeline import Setup, mutes
+from kvitals.agent import objectives
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import ENTITIES, Judge
+from kvitals.diagnoser.sources.pages import read_pages, scalers
+from kvitals.diagnoser.sources.presence import Presence, presence
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus, ServerError
+from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
+from kvitals.diagnoser.sources.served import Dialect, Families, Served
+from kvitals.diagnoser.sources.survey import Survey, survey
+from kvitals.diagnoser.triage import triage
+from kvitals.rules.finding import Slo, Source, Triage
+from kvitals.ui.pipeline import Setup, mutes
 
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
 

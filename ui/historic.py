@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from diagnoser.judge import Memory, seconds
-from diagnoser.signals import Span
-from diagnoser.steps import row_gap
-from rules.finding import Source
-from series.history import notes
-from series.history.codec import DamagedError
-from series.history.reader import HistoryReader
-from series.types import Frame, Labels
-from series.window import Window
-from ui.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
-from ui.recorded import Judged, Moments, RecordingError, with_window
+from kvitals.diagnoser.judge import Memory, seconds
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.steps import row_gap
+from kvitals.rules.finding import Source
+from kvitals.series.history import notes
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.types import Frame, Labels
+from kvitals.series.window import Window
+from kvitals.ui.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.ui.recorded import Judged, Moments, RecordingError, with_window
 
 MAX_CELLS = 20_000_000
 """That are read into memory, 8 bytes each."""

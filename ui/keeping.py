@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from agent.config import Config
-from agent.gauge_rows import GaugeRows
-from agent.history import status
-from agent.history.kinds import kind_of
-from agent.history.requests import NewRequests
-from agent.places import state_directory
-from diagnoser.review.incidents import TOLD
-from rules.finding import Finding
-from series.history.intake import Intake
-from series.history.notes import Episode, Event, Note
-from series.history.reader import HistoryReader
-from series.history.retention import Kept
-from series.history.store import History, Settings
-from ui.auditing import Auditing
-from ui.changes import Changes
-from ui.pipeline import SIGNALS, Pipeline
+from kvitals.agent.config import Config
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.history import status
+from kvitals.agent.history.kinds import kind_of
+from kvitals.agent.history.requests import NewRequests
+from kvitals.agent.places import state_directory
+from kvitals.diagnoser.review.incidents import TOLD
+from kvitals.rules.finding import Finding
+from kvitals.series.history.intake import Intake
+from kvitals.series.history.notes import Episode, Event, Note
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.retention import Kept
+from kvitals.series.history.store import History, Settings
+from kvitals.ui.auditing import Auditing
+from kvitals.ui.changes import Changes
+from kvitals.ui.pipeline import SIGNALS, Pipeline
 
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""

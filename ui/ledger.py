@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvcache.accesses import Accesses
-from ui.agent_client import AgentClient
-from ui.cache import replayed
+from kvitals.kvcache.accesses import Accesses
+from kvitals.ui.agent_client import AgentClient
+from kvitals.ui.cache import replayed
 
 
 class LedgerError(Exception):

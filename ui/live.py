@@ -9,11 +9,17 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from rules.finding import Source, Triage
-from series.capture import Record
-from series.promql import PromQLError
-from ui.agent_client import AgentAddressError, AgentClient, AgentSlowError, AgentUnreachableError, NotKvitalsError
-from ui.pipeline import FAST_SECONDS, Pipeline, Setup
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.capture import Record
+from kvitals.series.promql import PromQLError
+from kvitals.ui.agent_client import (
+    AgentAddressError,
+    AgentClient,
+    AgentSlowError,
+    AgentUnreachableError,
+    NotKvitalsError,
+)
+from kvitals.ui.pipeline import FAST_SECONDS, Pipeline, Setup
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing

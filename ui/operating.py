@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from agent.gauge_rows import GaugeRows
-from diagnoser.binding import Binding, bindings
-from diagnoser.judge import ENTITIES
-from diagnoser.operating_point import OperatingPoint, operating_point
-from diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
-from rules.model import SCOPES
-from series.history.schema import HistoryError
-from series.promql import Expr, Limits, PromQLError, Series, evaluate_range
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
-from series.window import Window
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.diagnoser.binding import Binding, bindings
+from kvitals.diagnoser.judge import ENTITIES
+from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
+from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
+from kvitals.rules.model import SCOPES
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import Expr, Limits, PromQLError, Series, evaluate_range
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
+from kvitals.series.window import Window
 
 GROUP = "operating point"
 KEPT_SECONDS = 86400.0

@@ -13,23 +13,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
-from agent import objectives
-from agent.config import Config
-from agent.service import Node
-from agent.workers import Worker
-from diagnoser.ahead import Ahead
-from diagnoser.findings import Mute
-from diagnoser.judge import Judge, Judgement
-from diagnoser.replays import Recorded, Replays
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import Brief, brief, headline, triage, true_findings
-from rules.finding import Finding, Slo, Source, Triage
-from rules.loader import SIGNAL_PREFIX, Knowledge
-from series.capture import Record
-from series.promql import evaluate, parse
-from series.slices import Steps, complete
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
-from ui.operating import Operating
+from kvitals.agent import objectives
+from kvitals.agent.config import Config
+from kvitals.agent.service import Node
+from kvitals.agent.workers import Worker
+from kvitals.diagnoser.ahead import Ahead
+from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.replays import Recorded, Replays
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import Brief, brief, headline, triage, true_findings
+from kvitals.rules.finding import Finding, Slo, Source, Triage
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.series.capture import Record
+from kvitals.series.promql import evaluate, parse
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
+from kvitals.ui.operating import Operating
 
 T = TypeVar("T")
 

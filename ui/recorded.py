@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from agent.config import Seconds
-from rules.finding import Source, Triage
-from series.capture import CaptureReader, Record
-from ui.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
+from kvitals.agent.config import Seconds
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.capture import CaptureReader, Record
+from kvitals.ui.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 
 LEAST_SECONDS = 1.0
 """Of a window that can be judged."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from agent.config import Config
-from agent.requests.record import RequestRecord
-from agent.requests.store import MAX_RECORDS
-from agent.requests.tail import OFS, Recent, TailReport
-from agent.service import Node
-from series.capture import CaptureReader
-from ui.agent_client import AgentClient, TailAnswer
+from kvitals.agent.config import Config
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.store import MAX_RECORDS
+from kvitals.agent.requests.tail import OFS, Recent, TailReport
+from kvitals.agent.service import Node
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.agent_client import AgentClient, TailAnswer
 
 
 @dataclass(frozen=True)

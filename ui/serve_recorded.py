@@ -11,13 +11,13 @@ from pathlib import Path
 from aiohttp import web
 from rich.console import Console
 
-from agent.connections import GuardedSite, effective
-from agent.exports.browsers import refuse_cross_site
-from agent.listeners import LISTENERS
-from agent.records import ScrapeRecord
-from agent.service import decode
-from series.capture import CaptureReader
-from ui.recorded import RecordingError
+from kvitals.agent.connections import GuardedSite, effective
+from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.service import decode
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.recorded import RecordingError
 
 HOST = "127.0.0.1"
 

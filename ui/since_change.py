@@ -9,22 +9,22 @@ from pathlib import Path
 
 import msgspec
 
-from diagnoser import outcome
-from diagnoser.expressions import expression
-from diagnoser.outcome import Change, Period, Sides
-from diagnoser.predictions import Predictions
-from diagnoser.questions import Questions
-from diagnoser.signals import Signals, Span, by_entity
-from diagnoser.steps import Steps, gather, step_of
-from rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
-from rules.model import SCOPES, Lever
-from series.promql import expand
-from series.types import Labels
-from ui import courses
-from ui.courses import Course
-from ui.historic import CYCLE_SECONDS, judge_history
-from ui.pipeline import Pipeline, Setup
-from ui.recorded import Judged, Moments, judge_recording
+from kvitals.diagnoser import outcome
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.outcome import Change, Period, Sides
+from kvitals.diagnoser.predictions import Predictions
+from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.signals import Signals, Span, by_entity
+from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
+from kvitals.rules.model import SCOPES, Lever
+from kvitals.series.promql import expand
+from kvitals.series.types import Labels
+from kvitals.ui import courses
+from kvitals.ui.courses import Course
+from kvitals.ui.historic import CYCLE_SECONDS, judge_history
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.recorded import Judged, Moments, judge_recording
 
 AT_ONCE_SECONDS, OVERLAP_SECONDS = 3600.0, 300.0
 

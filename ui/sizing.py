@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from agent import objectives as promised
-from diagnoser import steps
-from diagnoser.expressions import expression
-from diagnoser.operating_point import Limit, operating_point
-from diagnoser.sizing.workload import Lengths
-from diagnoser.steps import Steps, gather, step_of
-from kvcache.accesses import Accesses
-from kvcache.mooncake import BLOCK_SIZE, TraceError, read
-from kvcache.whatif import Plan, what_if
-from rules.model import SCOPES
-from series.types import Floats
-from ui.courses import Course
-from ui.pipeline import Setup
+from kvitals.agent import objectives as promised
+from kvitals.diagnoser import steps
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.operating_point import Limit, operating_point
+from kvitals.diagnoser.sizing.workload import Lengths
+from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.kvcache.accesses import Accesses
+from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
+from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Floats
+from kvitals.ui.courses import Course
+from kvitals.ui.pipeline import Setup
 
 MINUTE = 60.0
 PEAK = 0.95

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from agent.places import state_directory
-from diagnoser.judge import Memory
-from series.files import FileInUseError, FileRefusedError, lock_file, make_directory, read_regular, replace_file
+from kvitals.agent.places import state_directory
+from kvitals.diagnoser.judge import Memory
+from kvitals.series.files import FileInUseError, FileRefusedError, lock_file, make_directory, read_regular, replace_file
 
 MAX_BYTES = 16 << 20
 MAX_GAP_SECONDS = 300.0

@@ -3,9 +3,9 @@
 Every key is described in docs/configuration.md.
 """
 
-from agent.config.checks import ConfigError, Seconds, is_pattern, normal_url
-from agent.config.judging import ENTITY_LABELS, Mute, Objective, Slo, SomeSlo
-from agent.config.listening import (
+from kvitals.agent.config.checks import ConfigError, Seconds, is_pattern, normal_url
+from kvitals.agent.config.judging import ENTITY_LABELS, Mute, Objective, Slo, SomeSlo
+from kvitals.agent.config.listening import (
     MAX_CONNECTIONS,
     KvEventsSource,
     KvEventsTable,
@@ -14,7 +14,7 @@ from agent.config.listening import (
     TapTable,
     TenantsTable,
 )
-from agent.config.notify import (
+from kvitals.agent.config.notify import (
     AlertmanagerTarget,
     NotifyTable,
     NotifyTarget,
@@ -22,7 +22,7 @@ from agent.config.notify import (
     SlackTarget,
     WebhookTarget,
 )
-from agent.config.reader import (
+from kvitals.agent.config.reader import (
     FROM_ENVIRONMENT,
     LISTS,
     MAX_FILE_BYTES,
@@ -35,9 +35,9 @@ from agent.config.reader import (
     load,
     read_targets,
 )
-from agent.config.servers import OtlpOutTable, PrometheusTable, Remote
-from agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
-from agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.agent.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
+from kvitals.agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
 
 __all__ = [
     "ENTITY_LABELS",

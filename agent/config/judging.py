@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct, field
 
-from agent.config.checks import TEXT, check_seconds, is_pattern, one_of
+from kvitals.agent.config.checks import TEXT, check_seconds, is_pattern, one_of
 
 ENTITY_LABELS = ("cluster", "node", "pool", "engine")
 

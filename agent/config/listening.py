@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from agent.config.checks import (
+from kvitals.agent.config.checks import (
     HEADER,
     HOST,
     MAX_SOURCES,
@@ -25,8 +25,8 @@ from agent.config.checks import (
     normal_url,
     one_of,
 )
-from agent.hosts import is_loopback
-from rules.log_map import formats
+from kvitals.agent.hosts import is_loopback
+from kvitals.rules.log_map import formats
 
 MAX_CLASSED = 10_000  # tenants in classes
 MAX_TOP = 1000

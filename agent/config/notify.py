@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from agent.config.checks import MAX_SOURCES, NAME_OF_SOURCE, Seconds, check_seconds, host_and_port, normal_url
+from kvitals.agent.config.checks import MAX_SOURCES, NAME_OF_SOURCE, Seconds, check_seconds, host_and_port, normal_url
 
 
 class NotifyTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.config.checks import ConfigError, Seconds, nearest, normal_url
-from agent.config.judging import Mute, Objective, Slo, SomeSlo
-from agent.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
-from agent.config.notify import NotifyTable
-from agent.config.servers import OtlpOutTable, PrometheusTable, Remote
-from agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
-from agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
-from series.files import read_regular
+from kvitals.agent.config.checks import ConfigError, Seconds, nearest, normal_url
+from kvitals.agent.config.judging import Mute, Objective, Slo, SomeSlo
+from kvitals.agent.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
+from kvitals.agent.config.notify import NotifyTable
+from kvitals.agent.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.agent.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
+from kvitals.agent.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.series.files import read_regular
 
 MAX_FILE_BYTES = 1 << 20
 FROM_ENVIRONMENT = {

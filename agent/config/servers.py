@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from agent.config.checks import TEXT, Seconds, check_own_certificate, check_seconds, host_and_port, normal_url
+from kvitals.agent.config.checks import TEXT, Seconds, check_own_certificate, check_seconds, host_and_port, normal_url
 
 
 class Remote(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from agent.config.checks import (
+from kvitals.agent.config.checks import (
     HOST,
     TEXT,
     Seconds,
@@ -19,7 +19,7 @@ from agent.config.checks import (
     normal_url,
     one_of,
 )
-from agent.config.judging import SomeSlo
+from kvitals.agent.config.judging import SomeSlo
 
 TARGET_LABELS = ("cluster", "node", "pool", "role", "hardware")
 ROLES = ("prefill", "decode", "unified", "frontend", "router")

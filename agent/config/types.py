@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from agent.config.checks import TEXT, Seconds, check_prefixes, check_seconds, host_and_port, is_pattern
-from agent.config.judging import Mute, Objective, Slo
-from agent.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
-from agent.config.notify import NotifyTable
-from agent.config.servers import OtlpOutTable, PrometheusTable, Remote
-from agent.config.targets import Kubernetes, Target
+from kvitals.agent.config.checks import TEXT, Seconds, check_prefixes, check_seconds, host_and_port, is_pattern
+from kvitals.agent.config.judging import Mute, Objective, Slo
+from kvitals.agent.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
+from kvitals.agent.config.notify import NotifyTable
+from kvitals.agent.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.agent.config.targets import Kubernetes, Target
 
 MAX_PRICES = 200
 

@@ -31,18 +31,18 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from agent.exports import metrics, wire
-from agent.exports.answers import answered, encoded, packed, refused
-from agent.exports.browsers import refuse_cross_site
-from agent.exports.ledger import Ledger, add_ledger_routes
-from agent.exports.notes import Notes, add_notes_routes
-from agent.exports.requests import Requests, add_routes, exemplars
-from agent.hosts import is_loopback
-from agent.inbound import has_token
-from rules.model import Family
-from series.history.joined import Joined, Past
-from series.history.schema import HistoryError
-from series.promql import (
+from kvitals.agent.exports import metrics, wire
+from kvitals.agent.exports.answers import answered, encoded, packed, refused
+from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
+from kvitals.agent.exports.notes import Notes, add_notes_routes
+from kvitals.agent.exports.requests import Requests, add_routes, exemplars
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.inbound import has_token
+from kvitals.rules.model import Family
+from kvitals.series.history.joined import Joined, Past
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import (
     Expr,
     Limits,
     PromQLError,
@@ -55,8 +55,8 @@ from series.promql import (
     evaluate_range,
     parse,
 )
-from series.promql.grid import Budget
-from series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
+from kvitals.series.promql.grid import Budget
+from kvitals.series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
 
 MAX_POINTS = 11_000
 MAX_BODY_BYTES = 1 << 20

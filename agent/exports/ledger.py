@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from agent.exports import wire
-from agent.exports.answers import answered, packed, refused
-from agent.exports.requests import is_local
-from agent.ledger.packed import pack
-from agent.ledger.side import LedgerSide
+from kvitals.agent.exports import wire
+from kvitals.agent.exports.answers import answered, packed, refused
+from kvitals.agent.exports.requests import is_local
+from kvitals.agent.ledger.packed import pack
+from kvitals.agent.ledger.side import LedgerSide
 
 PACKED_TYPE = "application/x-msgpack"
 

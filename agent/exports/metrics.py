@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
-from agent.requests.families import Exemplar
-from rules.loader import family_of
-from rules.model import Family
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, escape, is_stale
+from kvitals.agent.requests.families import Exemplar
+from kvitals.rules.loader import family_of
+from kvitals.rules.model import Family
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, escape, is_stale
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from agent.exports import wire
-from agent.exports.answers import answered, refused
-from series.history import notes
-from series.history.codec import DamagedError
-from series.history.schema import HistoryError
+from kvitals.agent.exports import wire
+from kvitals.agent.exports.answers import answered, refused
+from kvitals.series.history import notes
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.schema import HistoryError
 
 MOST = 5000
 """Findings or events of one answer."""

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.config import OtlpOutTable
-from agent.requests.record import RequestRecord
-from series.types import METRIC_NAME, Labels
+from kvitals.agent.config import OtlpOutTable
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.series.types import METRIC_NAME, Labels
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -226,7 +226,9 @@ class OtlpOut:
                 await asyncio.to_thread(self._thread.join, CLOSE_SECONDS)
 
     def _run(self) -> None:
-        from agent.exports.otlp_spans import SpanMaker  # takes time and memory, so it is loaded where it is used
+        from kvitals.agent.exports.otlp_spans import (
+            SpanMaker,  # takes time and memory, so it is loaded where it is used
+        )
 
         maker = SpanMaker(self._version, self._node)
         with _hearing() as heard:

@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from agent.requests.part import OUTER, PHASES
-from agent.requests.record import UNATTRIBUTED, Phase, RequestRecord, SpanRef
-from rules.span_map import load_span_maps
+from kvitals.agent.requests.part import OUTER, PHASES
+from kvitals.agent.requests.record import UNATTRIBUTED, Phase, RequestRecord, SpanRef
+from kvitals.rules.span_map import load_span_maps
 
 SCOPE = "kvitals"
 """The instrumentation scope, by which rules/observers/spans/kvitals.yaml leaves out what comes back."""

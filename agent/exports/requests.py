@@ -17,17 +17,17 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from agent.exports import wire
-from agent.exports.answers import answered, refused
-from agent.hosts import is_loopback
-from agent.inbound import has_token
-from agent.requests.families import Exemplar
-from agent.requests.part import PartsRecord, is_bounded
-from agent.requests.record import RequestRecord
-from agent.requests.store import Store
-from agent.requests.tail import OFS, TailReport
-from series.promql import Expr, Selector
-from series.types import METRIC_NAME, Labels
+from kvitals.agent.exports import wire
+from kvitals.agent.exports.answers import answered, refused
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.inbound import has_token
+from kvitals.agent.requests.families import Exemplar
+from kvitals.agent.requests.part import PartsRecord, is_bounded
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.store import Store
+from kvitals.agent.requests.tail import OFS, TailReport
+from kvitals.series.promql import Expr, Selector
+from kvitals.series.types import METRIC_NAME, Labels
 
 PARTS_TYPE = "application/x-msgpack"
 MAX_ASKED = 1000

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from series.promql import PromQLError, Series, Vector
-from series.types import Floats, Frame, Labels, is_stale
+from kvitals.series.promql import PromQLError, Series, Vector
+from kvitals.series.types import Floats, Frame, Labels, is_stale
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rules.loader import family_of
-from rules.model import Family
-from series.history.thin import Kind, KindOf
+from kvitals.rules.loader import family_of
+from kvitals.rules.model import Family
+from kvitals.series.history.thin import Kind, KindOf
 
 _KINDS: dict[str, Kind] = {"counter": "counter", "histogram": "counter", "gauge": "gauge"}
 

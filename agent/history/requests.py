@@ -13,9 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from agent.requests.record import RequestRecord
-from agent.requests.store import Store
-from series.history.notes import Batch
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.store import Store
+from kvitals.series.history.notes import Batch
 
 KIND = "requests"
 MOST = 60

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from series.history.store import Status
-from series.types import METRIC_NAME, Labels
+from kvitals.series.history.store import Status
+from kvitals.series.types import METRIC_NAME, Labels
 
 
 def series(status: Status, labels: Mapping[str, str]) -> dict[Labels, float]:

@@ -4,7 +4,7 @@ Nobody says what was looked up and found. But what a request stores first begins
 was found, and the blocks themselves were missed. What is stored where an open chain ends is that request's next chunk
 or a block filled by decoding, or else the first store of another request whose hits end there, such as the next turn
 of a conversation. Steps, numbers of blocks and time tell these apart most often, a request's record for certain
-(`agent.ledger.join`).
+(`kvitals.agent.ledger.join`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from agent.ledger.blocks import UNKNOWN, Blocks, Run, Step
-from agent.ledger.event import Stored as StoredEvent
-from agent.ledger.parties import Party
-from kvcache.accesses import Source
+from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, Run, Step
+from kvitals.agent.ledger.event import Stored as StoredEvent
+from kvitals.agent.ledger.parties import Party
+from kvitals.kvcache.accesses import Source
 
 OPEN_SECONDS = 60.0
 """A chain to which nothing was added for so long is closed: what is stored behind it is another request's."""

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.ledger.blocks import Step
-from agent.ledger.parties import Party
-from agent.ledger.top import Top
-from agent.requests.families import OTHER
+from kvitals.agent.ledger.blocks import Step
+from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.top import Top
+from kvitals.agent.requests.families import OTHER
 
 UNATTRIBUTED = "unattributed"
 """In place of a tenant: the step that removed a block stored nothing."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from agent.ledger.parties import Party
+from kvitals.agent.ledger.parties import Party
 
 UNKNOWN = -1
 """The depth of blocks of which it is not known what lies before them."""

@@ -1,7 +1,7 @@
 """Eviction cascades of a node's engines: which stage each is in, since when, what it costs, and who (docs/cascade.md).
 
-The stages are found by kvcache.cascade, from what the ledger counts and what the window knows of the engine's pace. Who
-is made of look-ups, which are known some time after they were; so that part of a cascade is filled in later.
+The stages are found by kvitals.kvcache.cascade, from what the ledger counts and what the window knows of the engine's
+pace. Who is made of look-ups, which are known some time after they were; so that part of a cascade is filled in later.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.counter_rows import Key
-from agent.ledger.blame import UNATTRIBUTED, Blame
-from agent.ledger.cascade_facts import EnginePace, Pace
-from agent.ledger.cascade_turns import Turns
-from agent.ledger.engine import Look
-from agent.ledger.event import GPU
-from agent.ledger.watched import Watched
-from agent.requests.families import OTHER
-from agent.requests.record import RequestRecord
-from kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, Detector, Row
-from series.window import Window
+from kvitals.agent.counter_rows import Key
+from kvitals.agent.ledger.blame import UNATTRIBUTED, Blame
+from kvitals.agent.ledger.cascade_facts import EnginePace, Pace
+from kvitals.agent.ledger.cascade_turns import Turns
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.event import GPU
+from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.requests.families import OTHER
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, Detector, Row
+from kvitals.series.window import Window
 
 MAX_CASCADES = 50
 """Of an engine that are remembered, the latest."""

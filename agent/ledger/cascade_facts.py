@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from series.types import METRIC_NAME, Matcher, MatchOp, Row, is_stale
-from series.window import Window
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, Row, is_stale
+from kvitals.series.window import Window
 
 OLD_SECONDS = 60.0
 """What was read longer ago is not known any more."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from agent.counter_rows import LabelSet
-from agent.ledger.engine import Look
+from kvitals.agent.counter_rows import LabelSet
+from kvitals.agent.ledger.engine import Look
 
 MAX_SESSIONS = 8_192
 """Conversations that are remembered, those heard of last."""

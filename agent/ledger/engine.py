@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
 
-from agent.ledger.accesses import NO_REFAULTS, Access, Kind, Reader, Style
-from agent.ledger.blocks import Blocks, Room, Run, Step
-from agent.ledger.confidence import Confidence
-from agent.ledger.event import GPU, Batch, KvEventsRecord, Removed, Stored
-from agent.ledger.join import MAX_PENDING, Asked, Waiting, asked, strays
-from agent.ledger.owners import Owners
-from agent.ledger.parties import Party
-from agent.ledger.tally import Tally
-from agent.requests.record import RequestRecord
-from kvcache.accesses import Source
-from series.slices import Steps, complete
+from kvitals.agent.ledger.accesses import NO_REFAULTS, Access, Kind, Reader, Style
+from kvitals.agent.ledger.blocks import Blocks, Room, Run, Step
+from kvitals.agent.ledger.confidence import Confidence
+from kvitals.agent.ledger.event import GPU, Batch, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.join import MAX_PENDING, Asked, Waiting, asked, strays
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.tally import Tally
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.kvcache.accesses import Source
+from kvitals.series.slices import Steps, complete
 
 RECORD_SECONDS = 150.0
 """How long after its last store an access waits for its request's record, where records are to be expected."""

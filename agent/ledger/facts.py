@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 FACT_SECONDS = 300.0
 """How old a sample may be: pages are read every few seconds, some facts only when they change."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from agent.counter_rows import CounterRows, Key, LabelSet
-from agent.gauge_rows import GaugeRows
-from agent.ledger.event import GPU
-from agent.ledger.tally import Tally
-from agent.ledger.tenants import Tenants
-from agent.ledger.watched import Watched
-from agent.requests.families import Histogram
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.counter_rows import CounterRows, Key, LabelSet
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.ledger.event import GPU
+from kvitals.agent.ledger.tally import Tally
+from kvitals.agent.ledger.tenants import Tenants
+from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.requests.families import Histogram
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 GROUP, GAUGES = "ledger", "ledger_gauges"
 EVENTS_SOURCE = "kv events"

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.ledger.accesses import Access
-from agent.requests.record import RequestRecord
+from kvitals.agent.ledger.accesses import Access
+from kvitals.agent.requests.record import RequestRecord
 
 SLACK = 0.5
 """Seconds by which an engine's events and a request's observer may differ: a step and their clocks."""

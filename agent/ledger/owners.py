@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from agent.ledger.event import Stored
-from agent.ledger.parties import Party
+from kvitals.agent.ledger.event import Stored
+from kvitals.agent.ledger.parties import Party
 
 MAX_SESSIONS = 20_000
 """Sessions that are remembered, those seen last."""

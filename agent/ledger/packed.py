@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvcache.accesses import COLUMNS, Accesses
+from kvitals.kvcache.accesses import COLUMNS, Accesses
 
 VERSION = 1
 MAX_BYTES = 64_000_000

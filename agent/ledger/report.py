@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.ledger.event import GPU
-from agent.ledger.reuse import CAPACITIES
-from agent.ledger.tenants import Tenants
-from agent.ledger.watched import Watched
-from kvcache.reuse import Curve
+from kvitals.agent.ledger.event import GPU
+from kvitals.agent.ledger.reuse import CAPACITIES
+from kvitals.agent.ledger.tenants import Tenants
+from kvitals.agent.ledger.watched import Watched
+from kvitals.kvcache.reuse import Curve
 
 MAX_POINTS = 64
 """Of a curve, beside those at today's size and its multiples."""

@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.ledger.engine import Look
-from kvcache.accesses import Accesses, Builder
-from kvcache.reuse import Curve, ReuseCurve
+from kvitals.agent.ledger.engine import Look
+from kvitals.kvcache.accesses import Accesses, Builder
+from kvitals.kvcache.reuse import Curve, ReuseCurve
 
 POOLED = ("node", "")
 

@@ -6,24 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.cascade import Cascades
-from agent.ledger.engine import QUIET_SECONDS, RECORD_SECONDS
-from agent.ledger.event import KvEventsRecord
-from agent.ledger.facts import EngineFacts
-from agent.ledger.families import LedgerFamilies, Said
-from agent.ledger.owners import Owners
-from agent.ledger.report import report
-from agent.ledger.residency import duplicates
-from agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
-from agent.ledger.tenants import NOT_ONE, Tenants
-from agent.ledger.watched import Watched
-from agent.requests.record import RequestRecord
-from kvcache.accesses import Accesses, concatenate
-from kvcache.reuse import Curve
-from series.slices import Steps, complete
-from series.window import Window
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.cascade import Cascades
+from kvitals.agent.ledger.engine import QUIET_SECONDS, RECORD_SECONDS
+from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.ledger.facts import EngineFacts
+from kvitals.agent.ledger.families import LedgerFamilies, Said
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.report import report
+from kvitals.agent.ledger.residency import duplicates
+from kvitals.agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
+from kvitals.agent.ledger.tenants import NOT_ONE, Tenants
+from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.kvcache.accesses import Accesses, concatenate
+from kvitals.kvcache.reuse import Curve
+from kvitals.series.slices import Steps, complete
+from kvitals.series.window import Window
 
 MAX_ENGINES = 64
 REFERENCES = 1_000_000

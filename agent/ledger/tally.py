@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from agent.ledger.blocks import Removals, Step, Stored
-from agent.requests.families import Histogram
+from kvitals.agent.ledger.blocks import Removals, Step, Stored
+from kvitals.agent.requests.families import Histogram
 
 IDLE = (0.1, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
 REFAULT = (0.1, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from agent.ledger.engine import Look
-from agent.ledger.residency import SHARED
-from agent.ledger.top import Top
-from agent.requests.families import OTHER
-from kvcache import fairness
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.residency import SHARED
+from kvitals.agent.ledger.top import Top
+from kvitals.agent.requests.families import OTHER
+from kvitals.kvcache import fairness
 
 SAMPLE = 1_024
 """Blocks of a tenant whose first sight is remembered. A share of the blocks is left out where there are more."""

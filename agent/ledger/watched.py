@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from zlib import crc32
 
-from agent.ledger.accesses import Style
-from agent.ledger.blame import Blame
-from agent.ledger.blocks import Blocks, Room
-from agent.ledger.engine import EngineLedger, Look
-from agent.ledger.event import GPU
-from agent.ledger.facts import EngineFacts
-from agent.ledger.owners import Owners
-from agent.ledger.residency import Residency, survey
-from agent.ledger.reuse import signed
-from kvcache.accesses import UNKNOWN, Accesses, Builder
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blame import Blame
+from kvitals.agent.ledger.blocks import Blocks, Room
+from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.event import GPU
+from kvitals.agent.ledger.facts import EngineFacts
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.residency import Residency, survey
+from kvitals.agent.ledger.reuse import signed
+from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder
 
 OBSERVED_SECONDS = 900.0
 

@@ -19,8 +19,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from agent.requests.part import PHASES
-from agent.requests.record import RequestRecord
+from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.record import RequestRecord
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]

@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.counter_rows import CounterRows, Key, LabelSet
-from agent.requests.record import RequestRecord
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.counter_rows import CounterRows, Key, LabelSet
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 GROUP = "requests"
 

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.requests.part import MAX_ID, RequestPart, identity
-from rules.log_map import IdKind, LogMap, Value, values
+from kvitals.agent.requests.part import MAX_ID, RequestPart, identity
+from kvitals.rules.log_map import IdKind, LogMap, Value, values
 
 NOT_JSON, NOT_A_REQUEST, NO_IDENTITY = "not_json", "not_a_request", "no_identity"
 """Why a line gives no part: it is no JSON object, it is of something else by the map's `where`, or it has neither a

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.requests.record import RequestRecord
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 ClassOf = Callable[[str], str]
 """The class of a tenant, by what stands for it; empty where it has none."""

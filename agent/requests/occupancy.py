@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from agent.requests.columns import NOBODY, ROLES, Bools, Columns, Floats, Numbers
-from agent.requests.part import PHASES
+from kvitals.agent.requests.columns import NOBODY, ROLES, Bools, Columns, Floats, Numbers
+from kvitals.agent.requests.part import PHASES
 
 MAX_WAITING = 200
 """Waiting requests that are looked at, the worst ones."""

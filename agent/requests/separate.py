@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.requests.part import OUTER, RequestPart
+from kvitals.agent.requests.part import OUTER, RequestPart
 
 CLIENTS = ("tap", "gateway")
 """Observers that see a client's request once."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from agent.gauge_rows import GaugeRows
-from agent.requests import assembly
-from agent.requests.assembly import Assembly
-from agent.requests.families import Exemplar, Families
-from agent.requests.objectives import ClassOf, TtftObjectives
-from agent.requests.part import PartsRecord, RequestPart
-from agent.requests.phases import Waited
-from agent.requests.record import RequestRecord
-from agent.requests.stitch import LIMITS, Limits, Stitcher
-from agent.requests.store import Store
-from agent.requests.tail_families import Tails
-from series.slices import Steps, complete
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.requests import assembly
+from kvitals.agent.requests.assembly import Assembly
+from kvitals.agent.requests.families import Exemplar, Families
+from kvitals.agent.requests.objectives import ClassOf, TtftObjectives
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.phases import Waited
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.stitch import LIMITS, Limits, Stitcher
+from kvitals.agent.requests.store import Store
+from kvitals.agent.requests.tail_families import Tails
+from kvitals.series.slices import Steps, complete
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 
 class Engines(assembly.Engines, Protocol):

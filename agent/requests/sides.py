@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent.requests.part import MAX_TIME, OUTER, RequestPart
+from kvitals.agent.requests.part import MAX_TIME, OUTER, RequestPart
 
 LONGEST = 1e7
 """Seconds. What is longer is no duration of a request."""

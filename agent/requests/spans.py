@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from agent.requests.part import MAX_ID, RequestPart
-from rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
+from kvitals.agent.requests.part import MAX_ID, RequestPart
+from kvitals.rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
 
 NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"
 """Why a span is not kept: it is nothing that a map knows, one of many within another, without an id to join it by, of

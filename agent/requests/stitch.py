@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from agent.requests.part import OUTER, RequestPart
-from agent.requests.separate import separate
-from series.slices import Steps, complete
+from kvitals.agent.requests.part import OUTER, RequestPart
+from kvitals.agent.requests.separate import separate
+from kvitals.series.slices import Steps, complete
 
 SETTLE_SECONDS = 7.0
 """How long after the last part of a request the next may come. OpenTelemetry's exporters hold spans for up to 5 s."""

@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 
-from agent.requests.record import RequestRecord
+from kvitals.agent.requests.record import RequestRecord
 
 MAX_RECORDS = 20_000
 SLOWEST_A_MINUTE = 20

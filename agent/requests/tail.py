@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from agent.requests.columns import NOBODY, Bools, Columns, Floats, Numbers, joined, lay_out
-from agent.requests.occupancy import OTHER, UNKNOWN, Behind, Work
-from agent.requests.part import PHASES
-from agent.requests.record import UNATTRIBUTED, RequestRecord
+from kvitals.agent.requests.columns import NOBODY, Bools, Columns, Floats, Numbers, joined, lay_out
+from kvitals.agent.requests.occupancy import OTHER, UNKNOWN, Behind, Work
+from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.record import UNATTRIBUTED, RequestRecord
 
 Of = Literal["ttft", "e2e"]
 OFS: tuple[Of, ...] = ("ttft", "e2e")

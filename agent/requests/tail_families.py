@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from agent.gauge_rows import GaugeRows
-from agent.requests.columns import Block, joined, lay_out
-from agent.requests.occupancy import OTHER, UNKNOWN
-from agent.requests.record import RequestRecord
-from agent.requests.tail import OFS, Objective, PrefillsBeside, Recent, TailReport
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.requests.columns import Block, joined, lay_out
+from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.tail import OFS, Objective, PrefillsBeside, Recent, TailReport
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 GROUP = "tail"
 WINDOW_SECONDS = 300.0

@@ -28,9 +28,9 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from agent.config import ConfigError, TenantsTable
-from agent.places import state_directory
-from series.files import open_regular
+from kvitals.agent.config import ConfigError, TenantsTable
+from kvitals.agent.places import state_directory
+from kvitals.series.files import open_regular
 
 KEY_BYTES = 32
 KEY_VARIABLE = "KVITALS_TENANT_KEY_FILE"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from series.files import open_regular
+from kvitals.series.files import open_regular
 
 NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
 

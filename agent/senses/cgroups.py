@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from agent.records import CgroupSample
-from agent.senses import procfs
-from agent.senses.procfs import Mount
+from kvitals.agent.records import CgroupSample
+from kvitals.agent.senses import procfs
+from kvitals.agent.senses.procfs import Mount
 
 MAX_LEVELS = 16
 """Levels of one tree; systemd and Kubernetes make five or six."""

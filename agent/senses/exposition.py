@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from series.types import Floats
+from kvitals.series.types import Floats
 
 Indices = npt.NDArray[np.intp]
 

@@ -21,12 +21,12 @@ import msgspec
 import pynvml
 import structlog
 
-from agent.gauge_rows import KeyedRows
-from agent.records import OK, GpuReading, GpuRecord
-from agent.senses import accelerators
-from agent.senses.nvml import MAX_GPUS, THROTTLE, VALUES, Nvml
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import KeyedRows
+from kvitals.agent.records import OK, GpuReading, GpuRecord
+from kvitals.agent.senses import accelerators
+from kvitals.agent.senses.nvml import MAX_GPUS, THROTTLE, VALUES, Nvml
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
 

@@ -20,13 +20,13 @@ import msgspec
 import psutil
 import structlog
 
-from agent.process_titles import ProcessRef
-from agent.records import OK, HostRecord, NodeSample, ProcessSample
-from agent.senses import cgroups, procfs
-from agent.senses.cgroups import Cgroups
-from agent.senses.host_series import Engines, HostSeries
-from agent.senses.procfs import Mount
-from series.window import Window
+from kvitals.agent.process_titles import ProcessRef
+from kvitals.agent.records import OK, HostRecord, NodeSample, ProcessSample
+from kvitals.agent.senses import cgroups, procfs
+from kvitals.agent.senses.cgroups import Cgroups
+from kvitals.agent.senses.host_series import Engines, HostSeries
+from kvitals.agent.senses.procfs import Mount
+from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
 

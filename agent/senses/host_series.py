@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from agent.gauge_rows import KeyedRows
-from agent.records import OK, CgroupSample, HostRecord, NodeSample, ProcessSample
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import KeyedRows
+from kvitals.agent.records import OK, CgroupSample, HostRecord, NodeSample, ProcessSample
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 Engines = Callable[[str, str], str]
 """The `engine` label of a target (its key) and one of its ranks; "" is the page as a whole."""

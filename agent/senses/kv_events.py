@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from agent.ledger.event import Batch, Cleared, KvEventsRecord
-from agent.senses.kv_events_sockets import Chunk, Ears, Heard
-from agent.senses.kv_events_sources import Refusal, Source
-from agent.senses.kv_events_wire import Names
+from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord
+from kvitals.agent.senses.kv_events_sockets import Chunk, Ears, Heard
+from kvitals.agent.senses.kv_events_sources import Refusal, Source
+from kvitals.agent.senses.kv_events_wire import Names
 
 RECORD_BLOCKS = 5_000
 """Blocks in one record, about 60 KB: the ledger takes them in some milliseconds."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.gauge_rows import GaugeRows
-from agent.ledger.event import KvEventsRecord
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 MAX_PUBLISHERS = 1024
 MAX_REASONS = 16

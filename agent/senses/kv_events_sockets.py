@@ -23,10 +23,10 @@ import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from agent.ledger.event import Batch, Cleared
-from agent.senses.kv_events_sources import Source
-from agent.senses.kv_events_stream import Message, Stream
-from agent.senses.kv_events_wire import Names, Piece, Wire
+from kvitals.agent.ledger.event import Batch, Cleared
+from kvitals.agent.senses.kv_events_sources import Source
+from kvitals.agent.senses.kv_events_stream import Message, Stream
+from kvitals.agent.senses.kv_events_wire import Names, Piece, Wire
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Heard:
     connections: int  # of its socket
     since: float | None  # when that was opened; None: it is not yet
     last_at: float | None  # when the last message came
-    obstacle: str = ""  # why it can not be listened to: a key of agent.senses.kv_events.REASONS
+    obstacle: str = ""  # why it can not be listened to: a key of kvitals.agent.senses.kv_events.REASONS
     seconds: float = 0.0  # that reading messages took
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from agent.hosts import is_loopback
+from kvitals.agent.hosts import is_loopback
 
 MAX_RANKS = 64
 """Publishers of one target."""
@@ -51,7 +51,7 @@ class Source(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a publisher can not be listened to: a key of `agent.senses.kv_events.REASONS`, and what to do."""
+    """Why a publisher can not be listened to: a key of `kvitals.agent.senses.kv_events.REASONS`, and what to do."""
 
     rank: str
     reason: str
@@ -69,7 +69,7 @@ class Place:
 
 
 class FlagReader(Protocol):
-    """The flags of a command line, as `agent.command_line.Flags` has them."""
+    """The flags of a command line, as `kvitals.agent.command_line.Flags` has them."""
 
     def number(self, name: str, /) -> float | None: ...
 

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 import numpy as np
 
-from agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Event, Removed, Stored
-from agent.requests.tenants import normal
-from agent.senses.siphash import KEY_BYTES, Words, siphash
+from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Event, Removed, Stored
+from kvitals.agent.requests.tenants import normal
+from kvitals.agent.senses.siphash import KEY_BYTES, Words, siphash
 
 MAX_TOKENS = 1 << 20  # in one block
 MAX_GROUP = 1 << 16
@@ -54,7 +54,7 @@ Hash = int | bytes
 
 
 class Names(Protocol):
-    """Who stands behind events, as pseudonyms. `agent.requests.tenants.Tenants` is one."""
+    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
 
     def pseudonym(self, raw: str) -> str:
         """What stands for a tenant."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pynvml
 
-from agent.records import GpuProcess, GpuReading, GpuXid
+from kvitals.agent.records import GpuProcess, GpuReading, GpuXid
 
 Question = Callable[[Any], dict[str, float]]
 """Asks a device, by its handle, for numbers by the names of `VALUES`. Raises NVMLError."""

@@ -10,7 +10,7 @@
 What comes in is bounded at every step: the size of a request packed and unpacked, the requests at one time, the bytes
 that wait, the spans in a request, the parts that wait to be handed out. What is over a bound is refused in the way that
 makes exporters wait (RESOURCE_EXHAUSTED, 429), or dropped and counted by reason. How it fares becomes families in
-`agent.senses.parts_in`, from the records alone, so that a replay tells the same.
+`kvitals.agent.senses.parts_in`, from the records alone, so that a replay tells the same.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Protocol
 
 import structlog
 
-from agent.config import Otlp
-from agent.requests.part import PartsRecord
-from agent.requests.spans import SpanReader, Whose
-from agent.senses.otlp_intake import Intake
+from kvitals.agent.config import Otlp
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.spans import SpanReader, Whose
+from kvitals.agent.senses.otlp_intake import Intake
 
 log = structlog.get_logger(__name__)
 
@@ -128,11 +128,11 @@ def _doors(settings: Otlp, intake: Intake) -> dict[str, Door]:
     """The ways in by name. gRPC is imported where it is used only: it costs time and memory."""
     doors: dict[str, Door] = {}
     if settings.http:
-        from agent.senses.otlp_http import HttpDoor
+        from kvitals.agent.senses.otlp_http import HttpDoor
 
         doors[f"http://{settings.http}"] = HttpDoor(settings, intake)
     if settings.grpc:
-        from agent.senses.otlp_grpc import GrpcDoor
+        from kvitals.agent.senses.otlp_grpc import GrpcDoor
 
         doors[f"grpc://{settings.grpc}"] = GrpcDoor(settings, intake)
     return doors

@@ -11,14 +11,14 @@ import msgspec
 from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from agent.config import Otlp
-from agent.connections import GuardedSite
-from agent.exports.browsers import refuse_cross_site
-from agent.inbound import server_tls
-from agent.listeners import LISTENERS
-from agent.senses import otlp_json, otlp_wire
-from agent.senses.otlp_intake import BusyError, Intake
-from agent.senses.otlp_wire import Group, MalformedError
+from kvitals.agent.config import Otlp
+from kvitals.agent.connections import GuardedSite
+from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.inbound import server_tls
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.senses import otlp_json, otlp_wire
+from kvitals.agent.senses.otlp_intake import BusyError, Intake
+from kvitals.agent.senses.otlp_wire import Group, MalformedError
 
 BODY_SECONDS = 10.0
 """How long a request's body may take."""

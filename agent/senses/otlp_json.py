@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agent.requests.spans import ERROR, Span
-from agent.senses import otlp_messages as messages
-from agent.senses.otlp_wire import ENGINE_ATTRIBUTES, MAX_GROUPS, MAX_NAME, Group, MalformedError, engine_of
+from kvitals.agent.requests.spans import ERROR, Span
+from kvitals.agent.senses import otlp_messages as messages
+from kvitals.agent.senses.otlp_wire import ENGINE_ATTRIBUTES, MAX_GROUPS, MAX_NAME, Group, MalformedError, engine_of
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""

@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from agent.requests.spans import Span
-from agent.senses import otlp_messages as messages
+from kvitals.agent.requests.spans import Span
+from kvitals.agent.senses import otlp_messages as messages
 
 MAX_SPAN_BYTES = 64 * 1024
 MAX_OUTER_BYTES = 64 * 1024  # of a resource, of a scope

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.gauge_rows import KeyedRows
-from agent.requests.part import PartsRecord
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.gauge_rows import KeyedRows
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 ROW_SECONDS = 1.0
 """Records may come many times a second, rows do not."""

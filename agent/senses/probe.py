@@ -10,7 +10,7 @@ import time
 
 import aiohttp
 
-from agent.records import ProbeRecord
+from kvitals.agent.records import ProbeRecord
 
 PROBE_TIMEOUT_SECONDS = 8.0
 _MAX_ANSWER_BYTES = 1 << 20

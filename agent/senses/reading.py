@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.senses.exposition import Layout, Series
-from agent.senses.status import Identity
-from rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
-from rules.versions import in_range, release
-from series.types import METRIC_NAME, Labels
+from kvitals.agent.senses.exposition import Layout, Series
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
+from kvitals.rules.versions import in_range, release
+from kvitals.series.types import METRIC_NAME, Labels
 
 PARTS = ("_bucket", "_sum", "_count")
 MAX_LABEL = 512

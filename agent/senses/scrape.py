@@ -26,16 +26,16 @@ import msgspec
 import structlog
 from yarl import URL
 
-from agent.families import MODELS, SERVER_INFO, VERSION, Translator
-from agent.hosts import is_loopback
-from agent.memory_limit import LARGE_PAGE_BYTES
-from agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
-from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
-from agent.senses.status import Identity, Outcome
-from agent.workers import ThreadedResolver
-from rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
-from series.slices import Steps, complete
-from series.window import Window
+from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
+from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
+from kvitals.agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
+from kvitals.agent.senses.status import Identity, Outcome
+from kvitals.agent.workers import ThreadedResolver
+from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
+from kvitals.series.slices import Steps, complete
+from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
 

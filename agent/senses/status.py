@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from series.types import METRIC_NAME, STALE, Labels
-from series.window import Columns, Window
+from kvitals.series.types import METRIC_NAME, STALE, Labels
+from kvitals.series.window import Columns, Window
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agent.requests.record import CONTEXT_LENGTH
+from kvitals.agent.requests.record import CONTEXT_LENGTH
 
 MAX_EVENT = 256 * 1024
 """Bytes of one event; what is longer is not looked into."""

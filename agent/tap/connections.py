@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from agent.listeners import LISTENERS
-from agent.tap.books import Books
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.tap.books import Books
 
 _ROW = LISTENERS["tap"]
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.requests.part import MAX_ID
-from agent.tap.http1 import Request
+from kvitals.agent.requests.part import MAX_ID
+from kvitals.agent.tap.http1 import Request
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SAMPLED = "01"
 
 
 class Names(Protocol):
-    """Who stands behind a request, as pseudonyms. `agent.requests.tenants.Tenants` is one."""
+    """Who stands behind a request, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
 
     def of_headers(self, headers: Mapping[str, str], peer: str) -> str:
         """The tenant of a request from address `peer`; empty where it is unknown."""

@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 import structlog
 
-from agent.requests.part import PartsRecord, RequestPart
-from series.secret_file import SecretError, secret
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.series.secret_file import SecretError, secret
 
 MAX_WAITING = 10_000
 """Parts that wait for the agent; the oldest give way."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.requests.part import RequestPart, identity
-from agent.tap.answers import Events, Whole
-from agent.tap.context import Context
-from agent.tap.http1 import Request, Response
+from kvitals.agent.requests.part import RequestPart, identity
+from kvitals.agent.tap.answers import Events, Whole
+from kvitals.agent.tap.context import Context
+from kvitals.agent.tap.http1 import Request, Response
 
 MEASURED = (
     "/chat/completions",

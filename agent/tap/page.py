@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent import loop_watch
-from agent.exports.metrics import number
-from agent.tap.books import Books
-from agent.tap.delivery import Delivery
-from series.types import escape
+from kvitals.agent import loop_watch
+from kvitals.agent.exports.metrics import number
+from kvitals.agent.tap.books import Books
+from kvitals.agent.tap.delivery import Delivery
+from kvitals.series.types import escape
 
 LOOP = (
     ("kvitals_loop_stall_seconds", "gauge", "The longest time within the last minute in which nothing else could run."),

@@ -24,9 +24,9 @@ from array import array
 from dataclasses import dataclass
 from typing import cast
 
-from agent.tap.books import Books, Entry
-from agent.tap.connections import Connections
-from agent.tap.http1 import (
+from kvitals.agent.tap.books import Books, Entry
+from kvitals.agent.tap.connections import Connections
+from kvitals.agent.tap.http1 import (
     MAX_HEAD,
     BadMessageError,
     Body,
@@ -37,7 +37,7 @@ from agent.tap.http1 import (
     read_request,
     read_response,
 )
-from agent.tap.observation import Clock
+from kvitals.agent.tap.observation import Clock
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0

@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agent.connections import GuardedSite
-from agent.descriptors import MOST, raise_limit
-from agent.exports.browsers import refuse_cross_site
-from agent.exports.metrics import CONTENT_TYPE
-from agent.listeners import LISTENERS
-from agent.tap.books import Books
-from agent.tap.connections import Bounds, Connections
-from agent.tap.context import Names, Wanted
-from agent.tap.delivery import Delivery
-from agent.tap.observation import Place
-from agent.tap.page import render
-from agent.tap.relay import Pair, Upstream
+from kvitals.agent.connections import GuardedSite
+from kvitals.agent.descriptors import MOST, raise_limit
+from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.metrics import CONTENT_TYPE
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.tap.books import Books
+from kvitals.agent.tap.connections import Bounds, Connections
+from kvitals.agent.tap.context import Names, Wanted
+from kvitals.agent.tap.delivery import Delivery
+from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.page import render
+from kvitals.agent.tap.relay import Pair, Upstream
 
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboards.boards import (
+from kvitals.dashboards.boards import (
     disaggregation,
     efficiency,
     engines,
@@ -15,11 +15,11 @@ from dashboards.boards import (
     telemetry,
     tenants,
 )
-from dashboards.boards.board import Board, build
-from dashboards.grafana import AGENT, encode, raw_flavour
-from dashboards.queries import Queries
-from dashboards.raw import PRESENCE, Raw
-from rules.loader import Knowledge
+from kvitals.dashboards.boards.board import Board, build
+from kvitals.dashboards.grafana import AGENT, encode, raw_flavour
+from kvitals.dashboards.queries import Queries
+from kvitals.dashboards.raw import PRESENCE, Raw
+from kvitals.rules.loader import Knowledge
 
 
 def boards(knowledge: Knowledge) -> tuple[Board, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dashboards.panels import Line
-from dashboards.queries import From, Of
-from rules.model import Scope
+from kvitals.dashboards.panels import Line
+from kvitals.dashboards.queries import From, Of
+from kvitals.rules.model import Scope
 
 
 def of(signal: str, legend: str = "{{engine}}") -> Line:

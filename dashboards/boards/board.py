@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.grafana import AGENT, Flavour, board, mark, row
-from dashboards.panels import Built, Panel, answer, make
-from dashboards.queries import NotToldError, Queries
+from kvitals.dashboards.grafana import AGENT, Flavour, board, mark, row
+from kvitals.dashboards.panels import Built, Panel, answer, make
+from kvitals.dashboards.queries import NotToldError, Queries
 
 GRID_WIDTH = 24
 ALERTS = 'ALERTS{alertstate="firing", code!=""}'

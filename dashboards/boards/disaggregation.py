@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import buckets, gauge, of, percentile, rise, share
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Heat, Line, Question, Table
-from dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import buckets, gauge, of, percentile, rise, share
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Heat, Line, Question, Table
+from kvitals.dashboards.queries import By, From, Of
 
 _PHASES = (
     "sum by ($scope, phase) (rate(kvitals_request_phase_seconds_sum[$window])) / on ($scope) group_left"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, of, rate, share, tokens
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Line, Question
-from dashboards.queries import By, From
+from kvitals.dashboards.boards.asks import gauge, of, rate, share, tokens
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Line, Question
+from kvitals.dashboards.queries import By, From
 
 _YIELD = Row(
     "What do we get for it?",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, mean, of, rate
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Line, Question, Table
-from dashboards.queries import By, Of
+from kvitals.dashboards.boards.asks import gauge, mean, of, rate
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Line, Question, Table
+from kvitals.dashboards.queries import By, Of
 
 _LOAD = Row(
     "How much is asked of it?",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, of, rate, rise
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Line, Now, Question, States, Style
-from dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import gauge, of, rate, rise
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Line, Now, Question, States, Style
+from kvitals.dashboards.queries import By, From, Of
 
 
 def _gpu(family: str, unit: str, legend: str = "{{gpu}}", style: Style = "data") -> Line:

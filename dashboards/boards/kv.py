@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import buckets, gauge, lost_events, of, rate
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Bars, Heat, Line, Question, States
-from dashboards.queries import By
+from kvitals.dashboards.boards.asks import buckets, gauge, lost_events, of, rate
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Bars, Heat, Line, Question, States
+from kvitals.dashboards.queries import By
 
 _HOLDS = Row(
     "What holds the cache?",

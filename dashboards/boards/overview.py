@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import buckets, of, percentile, rate, tokens
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Heat, Line, Question
-from dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import buckets, of, percentile, rate, tokens
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Heat, Line, Question
+from kvitals.dashboards.queries import By, From, Of
 
 _FAST = Row(
     "Is it fast?",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Line, Now, States, Table
-from dashboards.queries import By, From, Holds, Of
-from rules.loader import ROOT, Knowledge
-from rules.model import Rule, Severity
+from kvitals.dashboards.boards.asks import gauge
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Line, Now, States, Table
+from kvitals.dashboards.queries import By, From, Holds, Of
+from kvitals.rules.loader import ROOT, Knowledge
+from kvitals.rules.model import Rule, Severity
 
 _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, lost_events, of, rate, rise
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Line, Question, States, Table
-from dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import gauge, lost_events, of, rate, rise
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Line, Question, States, Table
+from kvitals.dashboards.queries import By, From, Of
 
 _READ = Row(
     "Is everything read?",

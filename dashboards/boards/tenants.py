@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.boards.asks import gauge, mean, of, percentile, rate, share
-from dashboards.boards.board import Board, Row
-from dashboards.panels import Bars, Line, Question, Table
-from dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import gauge, mean, of, percentile, rate, share
+from kvitals.dashboards.boards.board import Board, Row
+from kvitals.dashboards.panels import Bars, Line, Question, Table
+from kvitals.dashboards.queries import By, From, Of
 
 _ROUTER = Row(
     "Does routing help?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.lint.defect import Document, Query
+from kvitals.dashboards.lint.defect import Document, Query
 
 MAX_PANELS = 2000
 MAX_DEPTH = 6

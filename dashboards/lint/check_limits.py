@@ -8,11 +8,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dashboards.lint.defect import Query
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import COMPARISONS, Found, bounds_of, mended, swapped, upper
-from series.promql import Binary, Call, Expr, Number, Selector
-from series.types import Matcher, MatchOp
+from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.trees import COMPARISONS, Found, bounds_of, mended, swapped, upper
+from kvitals.series.promql import Binary, Call, Expr, Number, Selector
+from kvitals.series.types import Matcher, MatchOp
 
 _ABOVE = (">", ">=")
 _PAGING = re.compile(r"crit|page|emerg")

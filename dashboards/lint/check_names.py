@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dashboards.lint.defect import Query
-from dashboards.lint.metrics import Known, Metrics, Wrong
-from dashboards.lint.trees import Found, mended
-from series.promql import Expr, Range, Selector, expand, parse
-from series.promql.nodes import duration
+from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.metrics import Known, Metrics, Wrong
+from kvitals.dashboards.lint.trees import Found, mended
+from kvitals.series.promql import Expr, Range, Selector, expand, parse
+from kvitals.series.promql.nodes import duration
 
 _CODES = {
     "dead": "dead-metric",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dashboards.lint.defect import Query
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import COMPARISONS, Found, selectors, swapped, upper
-from series.promql import Aggregate, Binary, Call, Expr, Number, Subquery
+from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.trees import COMPARISONS, Found, selectors, swapped, upper
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, Number, Subquery
 
 
 def check_bool(expr: Expr) -> Iterator[Found]:

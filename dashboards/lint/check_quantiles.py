@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dashboards.lint.defect import Query
-from dashboards.lint.trees import Found, Path, mended, selectors, swapped, with_path
-from series.promql import Aggregate, Call, Expr, Number, Range, Selector, Subquery
+from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.trees import Found, Path, mended, selectors, swapped, with_path
+from kvitals.series.promql import Aggregate, Call, Expr, Number, Range, Selector, Subquery
 
 _LEGEND = re.compile(r"\{\{\s*\.?(\w+)\s*\}\}")
 _PERCENTILE = re.compile(

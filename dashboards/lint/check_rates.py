@@ -6,10 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dashboards.lint.defect import Query
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import COMPARISONS, Found, Path, base_of, mended, raw_counters, selectors, swapped, with_path
-from series.promql import Binary, Call, Expr, Number, Range, Selector
+from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.trees import (
+    COMPARISONS,
+    Found,
+    Path,
+    base_of,
+    mended,
+    raw_counters,
+    selectors,
+    swapped,
+    with_path,
+)
+from kvitals.series.promql import Binary, Call, Expr, Number, Range, Selector
 
 _OF_COUNTERS = {"rate": "deriv", "irate": "deriv", "increase": "delta"}
 _OF_GAUGES = {"deriv": "rate", "delta": "increase", "idelta": "increase"}

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, mended, selectors
-from series.promql import Aggregate, Expr, Selector
-from series.types import Matcher, MatchOp
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.trees import Found, mended, selectors
+from kvitals.series.promql import Aggregate, Expr, Selector
+from kvitals.series.types import Matcher, MatchOp
 
 OF_REQUESTS = frozenset(
     (

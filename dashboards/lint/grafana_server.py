@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from dashboards.lint.boards import is_board, read_board
-from dashboards.lint.defect import Document
-from dashboards.lint.reading import MAX_BYTES, ReadingError
-from series.files import read_certificates
-from series.secret_file import SecretError, secret
+from kvitals.dashboards.lint.boards import is_board, read_board
+from kvitals.dashboards.lint.defect import Document
+from kvitals.dashboards.lint.reading import MAX_BYTES, ReadingError
+from kvitals.series.files import read_certificates
+from kvitals.series.secret_file import SecretError, secret
 
 MAX_BOARDS = 1000
 PAGE = 500

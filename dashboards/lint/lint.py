@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dashboards.lint.check_limits import check_bounds, check_burn, check_limits
-from dashboards.lint.check_names import check_names
-from dashboards.lint.check_operators import check_bool, check_unit, check_words
-from dashboards.lint.check_quantiles import check_quantiles
-from dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
-from dashboards.lint.check_roles import check_roles, decode_matcher
-from dashboards.lint.defect import Defect, Document, Query, Report, Unread
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.trees import Found, selectors
-from dashboards.lint.variables import MAX_QUERY, Opened, names_in, renamed
-from rules.engine_map import load_map
-from series.promql import Expr, PromQLError
-from series.types import Matcher
+from kvitals.dashboards.lint.check_limits import check_bounds, check_burn, check_limits
+from kvitals.dashboards.lint.check_names import check_names
+from kvitals.dashboards.lint.check_operators import check_bool, check_unit, check_words
+from kvitals.dashboards.lint.check_quantiles import check_quantiles
+from kvitals.dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
+from kvitals.dashboards.lint.check_roles import check_roles, decode_matcher
+from kvitals.dashboards.lint.defect import Defect, Document, Query, Report, Unread
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.trees import Found, selectors
+from kvitals.dashboards.lint.variables import MAX_QUERY, Opened, names_in, renamed
+from kvitals.rules.engine_map import load_map
+from kvitals.series.promql import Expr, PromQLError
+from kvitals.series.types import Matcher
 
 RULE_SECONDS = 300.0
 """The window in corrections of rules; a panel's is Grafana's own."""

@@ -13,9 +13,9 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from rules.engine_map import EngineMap, Metric, load_map, systems
-from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
-from rules.versions import in_range
+from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
+from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
+from kvitals.rules.versions import in_range
 
 Type = Literal["counter", "gauge", "histogram"]
 OWN = ("kvitals_", SIGNAL_PREFIX)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.senses.exposition import ExpositionError, PageParser
-from dashboards.lint.metrics import Type
-from dashboards.lint.reading import MAX_BYTES, ReadingError
-from dashboards.lint.trees import base_of
-from series.files import read_regular
+from kvitals.agent.senses.exposition import ExpositionError, PageParser
+from kvitals.dashboards.lint.metrics import Type
+from kvitals.dashboards.lint.reading import MAX_BYTES, ReadingError
+from kvitals.dashboards.lint.trees import base_of
+from kvitals.series.files import read_regular
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from dashboards.lint.boards import is_board, read_board
-from dashboards.lint.defect import Document
-from dashboards.lint.rule_files import is_rule_file, read_rules
-from series.files import read_regular
+from kvitals.dashboards.lint.boards import is_board, read_board
+from kvitals.dashboards.lint.defect import Document
+from kvitals.dashboards.lint.rule_files import is_rule_file, read_rules
+from kvitals.series.files import read_regular
 
 MAX_BYTES = 16 << 20
 MAX_YAML_BYTES = 4 << 20

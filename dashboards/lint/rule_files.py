@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dashboards.lint.defect import Document, Query
+from kvitals.dashboards.lint.defect import Document, Query
 
 MAX_RULES = 5000
 

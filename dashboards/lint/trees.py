@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dashboards.lint.metrics import Known, Metrics
-from rules.loader import HISTOGRAM_PARTS
-from series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector, Subquery
-from series.promql.rewrite import map_children
+from kvitals.dashboards.lint.metrics import Known, Metrics
+from kvitals.rules.loader import HISTOGRAM_PARTS
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector, Subquery
+from kvitals.series.promql.rewrite import map_children
 
 COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
 PASSING = frozenset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from series.promql import Expr, PromQLError, parse
-from series.promql.nodes import duration
+from kvitals.series.promql import Expr, PromQLError, parse
+from kvitals.series.promql.nodes import duration
 
 MAX_QUERY = 16 * 1024
 _VARIABLE = re.compile(r"\$\{(\w+)(?::[^}]*)?\}|\[\[(\w+)(?::[^\]]*)?\]\]|\$(\w+)")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dashboards.reference import compatibility, configuration, metrics, rules, security
-from rules import finding
-from rules.loader import Knowledge
+from kvitals.dashboards.reference import compatibility, configuration, metrics, rules, security
+from kvitals.rules import finding
+from kvitals.rules.loader import Knowledge
 
 SCHEMA = "triage.schema.json"
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:

@@ -9,8 +9,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from dashboards.reference.text import cell, generated, table
-from rules.engine_map import EngineMap, Metric, load_map, systems
+from kvitals.dashboards.reference.text import cell, generated, table
+from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 
 FILE = "compatibility.md"
 _DATA = Path(__file__).with_name("compatibility.yaml")

@@ -15,9 +15,9 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from agent.config import LISTS, Seconds, SomeSlo
-from agent.config import TABLES as SINGLE
-from dashboards.reference.text import table
+from kvitals.agent.config import LISTS, Seconds, SomeSlo
+from kvitals.agent.config import TABLES as SINGLE
+from kvitals.dashboards.reference.text import table
 
 FILE = "configuration.md"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from dashboards.reference.text import cell, generated, one_line, table
-from rules.engine_map import load_map, systems
-from rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
-from rules.model import Family, Signal
+from kvitals.dashboards.reference.text import cell, generated, one_line, table
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import Family, Signal
 
 FILE = "metrics-reference.md"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboards.reference.text import cell, generated, one_line, table
-from dashboards.runbooks import GROUPS
-from rules.loader import Knowledge
-from rules.model import Lever, Rule, Setting
+from kvitals.dashboards.reference.text import cell, generated, one_line, table
+from kvitals.dashboards.runbooks import GROUPS
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import Lever, Rule, Setting
 
 FILE = "rule-reference.md"
 RUNBOOKS = "../dashboards/generated/runbooks"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent.listeners import KIB, LISTENERS, MIB, Listener
-from dashboards.reference.text import table
+from kvitals.agent.listeners import KIB, LISTENERS, MIB, Listener
+from kvitals.dashboards.reference.text import table
 
 FILE = "security.md"
 

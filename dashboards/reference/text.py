@@ -10,7 +10,7 @@ _BARE_BRACKET = re.compile(r"<(?=[A-Za-z/])")
 
 def generated(by: str) -> str:
     """The first line of a file that nobody edits by hand."""
-    return f"<!-- Made by `python -m dashboards.generate` from {by}. Do not edit. -->"
+    return f"<!-- Made by `python -m kvitals.dashboards.generate` from {by}. Do not edit. -->"
 
 
 def one_line(text: str) -> str:

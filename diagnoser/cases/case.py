@@ -9,9 +9,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rules.finding import Outcome
-from rules.loader import Problem, convert, read_yaml
-from rules.model import Code, Text
+from kvitals.rules.finding import Outcome
+from kvitals.rules.loader import Problem, convert, read_yaml
+from kvitals.rules.model import Code, Text
 
 Series = Annotated[dict[str, Text], Meta(min_length=1, max_length=200)]
 

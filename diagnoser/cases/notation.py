@@ -15,8 +15,8 @@ from itertools import chain
 
 import numpy as np
 
-from series.promql import Selector, parse
-from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.promql import Selector, parse
+from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, is_stale
 
 _NUMBER = r"(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 _RUN = re.compile(rf"(?P<start>[+-]?{_NUMBER})(?P<step>[+-]{_NUMBER})?(?:x(?P<times>\d+))?", re.I)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnoser.signals import Known, Signals, Span, with_enough_samples
-from rules.loader import Knowledge
-from rules.model import SCOPES
-from series.promql import Expr, Moment, evaluate_range
-from series.promql.check import type_of
-from series.types import Labels, SeriesSource
+from kvitals.diagnoser.signals import Known, Signals, Span, with_enough_samples
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Expr, Moment, evaluate_range
+from kvitals.series.promql.check import type_of
+from kvitals.series.types import Labels, SeriesSource
 
 
 class Played(Signals):

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diagnoser.cases.case import Case
-from diagnoser.cases.notation import MAX_SAMPLES, WrittenSeries
-from diagnoser.cases.played import Played
-from diagnoser.findings import Findings
-from diagnoser.judge import Judge, Judgement, seconds
-from diagnoser.signals import Signals, Span
-from rules.finding import Finding
-from rules.loader import Knowledge
-from rules.model import SCOPES, Signal
-from series.promql import PromQLError
-from series.types import Labels
+from kvitals.diagnoser.cases.case import Case
+from kvitals.diagnoser.cases.notation import MAX_SAMPLES, WrittenSeries
+from kvitals.diagnoser.cases.played import Played
+from kvitals.diagnoser.findings import Findings
+from kvitals.diagnoser.judge import Judge, Judgement, seconds
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules.finding import Finding
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.model import SCOPES, Signal
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import Labels
 
 START = 1_700_000_000.0
 """The first sample's time, seconds since the epoch."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnoser.review import chargeback, efficiency, incidents, opportunities, story, weeks, work
-from diagnoser.review.happened import happened
-from diagnoser.review.ledger import ledger
-from diagnoser.review.money import Given, priced
-from diagnoser.review.published import published
-from diagnoser.review.result import Coverage, Happened, Incidents, Review
-from diagnoser.review.seen import gather, step_of
-from diagnoser.review.words import moment
-from diagnoser.review.work import Week
-from diagnoser.steps import Ask
-from rules.loader import Knowledge
+from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, story, weeks, work
+from kvitals.diagnoser.review.happened import happened
+from kvitals.diagnoser.review.ledger import ledger
+from kvitals.diagnoser.review.money import Given, priced
+from kvitals.diagnoser.review.published import published
+from kvitals.diagnoser.review.result import Coverage, Happened, Incidents, Review
+from kvitals.diagnoser.review.seen import gather, step_of
+from kvitals.diagnoser.review.words import moment
+from kvitals.diagnoser.review.work import Week
+from kvitals.diagnoser.steps import Ask
+from kvitals.rules.loader import Knowledge
 
 MOST_GAPS = 5
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnoser.review.result import Chargeback, TenantRow
-from diagnoser.review.work import Week
+from kvitals.diagnoser.review.result import Chargeback, TenantRow
+from kvitals.diagnoser.review.work import Week
 
 UNNAMED = "(no tenant named)"
 OUTPUT_WEIGHT = 2.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnoser.review.ledger import WASTE
-from diagnoser.review.result import CacheMoney, Gpus, Part, Trap, Work
-from diagnoser.review.work import Week
+from kvitals.diagnoser.review.ledger import WASTE
+from kvitals.diagnoser.review.result import CacheMoney, Gpus, Part, Trap, Work
+from kvitals.diagnoser.review.work import Week
 
 TRAPPED = 0.4
 TARGET = 0.7

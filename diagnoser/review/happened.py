@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from diagnoser.review.incidents import TOLD
-from diagnoser.review.result import Happened
-from diagnoser.review.seen import ENGINE, Seen, over, promql_time
-from diagnoser.review.words import count
-from diagnoser.steps import Ask
-from series.history.notes import Event
-from series.types import Labels
+from kvitals.diagnoser.review.incidents import TOLD
+from kvitals.diagnoser.review.result import Happened
+from kvitals.diagnoser.review.seen import ENGINE, Seen, over, promql_time
+from kvitals.diagnoser.review.words import count
+from kvitals.diagnoser.steps import Ask
+from kvitals.series.history.notes import Event
+from kvitals.series.types import Labels
 
 MOST = 30
 MOST_TIMES = 6

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.review.result import Incident, IncidentLever, Incidents
-from diagnoser.review.work import Week
-from diagnoser.steps import Ask
-from rules.finding import Finding, LeverAdvice
-from rules.model import Rule
-from series.history.notes import Episode, Event
-from series.types import METRIC_NAME, Bools, Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.review.result import Incident, IncidentLever, Incidents
+from kvitals.diagnoser.review.work import Week
+from kvitals.diagnoser.steps import Ask
+from kvitals.rules.finding import Finding, LeverAdvice
+from kvitals.rules.model import Rule
+from kvitals.series.history.notes import Episode, Event
+from kvitals.series.types import METRIC_NAME, Bools, Labels
 
 TOLD = "told"
 """The kind of the events that say when a finding was told for the first time; their key is the episode's."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnoser.review.seen import Seen
-from series.types import Floats
+from kvitals.diagnoser.review.seen import Seen
+from kvitals.series.types import Floats
 
 PARTS = ("idle", "aborted", "reprefill", "drafts", "prefill", "decode", "unattributed")
 WASTE = ("idle", "aborted", "reprefill", "drafts")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from diagnoser.review.result import PriceUsed
-from diagnoser.review.seen import Engine
-from rules.catalogue import Price, prices
-from series.types import Floats
+from kvitals.diagnoser.review.result import PriceUsed
+from kvitals.diagnoser.review.seen import Engine
+from kvitals.rules.catalogue import Price, prices
+from kvitals.series.types import Floats
 
 USER = "as given"
 

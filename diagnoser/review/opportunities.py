@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from diagnoser.review.result import CacheMoney, Incident, Incidents, LeverRow, Work
-from diagnoser.review.words import share
-from diagnoser.review.work import Week
-from rules.model import Lever
+from kvitals.diagnoser.review.result import CacheMoney, Incident, Incidents, LeverRow, Work
+from kvitals.diagnoser.review.words import share
+from kvitals.diagnoser.review.work import Week
+from kvitals.rules.model import Lever
 
 SPARE = 1.25
 """Of the load of an hour, that replicas are to carry."""

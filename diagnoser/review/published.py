@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-import rules.catalogue
-from diagnoser.review.result import Published
+import kvitals.rules.catalogue
+from kvitals.diagnoser.review.result import Published
 
 FILE = "published.csv"
 MOST = 6
@@ -22,7 +22,7 @@ def published(hardware: Iterable[str]) -> list[Published]:
 
 @cache
 def _all() -> tuple[Published, ...]:
-    with (rules.catalogue.FOLDER / FILE).open(newline="", encoding="utf-8") as lines:
+    with (kvitals.rules.catalogue.FOLDER / FILE).open(newline="", encoding="utf-8") as lines:
         return tuple(
             Published(
                 hardware=row["gpu"],

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.steps import Ask, Counts, bound
-from rules.model import SCOPES
-from series.promql import Series
-from series.types import Floats, Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.steps import Ask, Counts, bound
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Series
+from kvitals.series.types import Floats, Labels
 
 ENGINE = SCOPES["engine"]
 PLACE = ("cluster", "pool", "model", "role", "hardware")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from diagnoser.review.money import USER
-from diagnoser.review.result import (
+from kvitals.diagnoser.review.money import USER
+from kvitals.diagnoser.review.result import (
     Chargeback,
     Compared,
     Coverage,
@@ -25,9 +25,9 @@ from diagnoser.review.result import (
     Trap,
     Work,
 )
-from diagnoser.review.words import count, day, hours, lasting, moment, share, span, usd
-from diagnoser.review.work import Week
-from diagnoser.text import lowered
+from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, span, usd
+from kvitals.diagnoser.review.work import Week
+from kvitals.diagnoser.text import lowered
 
 WHOLE = 0.995
 FEW_HOURS = 0.05

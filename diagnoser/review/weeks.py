@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnoser.review.change import FACTORS, Totals, explained
-from diagnoser.review.ledger import Ledger, ledger, reprefilled
-from diagnoser.review.result import Compared, Factor, WeekBefore
-from diagnoser.review.seen import COMPARED, Seen, anything, gather
-from diagnoser.steps import Ask
-from series.types import Bools, Labels
+from kvitals.diagnoser.review.change import FACTORS, Totals, explained
+from kvitals.diagnoser.review.ledger import Ledger, ledger, reprefilled
+from kvitals.diagnoser.review.result import Compared, Factor, WeekBefore
+from kvitals.diagnoser.review.seen import COMPARED, Seen, anything, gather
+from kvitals.diagnoser.steps import Ask
+from kvitals.series.types import Bools, Labels
 
 WEEK_SECONDS = 7 * 86400.0
 WEEKS = 4

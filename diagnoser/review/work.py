@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnoser.review.ledger import WASTE, Ledger
-from diagnoser.review.money import Prices
-from diagnoser.review.result import Courses, Day, Goodput, Group, Objective, Work
-from diagnoser.review.seen import Engine, Seen
-from series.types import Bools, Floats
+from kvitals.diagnoser.review.ledger import WASTE, Ledger
+from kvitals.diagnoser.review.money import Prices
+from kvitals.diagnoser.review.result import Courses, Day, Goodput, Group, Objective, Work
+from kvitals.diagnoser.review.seen import Engine, Seen
+from kvitals.series.types import Bools, Floats
 
 OBJECTIVES = {"ttft_p99": "first tokens", "itl_p99": "gaps between tokens"}
 DAY_SECONDS = 86400.0

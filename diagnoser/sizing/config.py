@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rules.catalogue import Model
-from series.files import read_regular
+from kvitals.rules.catalogue import Model
+from kvitals.series.files import read_regular
 
 MAX_BYTES = 1 << 20
 MAX_DIMENSION = 10**7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from rules.catalogue import Price
+from kvitals.rules.catalogue import Price
 
 HOURS_A_YEAR = 8760
 

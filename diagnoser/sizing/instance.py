@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnoser.sizing import memory
-from diagnoser.sizing.memory import Adapters, Budget, Layout, Shares
-from diagnoser.sizing.quantity import seconds
-from diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
-from diagnoser.sizing.workload import Workload
-from rules.catalogue import Gpu, Model
+from kvitals.diagnoser.sizing import memory
+from kvitals.diagnoser.sizing.memory import Adapters, Budget, Layout, Shares
+from kvitals.diagnoser.sizing.quantity import seconds
+from kvitals.diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
+from kvitals.diagnoser.sizing.workload import Workload
+from kvitals.rules.catalogue import Gpu, Model
 
 NODE = 8
 """GPUs of a node where nothing joins them but PCIe."""

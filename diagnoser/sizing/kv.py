@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rules.catalogue import Model
+from kvitals.rules.catalogue import Model
 
 
 def per_token(model: Model, element: float) -> float:

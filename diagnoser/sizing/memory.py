@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from diagnoser.sizing import kv
-from rules.catalogue import Gpu, Model
+from kvitals.diagnoser.sizing import kv
+from kvitals.rules.catalogue import Gpu, Model
 
 ALIGNMENT = 0.05
 """Tensors are padded: 3 to 8 % more than parameters times bytes."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diagnoser.sizing import cost
-from diagnoser.sizing.fleet import Fleet, fleet
-from diagnoser.sizing.instance import Instance, divides, instance, layouts
-from diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
-from diagnoser.sizing.precision import Precision, flops
-from diagnoser.sizing.ratio import NETWORK
-from diagnoser.sizing.roofline import Machine, Reached
-from diagnoser.sizing.workload import Workload
-from rules.catalogue import Gpu, Model, prices_of
+from kvitals.diagnoser.sizing import cost
+from kvitals.diagnoser.sizing.fleet import Fleet, fleet
+from kvitals.diagnoser.sizing.instance import Instance, divides, instance, layouts
+from kvitals.diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
+from kvitals.diagnoser.sizing.precision import Precision, flops
+from kvitals.diagnoser.sizing.ratio import NETWORK
+from kvitals.diagnoser.sizing.roofline import Machine, Reached
+from kvitals.diagnoser.sizing.workload import Workload
+from kvitals.rules.catalogue import Gpu, Model, prices_of
 
 NONE_SERVES = "no layout serves this; with "
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rules.catalogue import Gpu
+from kvitals.rules.catalogue import Gpu
 
 
 class PrecisionError(ValueError):

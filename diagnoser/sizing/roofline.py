@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from diagnoser.sizing import kv
-from diagnoser.sizing.memory import Layout, Precisions
-from rules.catalogue import Gpu, Model
+from kvitals.diagnoser.sizing import kv
+from kvitals.diagnoser.sizing.memory import Layout, Precisions
+from kvitals.rules.catalogue import Gpu, Model
 
 REDUCES = 2
 """All-reduces a layer under tensor parallelism, after attention and after the feed-forward part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnoser.sizing.quantity import told
+from kvitals.diagnoser.sizing.quantity import told
 
 
 @dataclass(frozen=True)

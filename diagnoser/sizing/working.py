@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnoser.sizing import working_fit as fit
-from diagnoser.sizing import working_serve as serve
-from diagnoser.sizing.plan import Plan
-from diagnoser.sizing.step import Step
+from kvitals.diagnoser.sizing import working_fit as fit
+from kvitals.diagnoser.sizing import working_serve as serve
+from kvitals.diagnoser.sizing.plan import Plan
+from kvitals.diagnoser.sizing.step import Step
 
 _STEPS = (
     fit.workload,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from diagnoser.sizing import kv, memory, roofline
-from diagnoser.sizing.instance import Instance, layouts
-from diagnoser.sizing.memory import Layout, Precisions
-from diagnoser.sizing.plan import Inputs, Plan, SizingError, plan
-from diagnoser.sizing.precision import precision
-from diagnoser.sizing.quantity import number, seconds, several, share, size
-from diagnoser.sizing.step import Line, Step
-from diagnoser.sizing.workload import Lengths, Workload
-from rules.catalogue import sources
+from kvitals.diagnoser.sizing import kv, memory, roofline
+from kvitals.diagnoser.sizing.instance import Instance, layouts
+from kvitals.diagnoser.sizing.memory import Layout, Precisions
+from kvitals.diagnoser.sizing.plan import Inputs, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.precision import precision
+from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size
+from kvitals.diagnoser.sizing.step import Line, Step
+from kvitals.diagnoser.sizing.workload import Lengths, Workload
+from kvitals.rules.catalogue import sources
 
 MANY_GPUS = 8
 """From so many on, a second and smaller model beside this one may pay."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from diagnoser.sizing import cost, kv, queueing, ratio, roofline
-from diagnoser.sizing.plan import Plan
-from diagnoser.sizing.quantity import number, seconds, several, share, size, usd
-from diagnoser.sizing.step import Line, Step
-from rules.catalogue import prices_of
+from kvitals.diagnoser.sizing import cost, kv, queueing, ratio, roofline
+from kvitals.diagnoser.sizing.plan import Plan
+from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size, usd
+from kvitals.diagnoser.sizing.step import Line, Step
+from kvitals.rules.catalogue import prices_of
 
 READING = 0.09
 """Seconds a token that a fast reader takes."""

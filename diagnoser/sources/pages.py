@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diagnoser.judge import ENTITIES, INFO
-from diagnoser.sources.prometheus import Found, Prometheus, Question
-from diagnoser.sources.served import Rows
-from rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
-from rules.loader import HISTOGRAM_PARTS
-from series.promql import Aggregate, Binary, Call, Expr, Matching, Number, Range, Selector, String
-from series.promql.rewrite import map_children
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from kvitals.diagnoser.judge import ENTITIES, INFO
+from kvitals.diagnoser.sources.prometheus import Found, Prometheus, Question
+from kvitals.diagnoser.sources.served import Rows
+from kvitals.rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
+from kvitals.rules.loader import HISTOGRAM_PARTS
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, Matching, Number, Range, Selector, String
+from kvitals.series.promql.rewrite import map_children
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
 FACT, OBJECTIVE = "kvitals_engine_fact", "kvitals_slo_seconds"
 LOCAL = frozenset({ENTITIES, INFO, FACT, OBJECTIVE})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from diagnoser.expressions import expression
-from diagnoser.judge import ENTITIES
-from diagnoser.signals import Span
-from diagnoser.sources.remote import RemoteSignals
-from rules.compiled_signal import compile_signal
-from rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
-from rules.model import SCOPES
-from series.types import Labels
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import ENTITIES
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.sources.remote import RemoteSignals
+from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Labels
 
 POOL = SCOPES["pool"]
 MAX_POOLS = 200

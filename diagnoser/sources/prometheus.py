@@ -22,9 +22,9 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
-from series.files import open_regular, read_certificates
-from series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
-from series.secret_file import SecretError, secret, secret_text
+from kvitals.series.files import open_regular, read_certificates
+from kvitals.series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
+from kvitals.series.secret_file import SecretError, secret, secret_text
 
 MAX_BYTES = 256 * 2**20
 """Of one answer, unpacked. A thousand engines with fifty buckets each take 10 MB."""

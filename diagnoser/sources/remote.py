@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnoser.expressions import expression
-from diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
-from diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, with_enough_samples
-from diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
-from rules.compiled_signal import CompiledSignal, needed
-from rules.loader import SIGNAL_PREFIX, Knowledge
-from rules.model import SCOPES
-from rules.origins import AGENT, SERVER
-from series.promql import Expr, Moment, Range, Selector, Series, Subquery, Vector, inline
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
+from kvitals.diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, with_enough_samples
+from kvitals.diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
+from kvitals.rules.compiled_signal import CompiledSignal, needed
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.rules.model import SCOPES
+from kvitals.rules.origins import AGENT, SERVER
+from kvitals.series.promql import Expr, Moment, Range, Selector, Series, Subquery, Vector, inline
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 
 MAX_MOMENTS = 12
 """That are looked back at, for how long something has been so."""

@@ -1,8 +1,8 @@
 """Expressions over families, evaluated by a server: what is asked of it, and what is put together here.
 
 A server that holds agents' families evaluates every expression whole. One that holds only engines' own metrics can not
-tell all of it (`diagnoser.sources.pages`): then the largest parts that it can evaluate are asked for, and what is
-left is computed from the answers.
+tell all of it (`kvitals.diagnoser.sources.pages`): then the largest parts that it can evaluate are asked for, and what
+is left is computed from the answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
-from diagnoser.sources.prometheus import Found, Prometheus, Question, ServerError
-from series.promql import Binary, Expr, Selector, Vector, evaluate
-from series.promql.check import type_of
-from series.promql.nodes import Aggregate, Call, Range
-from series.promql.rewrite import map_children
-from series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp
+from kvitals.diagnoser.sources.prometheus import Found, Prometheus, Question, ServerError
+from kvitals.series.promql import Binary, Expr, Selector, Vector, evaluate
+from kvitals.series.promql.check import type_of
+from kvitals.series.promql.nodes import Aggregate, Call, Range
+from kvitals.series.promql.rewrite import map_children
+from kvitals.series.types import METRIC_NAME, Frame, Labels, LabelSets, Matcher, MatchOp
 
 PART = "kvitals_part_"
 MAX_FOCUS = 50

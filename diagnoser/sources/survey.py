@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from diagnoser.judge import ENTITIES
-from diagnoser.signals import Span
-from diagnoser.sources.prometheus import Prometheus, Question, ServerError
+from kvitals.diagnoser.judge import ENTITIES
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.sources.prometheus import Prometheus, Question, ServerError
 
 SAMPLES_IN_WINDOW = 8
 """Distances between samples in a window. A rate wants four, some signals eight: whether an engine moves at all."""

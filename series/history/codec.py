@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from series.types import STALE, Bools, Floats, is_stale
+from kvitals.series.types import STALE, Bools, Floats, is_stale
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

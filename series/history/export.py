@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from series.csv_cells import cell
-from series.history.reader import HistoryReader
-from series.history.schema import HistoryError
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, escape, is_stale
+from kvitals.series.csv_cells import cell
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, escape, is_stale
 
 Column = npt.NDArray[Any]
 SLICE_SECONDS = 6 * 3600.0

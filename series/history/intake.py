@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from series.history.notes import Note
-from series.types import STALE, Floats, Labels
-from series.window import Group, Window
+from kvitals.series.history.notes import Note
+from kvitals.series.types import STALE, Floats, Labels
+from kvitals.series.window import Group, Window
 
 STEP_SECONDS = 5.0
 """Rows of a group that are closer together are thinned to this."""

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from series.history.schema import HistoryError
-from series.types import STALE, Floats, Frame, Labels, Matcher, SeriesSource
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.types import STALE, Floats, Frame, Labels, Matcher, SeriesSource
 
 OVERLAP_SECONDS = 600.0
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from series.history import notes, ticks
-from series.history.codec import Ints
-from series.history.intake import Part, Tick
-from series.history.schema import SEGMENT_BITS, transaction
-from series.history.ticks import Changes, Ids
-from series.types import METRIC_NAME, STALE, Floats, Labels
+from kvitals.series.history import notes, ticks
+from kvitals.series.history.codec import Ints
+from kvitals.series.history.intake import Part, Tick
+from kvitals.series.history.schema import SEGMENT_BITS, transaction
+from kvitals.series.history.ticks import Changes, Ids
+from kvitals.series.types import METRIC_NAME, STALE, Floats, Labels
 
 GENERATION_TICKS = 720
 GENERATION_SECONDS = 3600.0

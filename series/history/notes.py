@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from series.history.codec import packed, unpacked
+from kvitals.series.history.codec import packed, unpacked
 
 MAX_TEXT = 4000
 MAX_DOCUMENT_BYTES = 1 << 20

@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from series.history import log, segments, ticks
-from series.history.codec import DamagedError, Ints
-from series.history.schema import SEGMENT_BITS
-from series.history.segments import Segment
-from series.history.thin import visible
-from series.history.ticks import Changes, Ids
-from series.promql import PromQLError
-from series.types import STALE, Floats, Frame, Labels, is_stale
+from kvitals.series.history import log, segments, ticks
+from kvitals.series.history.codec import DamagedError, Ints
+from kvitals.series.history.schema import SEGMENT_BITS
+from kvitals.series.history.segments import Segment
+from kvitals.series.history.thin import visible
+from kvitals.series.history.ticks import Changes, Ids
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import STALE, Floats, Frame, Labels, is_stale
 
 
 @dataclass(frozen=True)

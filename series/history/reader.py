@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from series.history import log, schema
-from series.history.pieces import Looking
-from series.history.ticks import Ids
-from series.types import METRIC_NAME, Frame, Labels, Matcher
+from kvitals.series.history import log, schema
+from kvitals.series.history.pieces import Looking
+from kvitals.series.history.ticks import Ids
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 
 MAX_SAMPLES = 5_000_000
 """Cells that one selection reads; 8 bytes each, twice for a moment."""

@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from series.history import log, segments
-from series.history.schema import transaction
+from kvitals.series.history import log, segments
+from kvitals.series.history.schema import transaction
 
 SOME = 64
 """Segments that are taken out in one commit."""

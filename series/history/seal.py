@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from series.history import log, segments, ticks
-from series.history.schema import transaction
-from series.history.segments import MAX_COLUMNS, Chunk
-from series.history.ticks import Columns, Ids
-from series.types import is_stale
+from kvitals.series.history import log, segments, ticks
+from kvitals.series.history.schema import transaction
+from kvitals.series.history.segments import MAX_COLUMNS, Chunk
+from kvitals.series.history.ticks import Columns, Ids
+from kvitals.series.types import is_stale
 
 
 class Sealer:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.history import codec
-from series.history.codec import DamagedError, Ints
-from series.history.schema import SEGMENT_BITS
-from series.history.ticks import Ids
-from series.types import Floats
+from kvitals.series.history import codec
+from kvitals.series.history.codec import DamagedError, Ints
+from kvitals.series.history.schema import SEGMENT_BITS
+from kvitals.series.history.ticks import Ids
+from kvitals.series.types import Floats
 
 MAX_COLUMNS = 512
 """Of one chunk; a name with more series has several."""

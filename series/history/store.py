@@ -21,14 +21,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from series.files import FileInUseError, lock_file, make_directory
-from series.history import log, notes, retention, schema, seal, segments, thin
-from series.history.codec import DamagedError
-from series.history.intake import Tick
-from series.history.retention import Kept
-from series.history.schema import FILE, HistoryError
-from series.history.segments import Segment
-from series.history.thin import KindOf
+from kvitals.series.files import FileInUseError, lock_file, make_directory
+from kvitals.series.history import log, notes, retention, schema, seal, segments, thin
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.intake import Tick
+from kvitals.series.history.retention import Kept
+from kvitals.series.history.schema import FILE, HistoryError
+from kvitals.series.history.segments import Segment
+from kvitals.series.history.thin import KindOf
 
 State = Literal["off", "starting", "ok", "paused", "failed"]
 

@@ -20,12 +20,12 @@ from typing import Literal
 
 import numpy as np
 
-from series.history import segments
-from series.history.codec import Ints
-from series.history.schema import transaction
-from series.history.segments import MAX_COLUMNS, Chunk, Segment
-from series.history.ticks import Ids
-from series.types import STALE, Bools, Floats, is_stale
+from kvitals.series.history import segments
+from kvitals.series.history.codec import Ints
+from kvitals.series.history.schema import transaction
+from kvitals.series.history.segments import MAX_COLUMNS, Chunk, Segment
+from kvitals.series.history.ticks import Ids
+from kvitals.series.types import STALE, Bools, Floats, is_stale
 
 STEP_MS = 60_000
 SPAN_MS = 12 * 3600 * 1000

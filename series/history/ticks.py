@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from series.history.codec import DamagedError, Ints, from_planes, packed, planes, unpacked
-from series.types import STALE, Floats
+from kvitals.series.history.codec import DamagedError, Ints, from_planes, packed, planes, unpacked
+from kvitals.series.types import STALE, Floats
 
 Ids = npt.NDArray[np.uint32]
 

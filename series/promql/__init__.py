@@ -5,10 +5,10 @@ parameters in text, `inline` definitions, list the `selectors` and `names` that 
 expression is canonical PromQL. Everything raises `PromQLError`, whose message is meant for the author.
 """
 
-from series.promql.batch import Batch
-from series.promql.errors import PromQLError
-from series.promql.evaluate import Limits, Moment, Series, Vector, evaluate, evaluate_range
-from series.promql.nodes import (
+from kvitals.series.promql.batch import Batch
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.evaluate import Limits, Moment, Series, Vector, evaluate, evaluate_range
+from kvitals.series.promql.nodes import (
     Aggregate,
     Binary,
     Call,
@@ -21,8 +21,8 @@ from series.promql.nodes import (
     Subquery,
     Unary,
 )
-from series.promql.parse import parse
-from series.promql.rewrite import Use, expand, inline, names, selectors, shift
+from kvitals.series.promql.parse import parse
+from kvitals.series.promql.rewrite import Use, expand, inline, names, selectors, shift
 
 __all__ = [
     "Aggregate",

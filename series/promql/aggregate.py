@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from series.promql import windows
-from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout
-from series.promql.nodes import Aggregate
-from series.types import METRIC_NAME, Floats, Labels, LabelSets
+from kvitals.series.promql import windows
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout
+from kvitals.series.promql.nodes import Aggregate
+from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets
 
 
 def aggregate(node: Aggregate, grid: Grid, param: Floats | None, budget: Budget) -> Grid:

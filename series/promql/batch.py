@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.panel import Panel, Part
-from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Ints, by_nameless, the_one, without_names
-from series.promql.nodes import Call, Expr, Range, Selector, Subquery
-from series.promql.selection import HALF_MILLISECOND, Selected, empty, milliseconds
-from series.promql.windows import RANGE_FUNCTIONS, Windows
-from series.types import STALE, Bools, Floats, LabelSets, is_stale
-from series.window import Columns, Window
+from kvitals.series.panel import Panel, Part
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.grid import Budget, Grid, Ints, by_nameless, the_one, without_names
+from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
+from kvitals.series.promql.selection import HALF_MILLISECOND, Selected, empty, milliseconds
+from kvitals.series.promql.windows import RANGE_FUNCTIONS, Windows
+from kvitals.series.types import STALE, Bools, Floats, LabelSets, is_stale
+from kvitals.series.window import Columns, Window
 
 MAX_CELLS = 1_000_000
 """Where selections are this large together the numbers cost more than the calls, and take memory all at once."""

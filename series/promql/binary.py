@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.promql.errors import PromQLError, shorten
-from series.promql.grid import (
+from kvitals.series.promql.errors import PromQLError, shorten
+from kvitals.series.promql.grid import (
     Budget,
     Grid,
     Groups,
@@ -19,8 +19,8 @@ from series.promql.grid import (
     relabel,
     without_names,
 )
-from series.promql.nodes import ARITHMETIC, COMPARISONS, SET_OPERATORS, Binary, Matching
-from series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
+from kvitals.series.promql.nodes import ARITHMETIC, COMPARISONS, SET_OPERATORS, Binary, Matching
+from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 _ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {
     "+": np.add,

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from series import patterns
-from series.promql.errors import PromQLError, shorten
-from series.promql.nodes import (
+from kvitals.series import patterns
+from kvitals.series.promql.errors import PromQLError, shorten
+from kvitals.series.promql.nodes import (
     AGGREGATIONS,
     ARITHMETIC,
     COMPARISONS,
@@ -29,7 +29,7 @@ from series.promql.nodes import (
     Type,
     Unary,
 )
-from series.types import Matcher, MatchOp
+from kvitals.series.types import Matcher, MatchOp
 
 MAX_DEPTH = 100
 

@@ -20,12 +20,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from series.promql import aggregate, binary, functions, selection
-from series.promql.batch import Batch, Shared
-from series.promql.check import check, type_of
-from series.promql.errors import PromQLError, shorten
-from series.promql.grid import Budget, Grid, Ints, without_names
-from series.promql.nodes import (
+from kvitals.series.promql import aggregate, binary, functions, selection
+from kvitals.series.promql.batch import Batch, Shared
+from kvitals.series.promql.check import check, type_of
+from kvitals.series.promql.errors import PromQLError, shorten
+from kvitals.series.promql.grid import Budget, Grid, Ints, without_names
+from kvitals.series.promql.nodes import (
     SET_OPERATORS,
     Aggregate,
     Binary,
@@ -37,9 +37,9 @@ from series.promql.nodes import (
     Subquery,
     Unary,
 )
-from series.promql.parse import parse
-from series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
-from series.types import Floats, Labels, LabelSets, SeriesSource
+from kvitals.series.promql.parse import parse
+from kvitals.series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
+from kvitals.series.types import Floats, Labels, LabelSets, SeriesSource
 
 LOOKBACK = 300.0
 MAX_STEPS = 11_000

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from series import patterns
-from series.promql import histogram
-from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, layout, relabel, without_names
-from series.promql.nodes import Call, Expr, Selector, String
-from series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
+from kvitals.series import patterns
+from kvitals.series.promql import histogram
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.grid import Budget, Grid, layout, relabel, without_names
+from kvitals.series.promql.nodes import Call, Expr, Selector, String
+from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
 
 if TYPE_CHECKING:
-    from series.promql.evaluate import Evaluation
+    from kvitals.series.promql.evaluate import Evaluation
 
 MAX_LABEL_CHARACTERS = 10_000
 """Of a label's value that `label_replace` or `label_join` makes."""

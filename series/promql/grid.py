@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from series.promql.errors import PromQLError
-from series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 Ints = npt.NDArray[np.int64]
 T = TypeVar("T")

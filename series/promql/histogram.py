@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout, regroup
-from series.types import METRIC_NAME, Floats, LabelSets
+from kvitals.series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout, regroup
+from kvitals.series.types import METRIC_NAME, Floats, LabelSets
 
 LE = "le"
 

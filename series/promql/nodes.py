@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
-from series.types import METRIC_NAME, Matcher, MatchOp, escape
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, escape
 
 ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "^"})
 COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})

@@ -9,10 +9,10 @@ from typing import Any
 
 import promql_parser as p
 
-from series.promql.check import FUNCTIONS, check
-from series.promql.errors import PromQLError, shorten
-from series.promql.lexer import Token, tokenize
-from series.promql.nodes import (
+from kvitals.series.promql.check import FUNCTIONS, check
+from kvitals.series.promql.errors import PromQLError, shorten
+from kvitals.series.promql.lexer import Token, tokenize
+from kvitals.series.promql.nodes import (
     AGGREGATIONS,
     Aggregate,
     Binary,
@@ -26,7 +26,7 @@ from series.promql.nodes import (
     Subquery,
     Unary,
 )
-from series.types import METRIC_NAME, Matcher, MatchOp
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 # Names that may stand before a parenthesis without being a function.
 _CALLABLE = AGGREGATIONS | {

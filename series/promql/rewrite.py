@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from series.promql.check import check, type_of
-from series.promql.errors import PromQLError
-from series.promql.nodes import (
+from kvitals.series.promql.check import check, type_of
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.nodes import (
     Aggregate,
     Binary,
     Call,

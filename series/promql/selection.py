@@ -11,10 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from series.promql.errors import PromQLError
-from series.promql.grid import Budget, Grid, Ints
-from series.promql.windows import Result, Windows
-from series.types import STALE, Bools, Floats, Frame, Labels, LabelSets, Matcher, SeriesSource, is_stale, newest_rows
+from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.grid import Budget, Grid, Ints
+from kvitals.series.promql.windows import Result, Windows
+from kvitals.series.types import (
+    STALE,
+    Bools,
+    Floats,
+    Frame,
+    Labels,
+    LabelSets,
+    Matcher,
+    SeriesSource,
+    is_stale,
+    newest_rows,
+)
 
 HALF_MILLISECOND = 0.0005
 

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from series.promql.grid import Budget, Ints
-from series.types import Bools, Floats
+from kvitals.series.promql.grid import Budget, Ints
+from kvitals.series.types import Bools, Floats
 
 Result = tuple[Floats, Bools]
 

@@ -13,17 +13,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dashboards.alerts import alertable
-from dashboards.alerts_files import Groups, with_agents, without_agents
-from dashboards.alerts_options import Options
-from dashboards.alerts_yaml import dump
-from dashboards.recording import reads
-from diagnoser.cases.case import Case, CaseFile, read
-from diagnoser.cases.running import START
-from diagnoser.judge import TRAFFIC, seconds
-from rules.loader import SIGNAL_PREFIX, Knowledge, load
-from rules.model import SCOPES, Rule
-from series.promql import names, parse
+from kvitals.dashboards.alerts import alertable
+from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.dashboards.recording import reads
+from kvitals.diagnoser.cases.case import Case, CaseFile, read
+from kvitals.diagnoser.cases.running import START
+from kvitals.diagnoser.judge import TRAFFIC, seconds
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, load
+from kvitals.rules.model import SCOPES, Rule
+from kvitals.series.promql import names, parse
 
 CASES = Path(__file__).parents[1] / "cases"
 _TIMES = ("_timestamp_seconds", "start_time_seconds")

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agent.config import Config, Slo
-from agent.exports.metrics import CONTENT_TYPE, render
-from agent.service import Node
-from rules.loader import load
-from series.capture import CaptureReader, Record
+from kvitals.agent.config import Config, Slo
+from kvitals.agent.exports.metrics import CONTENT_TYPE, render
+from kvitals.agent.service import Node
+from kvitals.rules.loader import load
+from kvitals.series.capture import CaptureReader, Record
 
 
 async def replay(path: Path, port: int, slo: Slo) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.alerts_burn import RATES
-from dashboards.alerts_yaml import dump
+from kvitals.dashboards.alerts_burn import RATES
+from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 
 UP = 'kvitals_target_up{cluster="c",pool="p",node="n",engine="e"}'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.generate import GENERATED
+from kvitals.dashboards.generate import GENERATED
 
 RULES = sorted((GENERATED / "prometheus").rglob("*.yaml"))
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboards.alerts_files import Groups
-from dashboards.alerts_yaml import dump
-from series.types import METRIC_NAME, Floats, Labels, escape
+from kvitals.dashboards.alerts_files import Groups
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.series.types import METRIC_NAME, Floats, Labels, escape
 from tests.alerts import promtool
 from tests.fleet.loops import Loop, families, is_clock, pages
 

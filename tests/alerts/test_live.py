@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from dashboards.alertmanager import configuration
-from dashboards.alerts_burn import RATES
-from dashboards.alerts_options import Options
-from dashboards.alerts_yaml import dump
+from kvitals.dashboards.alertmanager import configuration
+from kvitals.dashboards.alerts_burn import RATES
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 from tests.alerts.servers import Receiver, Replay, alertmanager, prometheus_config, receiver, replaying
 from tests.oracle.oracle_server import Prometheus, prometheus

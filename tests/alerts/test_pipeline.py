@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from dashboards.alertmanager import configuration
-from dashboards.alerts_options import Options
-from dashboards.alerts_yaml import dump
+from kvitals.dashboards.alertmanager import configuration
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 from tests.alerts.servers import ROOT, Replay, alertmanager, ended, free_port, posted, prometheus_config, replaying
 from tests.alerts.test_live import _rules, _states
@@ -69,7 +69,7 @@ def notifying(folder: Path, port: int, prometheus_port: int, told: Told) -> Iter
     hook = f'[[notify.webhook]]\nurl = "http://127.0.0.1:{told.port}/"\n'
     config.write_text(f'[notify]\ndirectory = "spool"\n{hook}')
     command = [
-        sys.executable, "-m", "ui.cli.main", "notify", "--prometheus", f"http://127.0.0.1:{prometheus_port}",
+        sys.executable, "-m", "kvitals.ui.cli.main", "notify", "--prometheus", f"http://127.0.0.1:{prometheus_port}",
         "--listen", f"127.0.0.1:{port}", "--config", str(config),
     ]  # fmt: skip
     with (folder / "notify.log").open("wb") as out, ended(subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)):

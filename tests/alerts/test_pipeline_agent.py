@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dashboards.alertmanager import configuration
-from dashboards.alerts_options import Options
-from dashboards.alerts_yaml import dump
+from kvitals.dashboards.alertmanager import configuration
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 from tests.alerts.servers import ROOT, alertmanager, ended, free_port
 from tests.alerts.test_pipeline import Told, stand_in
@@ -28,7 +28,7 @@ ENGINE = "127.0.0.1:8201/0"
 @contextmanager
 def agent(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        sys.executable, "-m", "ui.cli.main", "run", "--demo", "--no-web", "--listen", f"127.0.0.1:{port}",
+        sys.executable, "-m", "kvitals.ui.cli.main", "run", "--demo", "--no-web", "--listen", f"127.0.0.1:{port}",
         "--config", str(folder / "kvitals.toml"),
     ]  # fmt: skip
     with (

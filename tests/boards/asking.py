@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import WINDOW
+from kvitals.dashboards.queries import WINDOW
 
 RATE_INTERVAL = "1m"
 Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dashboards import boards
-from rules.loader import Knowledge, load
+from kvitals.dashboards import boards
+from kvitals.rules.loader import Knowledge, load
 from tests.boards.sources import Replayed, replays
 from tests.oracle.oracle_server import Prometheus, prometheus
 

@@ -13,16 +13,25 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.config import Agent, Config, Seconds
-from agent.process_titles import ENGINE_CORE
-from agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, HostRecord, NodeSample, ProcessSample, ScrapeRecord
-from agent.service import decode, encode
-from rules.finding import Source
-from rules.loader import HISTOGRAM_PARTS, Knowledge
-from series.capture import CaptureReader, Record
-from series.types import METRIC_NAME, Frame, Matcher, MatchOp
+from kvitals.agent.config import Agent, Config, Seconds
+from kvitals.agent.process_titles import ENGINE_CORE
+from kvitals.agent.records import (
+    GpuProcess,
+    GpuReading,
+    GpuRecord,
+    GpuXid,
+    HostRecord,
+    NodeSample,
+    ProcessSample,
+    ScrapeRecord,
+)
+from kvitals.agent.service import decode, encode
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
+from kvitals.series.capture import CaptureReader, Record
+from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp
+from kvitals.ui.pipeline import Pipeline, Setup
 from tests.fleet import loops
-from ui.pipeline import Pipeline, Setup
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = {

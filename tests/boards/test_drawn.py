@@ -9,10 +9,10 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from agent.exports.api import build_app
-from diagnoser.inspect import inspect
-from rules.finding import Source
-from rules.inspection import Inspected
+from kvitals.agent.exports.api import build_app
+from kvitals.diagnoser.inspect import inspect
+from kvitals.rules.finding import Source
+from kvitals.rules.inspection import Inspected
 from tests.boards import manifest, test_live
 from tests.boards.asking import Asked, Series, asked, differences, draws, series
 from tests.boards.sources import Replayed

@@ -47,7 +47,7 @@ RATES = (
 """Panels of rates and of shares of rates, which do not hang on when a page was looked at."""
 
 RAW_ENGINE = "127.0.0.1:{port}/0"
-_COMMAND = (sys.executable, "-m", "ui.cli.main")
+_COMMAND = (sys.executable, "-m", "kvitals.ui.cli.main")
 
 
 @dataclass(frozen=True)

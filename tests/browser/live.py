@@ -84,7 +84,9 @@ def _agent(urls: list[str]) -> Iterator[str]:
         config = Path(folder, "kvitals.toml")
         config.write_text(f'[history]\ndirectory = "{folder}/history"\n')
         options = [*urls, f"--config={config}", f"--web-port={port}", f"--listen=127.0.0.1:{api}"]
-        process = subprocess.Popen([sys.executable, "-m", "ui.cli.main", "run", *options], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvitals.ui.cli.main", "run", *options], stdout=subprocess.DEVNULL
+        )
         try:
             wait_until(lambda: _answers(port), "the page answers", 120.0)
             yield f"http://127.0.0.1:{port}"

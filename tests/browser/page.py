@@ -18,9 +18,9 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+from kvitals.ui.web import serve
+from kvitals.ui.web.settings import Settings
 from tests.processes import free_port
-from ui.web import serve
-from ui.web.settings import Settings
 
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")

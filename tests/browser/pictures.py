@@ -14,8 +14,8 @@ from pathlib import Path
 from PIL import Image
 from selenium import webdriver
 
+from kvitals.ui.web.settings import Settings
 from tests.browser.page import chromium, resize, served, visit, wait_for, wait_until
-from ui.web.settings import Settings
 
 COLOURS = 128
 MAX_BYTES = 150_000

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from rules.finding import RuledOut
+from kvitals.rules.finding import RuledOut
+from kvitals.ui.web.views.triage import MAX_CARDS
 from tests.browser.page import (
     chromium,
     console_errors,
@@ -25,7 +26,6 @@ from tests.browser.page import (
 )
 from tests.unit.web import documents
 from tests.unit.web.stub import Stub, stub_api
-from ui.web.views.triage import MAX_CARDS
 
 REFRESH_SECONDS = 15.0
 DOCUMENTS = {

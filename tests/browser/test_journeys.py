@@ -17,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from kvitals.ui.web.settings import Settings
 from tests.browser.page import (
     chromium,
     console_errors,
@@ -29,7 +30,6 @@ from tests.browser.page import (
     wait_until,
 )
 from tests.unit.web import hostile
-from ui.web.settings import Settings
 
 CASCADE = Path(__file__).parents[2] / "ui" / "web" / "incidents" / "eviction_cascade.kvcap"
 DRAWN = "svg.marks"

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from rules.finding import Triage
+from kvitals.rules.finding import Triage
 from tests.browser.page import (
     chromium,
     console_errors,
@@ -49,7 +49,7 @@ def answer(url: str) -> bytes | None:
 def product() -> Iterator[Product]:
     page, api = free_port(), free_port()
     options = ["--demo", "--web-port", str(page), "--listen", f"127.0.0.1:{api}"]
-    command = [sys.executable, "-m", "ui.cli.main", "run", *options]
+    command = [sys.executable, "-m", "kvitals.ui.cli.main", "run", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     findings, health = f"http://127.0.0.1:{api}/api/v1/findings", f"http://127.0.0.1:{page}/_stcore/health"
     try:

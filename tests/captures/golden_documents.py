@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ui.cli.main import main as kvitals
+from kvitals.ui.cli.main import main as kvitals
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests/captures", "ui/demo", "ui/web/incidents")

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from rules.authoring import explained
-from rules.finding import Finding, LeverAdvice, Triage
-from rules.loader import Knowledge, parameters
-from rules.model import SCOPES
-from rules.versions import in_range
-from series.promql import evaluate, expand, parse
-from series.types import Labels
+from kvitals.rules.authoring import explained
+from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.rules.loader import Knowledge, parameters
+from kvitals.rules.model import SCOPES
+from kvitals.rules.versions import in_range
+from kvitals.series.promql import evaluate, expand, parse
+from kvitals.series.types import Labels
+from kvitals.ui.pipeline import Pipeline
 from tests.captures.steadiness import cold, moments, recorded
-from ui.pipeline import Pipeline
 
 
 def wrong(pipeline: Pipeline) -> list[str]:

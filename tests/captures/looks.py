@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.config import Config, Slo
-from agent.records import FactsRecord
-from agent.service import decode
-from rules.finding import Source
-from rules.loader import load
-from series.capture import CaptureReader
-from ui.pipeline import Pipeline, Setup
+from kvitals.agent.config import Config, Slo
+from kvitals.agent.records import FactsRecord
+from kvitals.agent.service import decode
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import load
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.pipeline import Pipeline, Setup
 
 COLD_S = 12.0
 knowledge = cache(load)

@@ -16,11 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rules.finding import Triage
+from kvitals.rules.finding import Triage
+from kvitals.ui.demo import incidents as demos
+from kvitals.ui.pipeline import Pipeline
+from kvitals.ui.recorded import span_of, verdicts
 from tests.captures.looks import COLD_S, cold_look, setup_of, truth
-from ui.demo import incidents as demos
-from ui.pipeline import Pipeline
-from ui.recorded import span_of, verdicts
 
 FOLDER = Path(__file__).parent / "incidents"
 SETTLE_S = 10.0

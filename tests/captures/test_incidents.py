@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rules.finding import Source, Triage
-from series.capture import CaptureReader
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.demo import DEMO, incidents
+from kvitals.ui.pipeline import Pipeline
+from kvitals.ui.recorded import Judged, judge_recording, judged_before, span_of, with_window
 from tests.captures.looks import cold_look, setup_of, truth
-from ui.demo import DEMO, incidents
-from ui.pipeline import Pipeline
-from ui.recorded import Judged, judge_recording, judged_before, span_of, with_window
 
 FILES = incidents()
 IDS = [path.stem for path in FILES]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
-from agent.service import decode
-from series.capture import CaptureReader
+from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
+from kvitals.agent.service import decode
+from kvitals.series.capture import CaptureReader
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ("healthy", "healthy_otlp", "thrash")

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.config import Config
-from agent.ledger.accesses import Style
-from agent.ledger.blame import Blame
-from agent.ledger.blocks import Room
-from agent.ledger.engine import EngineLedger, Look
-from agent.ledger.event import GPU, KvEventsRecord, Stored
-from agent.ledger.owners import Owners
-from agent.service import Node, decode
-from series.capture import CaptureReader
-from ui.ledger import of_recording
+from kvitals.agent.config import Config
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blame import Blame
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.event import GPU, KvEventsRecord, Stored
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.service import Node, decode
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.ledger import of_recording
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ["healthy", "thrash"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config
-from rules.finding import Triage
-from rules.loader import load
-from ui.pipeline import Setup
-from ui.recorded import Moments, judge_recording, span_of, verdicts
-from ui.web.sources.recording import Recording
+from kvitals.agent.config import Config
+from kvitals.rules.finding import Triage
+from kvitals.rules.loader import load
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import Moments, judge_recording, span_of, verdicts
+from kvitals.ui.web.sources.recording import Recording
 
 FOLDER = Path(__file__).parent
 NAMES = [

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rules.finding import Triage
+from kvitals.rules.finding import Triage
+from kvitals.ui.recorded import Judged, Moments, judge_recording, span_of
 from tests.captures.looks import cold_look, setup_of, truth
-from ui.recorded import Judged, Moments, judge_recording, span_of
 
 FILES = sorted((Path(__file__).parent / "others").glob("*.kvcap"))
 INCIDENTS = [path for path in FILES if not path.stem.endswith("_healthy")]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent.config import Config
-from diagnoser.judge import Judgement
-from rules.loader import load
-from ui.pipeline import Setup
-from ui.recorded import Judged, judge_recording
+from kvitals.agent.config import Config
+from kvitals.diagnoser.judge import Judgement
+from kvitals.rules.loader import load
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import Judged, judge_recording
 
 FOLDER = Path(__file__).parent / "requests"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.kvcap"))

@@ -14,18 +14,18 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from agent.config import Config, HistoryTable
-from agent.exports.api import build_app
-from rules.finding import Effect, SinceChange, Source, Triage
-from rules.loader import load
-from series.capture import CaptureReader
-from series.window import Window
+from kvitals.agent.config import Config, HistoryTable
+from kvitals.agent.exports.api import build_app
+from kvitals.rules.finding import Effect, SinceChange, Source, Triage
+from kvitals.rules.loader import load
+from kvitals.series.capture import CaptureReader
+from kvitals.series.window import Window
+from kvitals.ui.changes import Changes, outcome_event
+from kvitals.ui.cli.main import main
+from kvitals.ui.keeping import Keeping
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.since_change import NoChangeError, of_history, of_recording, since_change
 from tests.unit.history.history_stage import until
-from ui.changes import Changes, outcome_event
-from ui.cli.main import main
-from ui.keeping import Keeping
-from ui.pipeline import Pipeline, Setup
-from ui.since_change import NoChangeError, of_history, of_recording, since_change
 
 FOLDER = Path(__file__).parent / "changes"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.kvcap"))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding, Triage
+from kvitals.ui.demo import incidents
+from kvitals.ui.recorded import judge_recording
 from tests.captures.looks import setup
-from ui.demo import incidents
-from ui.recorded import judge_recording
 
 FILES = {path.stem: path for path in (*incidents(), *Path(__file__).with_name("others").glob("*.kvcap"))}
 

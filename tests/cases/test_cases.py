@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnoser.cases.case import Case, read_all
-from diagnoser.cases.notation import WrittenSeries
-from diagnoser.cases.played import Played
-from diagnoser.cases.running import FAST, SLOW, START, Bench
-from diagnoser.judge import seconds
-from diagnoser.signals import Signals, Span
-from rules.authoring import wanted_outcomes
-from rules.loader import load
+from kvitals.diagnoser.cases.case import Case, read_all
+from kvitals.diagnoser.cases.notation import WrittenSeries
+from kvitals.diagnoser.cases.played import Played
+from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
+from kvitals.diagnoser.judge import seconds
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules.authoring import wanted_outcomes
+from kvitals.rules.loader import load
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from series.types import METRIC_NAME, Floats, escape
+from kvitals.series.types import METRIC_NAME, Floats, escape
 from tests.fleet.loops import STARTED_BEFORE, Course, Loop, is_clock
 
 BEGIN = 1_767_225_600.0

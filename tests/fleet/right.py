@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding, Triage
 
 
 def first_causes(document: Triage) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from diagnoser.judge import ENTITIES, INFO
-from diagnoser.signals import Span
-from rules.loader import Knowledge, load
-from series.promql import expand, parse, selectors
+from kvitals.diagnoser.judge import ENTITIES, INFO
+from kvitals.diagnoser.signals import Span
+from kvitals.rules.loader import Knowledge, load
+from kvitals.series.promql import expand, parse, selectors
 from tests.fleet.backfill import Fleet, fleet
 from tests.fleet.loops import Loop, families, pages
 

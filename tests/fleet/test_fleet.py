@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Slo
-from diagnoser.sources.prometheus import Access, ServerError
-from rules.loader import Knowledge, load
+from kvitals.agent.config import Config, Slo
+from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.rules.loader import Knowledge, load
+from kvitals.ui.fleet import Judged, judge_server, look_at_server
+from kvitals.ui.pipeline import Setup
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages
 from tests.oracle.oracle_server import Prometheus, prometheus
-from ui.fleet import Judged, judge_server, look_at_server
-from ui.pipeline import Setup
 
 SIZE, PLANTED = 50, 12
 KNOWLEDGE = load()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.review import Made, make, take, wrong
-from diagnoser.review.result import Review
+from kvitals.diagnoser.review.result import Review
 from tests.fleet.week import backfill
 from tests.oracle.oracle_server import prometheus
 

@@ -35,28 +35,28 @@ class Target(NamedTuple):
         assert spent < self.cpu_seconds, f"{spent:.2f} s of CPU for one input of {len(data)} bytes"
 
 
-_PAGES = ("agent.senses", "agent.families", "rules.engine_map")
+_PAGES = ("kvitals.agent.senses", "kvitals.agent.families", "kvitals.rules.engine_map")
 
 MODULES = {
     "parser": _PAGES,
     "families": _PAGES,
-    "otlp": ("agent.senses.otlp_json", "agent.senses.otlp_wire", "agent.requests"),
-    "kv_events": ("agent.senses.kv_events_wire", "agent.ledger"),
-    "log_lines": ("agent.requests",),
-    "promql": ("series.promql",),
-    "patterns": ("series.patterns", "series.promql"),
-    "captures": ("series.capture", "agent.service"),
-    "rules": ("rules.loader", "rules.condition"),
-    "config": ("agent.config",),
-    "http1_requests": ("agent.tap.http1",),
-    "http1_responses": ("agent.tap.http1",),
-    "history": ("series.history",),
-    "slack": ("ui.escaping", "ui.notify"),
-    "pagerduty": ("ui.escaping", "ui.notify"),
-    "alertmanager": ("ui.escaping", "ui.notify"),
-    "html": ("ui.escaping",),
-    "markdown": ("ui.escaping",),
-    "terminal": ("ui.escaping",),
+    "otlp": ("kvitals.agent.senses.otlp_json", "kvitals.agent.senses.otlp_wire", "kvitals.agent.requests"),
+    "kv_events": ("kvitals.agent.senses.kv_events_wire", "kvitals.agent.ledger"),
+    "log_lines": ("kvitals.agent.requests",),
+    "promql": ("kvitals.series.promql",),
+    "patterns": ("kvitals.series.patterns", "kvitals.series.promql"),
+    "captures": ("kvitals.series.capture", "kvitals.agent.service"),
+    "rules": ("kvitals.rules.loader", "kvitals.rules.condition"),
+    "config": ("kvitals.agent.config",),
+    "http1_requests": ("kvitals.agent.tap.http1",),
+    "http1_responses": ("kvitals.agent.tap.http1",),
+    "history": ("kvitals.series.history",),
+    "slack": ("kvitals.ui.escaping", "kvitals.ui.notify"),
+    "pagerduty": ("kvitals.ui.escaping", "kvitals.ui.notify"),
+    "alertmanager": ("kvitals.ui.escaping", "kvitals.ui.notify"),
+    "html": ("kvitals.ui.escaping",),
+    "markdown": ("kvitals.ui.escaping",),
+    "terminal": ("kvitals.ui.escaping",),
 }
 """By the name of an attack, the modules whose coverage leads it."""
 

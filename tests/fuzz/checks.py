@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.families import MAX_RANKS, Translator
-from agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, PageParser, Series
-from agent.senses.reading import MAX_LABEL
-from agent.senses.status import Identity
-from rules.engine_map import EngineMap, load_map, systems
-from series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.families import MAX_RANKS, Translator
+from kvitals.agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, PageParser, Series
+from kvitals.agent.senses.reading import MAX_LABEL
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import EngineMap, load_map, systems
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 from tests.fuzz.mutations import FIXTURES, pages
 
 REASONS = {

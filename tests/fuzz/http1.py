@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import h11
 
-from agent.tap.http1 import (
+from kvitals.agent.tap.http1 import (
     BadMessageError,
     Body,
     Head,

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import zstandard
 
-from rules.loader import load
-from series.capture import MAGIC, CaptureReader, Record
-from series.history import codec, ticks
-from series.types import STALE
+from kvitals.rules.loader import load
+from kvitals.series.capture import MAGIC, CaptureReader, Record
+from kvitals.series.history import codec, ticks
+from kvitals.series.types import STALE
 from tests.fuzz.attacked import Mutate
 from tests.unit.otlp.span_fixtures import protobuf
 

@@ -18,35 +18,35 @@ import msgspec
 import numpy as np
 import zstandard
 
-from agent.config import Config, ConfigError, TenantsTable, load
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.engine import EngineLedger
-from agent.ledger.event import KvEventsRecord, Stored
-from agent.ledger.owners import Owners
-from agent.requests.lines import LineReader
-from agent.requests.part import PartsRecord, RequestPart
-from agent.requests.side import RequestSide
-from agent.requests.spans import SpanReader
-from agent.requests.tenants import Tenants
-from agent.seen_engines import SeenEngines
-from agent.senses import otlp_json, otlp_wire
-from agent.senses.kv_events_wire import Wire
-from agent.senses.otlp_wire import MalformedError
-from agent.service import Node, decode, encode
-from diagnoser.judge import Judge
-from diagnoser.signals import Signals, Span
-from rules import loader
-from rules.log_map import shipped
-from series import patterns
-from series.capture import CaptureError, CaptureReader, Limits
-from series.history import codec, ticks
-from series.history.codec import DamagedError
-from series.patterns import PatternError
-from series.promql import Limits as QueryLimits
-from series.promql import PromQLError, evaluate, parse
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.config import Config, ConfigError, TenantsTable, load
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import EngineLedger
+from kvitals.agent.ledger.event import KvEventsRecord, Stored
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.requests.lines import LineReader
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.spans import SpanReader
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.seen_engines import SeenEngines
+from kvitals.agent.senses import otlp_json, otlp_wire
+from kvitals.agent.senses.kv_events_wire import Wire
+from kvitals.agent.senses.otlp_wire import MalformedError
+from kvitals.agent.service import Node, decode, encode
+from kvitals.diagnoser.judge import Judge
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules import loader
+from kvitals.rules.log_map import shipped
+from kvitals.series import patterns
+from kvitals.series.capture import CaptureError, CaptureReader, Limits
+from kvitals.series.history import codec, ticks
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.patterns import PatternError
+from kvitals.series.promql import Limits as QueryLimits
+from kvitals.series.promql import PromQLError, evaluate, parse
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 from tests.fuzz import http1, inputs, texts
 from tests.fuzz.attacked import Check, Target
 

@@ -16,12 +16,12 @@ from typing import Any
 from markdown_it import MarkdownIt
 from rich.table import Table
 
-from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
+from kvitals.agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
+from kvitals.ui.escaping import html, markdown, plain
+from kvitals.ui.escaping.terminal import SafeConsole
+from kvitals.ui.notify.notice import Action, Link, Notice, Number, Told
+from kvitals.ui.notify.targets import request
 from tests.fuzz.attacked import Target
-from ui.escaping import html, markdown, plain
-from ui.escaping.terminal import SafeConsole
-from ui.notify.notice import Action, Link, Notice, Number, Told
-from ui.notify.targets import request
 
 TextCheck = Callable[[str], None]
 URL = "https://wiki.example.org/KVC01.html"

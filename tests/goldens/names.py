@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rules.engine_map import EngineMap
-from rules.versions import release
+from kvitals.rules.engine_map import EngineMap
+from kvitals.rules.versions import release
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "names"
 

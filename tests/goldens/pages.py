@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.families import VERSION, Translator
-from agent.senses.exposition import PageParser
-from agent.senses.reading import Reading
-from agent.senses.status import Identity
-from rules.engine_map import EngineMap, load_map, systems
-from rules.versions import release
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.families import VERSION, Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.reading import Reading
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import EngineMap, load_map, systems
+from kvitals.rules.versions import release
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 from tests.goldens.names import ROOT as NAMES
 from tests.goldens.names import Name, inventory, raw
 

@@ -1,7 +1,7 @@
 """Runs the product as its user would: the `kvitals` command, in a process of its own.
 
 Which command that is can be said with --kvitals or in KVITALS; by default it is the `kvitals` beside this
-Python, and where there is none, `python -m ui.cli.main`.
+Python, and where there is none, `python -m kvitals.ui.cli.main`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def kvitals_command(given: str | None = None) -> list[str]:
     if said:
         return shlex.split(said)
     beside = Path(sys.executable).parent / "kvitals"
-    return [str(beside)] if beside.exists() else [sys.executable, "-m", "ui.cli.main"]
+    return [str(beside)] if beside.exists() else [sys.executable, "-m", "kvitals.ui.cli.main"]
 
 
 def configuration(servers: Sequence[Server]) -> str:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from series.promql import Expr, PromQLError, Vector, evaluate, evaluate_range, parse
-from series.types import Labels, SeriesSource
+from kvitals.series.promql import Expr, PromQLError, Vector, evaluate, evaluate_range, parse
+from kvitals.series.types import Labels, SeriesSource
 from tests.oracle import oracle_data
 from tests.oracle.oracle_server import Prometheus, labels_of
 

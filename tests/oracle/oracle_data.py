@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher
+from kvitals.series.types import METRIC_NAME, STALE, Floats, Frame, Labels, Matcher
 
 START = 1_700_000_000.0
 COUNT = 220

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from series.types import Frame, Labels
+from kvitals.series.types import Frame, Labels
 from tests.processes import ended, free_port
 
 BATCH_SECONDS = 1200  # Prometheus refuses samples more than an hour older than its newest

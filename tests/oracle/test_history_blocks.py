@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from series.history.export import export
-from series.history.reader import HistoryReader
-from series.promql import Vector, evaluate
-from series.window import Window
+from kvitals.series.history.export import export
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.window import Window
 from tests.oracle.oracle_server import labels_of, prometheus
 from tests.unit.history.history_stage import START, STEP, Play, Synchronous
 

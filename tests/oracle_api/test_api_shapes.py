@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from agent.exports.api import build_app
-from series.types import Frame
+from kvitals.agent.exports.api import build_app
+from kvitals.series.types import Frame
 from tests.oracle import oracle_data
 from tests.oracle.oracle_server import Prometheus
 

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from agent.config import Config
-from agent.exports.api import build_app
-from agent.exports.requests import Requests
-from agent.service import Node
-from rules.loader import load
-from series.capture import CaptureReader
+from kvitals.agent.config import Config
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.requests import Requests
+from kvitals.agent.service import Node
+from kvitals.rules.loader import load
+from kvitals.series.capture import CaptureReader
 from tests.oracle.oracle_server import prometheus
 
 RECORDING = Path(__file__).parents[1] / "captures" / "requests" / "tenants.kvcap"

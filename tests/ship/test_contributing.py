@@ -69,7 +69,7 @@ def test_the_guide_has_the_commands_from_nothing_to_a_board() -> None:
         "kvitals triage ui/demo/few_slots.kvcap",
         "kvitals rules show",
         "kvitals rules site",
-        "python -m dashboards.generate",
+        "python -m kvitals.dashboards.generate",
     ]
 
 
@@ -102,5 +102,5 @@ def test_the_rule_has_a_page_an_alert_and_a_panel(followed: Followed) -> None:
 
 def test_what_is_checked_in_is_of_the_rules_that_ship(followed: Followed) -> None:
     folder, _ = followed
-    refused = run("python -m dashboards.generate --rules rules.d", folder)
+    refused = run("python -m kvitals.dashboards.generate --rules rules.d", folder)
     assert refused.returncode == 2 and "--out" in refused.stderr

@@ -28,7 +28,7 @@ import trustme
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from series.capture import CaptureReader
+from kvitals.series.capture import CaptureReader
 from tests.processes import free_port
 from tests.ship.planted_engine import (
     ANSWER,
@@ -101,7 +101,7 @@ class Stage:
 
     def kvitals(self, *arguments: str) -> bytes:
         """What a command prints."""
-        command = [sys.executable, "-m", "ui.cli.main", *arguments]
+        command = [sys.executable, "-m", "kvitals.ui.cli.main", *arguments]
         done = subprocess.run(command, capture_output=True, timeout=120, cwd=ROOT, env=self.env())
         return done.stdout + done.stderr
 
@@ -191,7 +191,7 @@ grpc = ""
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "ui.cli.main", *arguments]
+    return [sys.executable, "-m", "kvitals.ui.cli.main", *arguments]
 
 
 def _start_engines(stage: Stage) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("series", "kvcache", "rules", "agent", "diagnoser", "dashboards", "ui")
+PACKAGES = ("agent", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def is_ready(at: str) -> bool:
 
 
 def test_the_wheel_judges_a_recorded_incident_that_it_carries(kvitals: Path, tmp_path: Path) -> None:
-    place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/ui/demo/heavy_tenant.kvcap"))
+    place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/kvitals/ui/demo/heavy_tenant.kvcap"))
     done = run(kvitals, "triage", str(place), "--json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["causes"][0]["code"] == "KVC01"
@@ -102,11 +102,45 @@ def test_without_the_web_page_s_libraries_it_says_how_to_get_them(kvitals: Path,
 
 
 def test_the_wheel_has_every_file_of_the_packages_that_git_has(built: Path) -> None:
-    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = {f"kvitals/{name}" for name in listed.stdout.split()} | {"kvitals/__init__.py", "kvitals/py.typed"}
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
-        missing = set(tracked.stdout.split()) - set(wheel.namelist())
+        missing = tracked - set(wheel.namelist())
     assert not missing, sorted(missing)[:10]
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert set(tracked.stdout.split()) <= names
+    assert tracked <= names
     assert "deploy/container/Containerfile" in names
+
+
+def test_the_wheel_installs_one_package(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        top = {name.split("/")[0] for name in wheel.namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"kvitals"}
+
+
+def test_a_wheel_of_the_clone_equals_one_of_the_sdist(built: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    contents = []
+    for path in (next(built.glob("*.whl")), next(tmp_path.glob("*.whl"))):  # `build` makes the first of the sdist
+        with zipfile.ZipFile(path) as wheel:
+            contents.append({info.filename: info.CRC for info in wheel.infolist() if "RECORD" not in info.filename})
+    assert contents[0] == contents[1]
+
+
+def test_it_lives_beside_packages_of_the_same_names(kvitals: Path, tmp_path: Path) -> None:
+    beside_packages = next((kvitals.parents[1] / "lib").glob("python3*/site-packages"))
+    others = [beside_packages / f"{name}.py" for name in PACKAGES]
+    assert not [path for path in others if path.exists() or path.with_suffix("").exists()]
+    try:
+        for path in others:
+            path.write_text(f"OWNER = 'another project: {path.stem}'\n")
+        code = "".join(f"import {n}; import kvitals.{n}; assert {n}.OWNER\n" for n in PACKAGES) + "print('apart')"
+        python = kvitals.with_name("python")
+        done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == "apart", done.stderr
+        assert run(kvitals, "rules", "show", "KVC01", cwd=tmp_path).returncode == 0
+    finally:
+        for path in others:
+            path.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from series import capture
-from series.capture import CaptureError, CaptureReader, CaptureWriter, Limits, Record
+from kvitals.series import capture
+from kvitals.series.capture import CaptureError, CaptureReader, CaptureWriter, Limits, Record
 
 
 def record(t: float, payload: bytes = b"page", sense: str = "scrape") -> Record:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import fields
 
-from agent.config import (
+from kvitals.agent.config import (
     FROM_ENVIRONMENT,
     MAX_OBJECTIVES,
     Agent,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
-from agent.discovery import DiscoveryError, Finder, Found, Process, System, Target
-from rules.engine_map import EngineMap
+from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
+from kvitals.agent.discovery import DiscoveryError, Finder, Found, Process, System, Target
+from kvitals.rules.engine_map import EngineMap
 
 VLLM = msgspec.convert(
     {

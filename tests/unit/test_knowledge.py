@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diagnoser.text import fill, render
-from rules import loader
-from rules.authoring import lint
-from rules.loader import ROOT, KnowledgeError, load
-from rules.model import Lever, Rule, Setting
+from kvitals.diagnoser.text import fill, render
+from kvitals.rules import loader
+from kvitals.rules.authoring import lint
+from kvitals.rules.loader import ROOT, KnowledgeError, load
+from kvitals.rules.model import Lever, Rule, Setting
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from series.patterns import PatternError, compiled, groups
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from kvitals.series.patterns import PatternError, compiled, groups
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
 SLOW = [
     "(.?){40}x", "(.??){40}x", "(a?){30}a{30}", "(?P<b>.?){30}x", "(x+)+y", "(a|a)*b", ".*.*.*.*.*.*.*.*x",

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from series.slices import Steps, complete, in_slices
+from kvitals.series.slices import Steps, complete, in_slices
 
 
 def count(to: int) -> Steps[int]:

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from series.promql import Vector, evaluate
-from series.types import STALE, Labels, Matcher, MatchOp, SeriesSource, is_stale, label_sets
-from series.window import MAX_ROWS_PER_SECOND, RESTART_SECONDS, Window
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.types import STALE, Labels, Matcher, MatchOp, SeriesSource, is_stale, label_sets
+from kvitals.series.window import MAX_ROWS_PER_SECOND, RESTART_SECONDS, Window
 
 
 def series(name: str, **labels: str) -> Labels:

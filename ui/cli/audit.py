@@ -10,16 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agent import objectives as promised
-from diagnoser import steps
-from diagnoser.leading import Audit, Lead, Ready, audits, starts
-from diagnoser.steps import step_of
-from diagnoser.text import render
-from ui.auditing import TTFT, pool_objectives
-from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, answer_console, print_json, setup
-from ui.cli.knee import add_source, course, with_entity
-from ui.cli.words import moment
+from kvitals.agent import objectives as promised
+from kvitals.diagnoser import steps
+from kvitals.diagnoser.leading import Audit, Lead, Ready, audits, starts
+from kvitals.diagnoser.steps import step_of
+from kvitals.diagnoser.text import render
+from kvitals.ui.auditing import TTFT, pool_objectives
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import UsageError, add_judging_options, answer_console, print_json, setup
+from kvitals.ui.cli.knee import add_source, course, with_entity
+from kvitals.ui.cli.words import moment
 
 _TITLES = {
     "queue": "requests waiting",

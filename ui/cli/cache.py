@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rules.loader import Knowledge
-from ui.cache import Known, of_agent, of_engines, of_recording
-from ui.cli.common import (
+from kvitals.rules.loader import Knowledge
+from kvitals.ui.cache import Known, of_agent, of_engines, of_recording
+from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
@@ -31,9 +31,9 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.cli.render import moment
-from ui.cli.whatif import short
-from ui.cli.words import plain, seconds
+from kvitals.ui.cli.render import moment
+from kvitals.ui.cli.whatif import short
+from kvitals.ui.cli.words import plain, seconds
 
 WIDTH = 32
 NAME_WIDTH = 14

@@ -1,7 +1,7 @@
 """`kvitals check`: what each target is, what its telemetry is enough for, and the flag that brings what is missing.
 
-It renders `rules.inspection.Inspection` and computes nothing. Exit code: 0 no defect, 1 some target has one, 2 bad
-use, 3 no target could be read.
+It renders `kvitals.rules.inspection.Inspection` and computes nothing. Exit code: 0 no defect, 1 some target has one, 2
+bad use, 3 no target could be read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agent.senses import gpu, host
-from diagnoser.inspect import inspect
-from rules.inspection import Inspected, Inspection, Score, Sense, schema
-from ui.cli import prometheus
-from ui.cli.common import (
+from kvitals.agent.senses import gpu, host
+from kvitals.diagnoser.inspect import inspect
+from kvitals.rules.inspection import Inspected, Inspection, Score, Sense, schema
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
@@ -35,9 +35,9 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.live import Collector
-from ui.pipeline import Pipeline
-from ui.recorded import judge_recording
+from kvitals.ui.live import Collector
+from kvitals.ui.pipeline import Pipeline
+from kvitals.ui.recorded import judge_recording
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
 _STATE_WORDS = {

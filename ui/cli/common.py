@@ -17,17 +17,17 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import Config, ConfigError, check_codes, normal_url
-from agent.config import load as load_config
-from agent.config.checks import host_and_port
-from rules.finding import Triage
-from rules.loader import Knowledge
-from rules.loader import load as load_knowledge
-from series.history.schema import FILE
-from ui.cli import piped
-from ui.escaping.terminal import SafeConsole
-from ui.keeping import directory
-from ui.pipeline import Setup
+from kvitals.agent.config import Config, ConfigError, check_codes, normal_url
+from kvitals.agent.config import load as load_config
+from kvitals.agent.config.checks import host_and_port
+from kvitals.rules.finding import Triage
+from kvitals.rules.loader import Knowledge
+from kvitals.rules.loader import load as load_knowledge
+from kvitals.series.history.schema import FILE
+from kvitals.ui.cli import piped
+from kvitals.ui.escaping.terminal import SafeConsole
+from kvitals.ui.keeping import directory
+from kvitals.ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}

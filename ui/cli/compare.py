@@ -13,9 +13,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from diagnoser.text import plain, render
-from rules.finding import Triage
-from ui.cli.common import (
+from kvitals.diagnoser.text import plain, render
+from kvitals.rules.finding import Triage
+from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
     parse_duration,
@@ -24,9 +24,9 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.live import Collector
-from ui.pipeline import Pipeline, Setup
-from ui.recorded import Moments, judge_recording, span_of
+from kvitals.ui.live import Collector
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.recorded import Moments, judge_recording, span_of
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from kvcache.whatif import Plan, Row
-from ui.cli.common import answer_console
-from ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
-from ui.cli.words import bar
+from kvitals.kvcache.whatif import Plan, Row
+from kvitals.ui.cli.common import answer_console
+from kvitals.ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
+from kvitals.ui.cli.words import bar
 
 PER_OCTAVE = 8
 MOST_LINES = 12

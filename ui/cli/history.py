@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.table import Table
 
-from series.files import replacing
-from series.history import notes, retention, schema
-from series.history.export import FORMATS, export
-from series.history.reader import HistoryReader
-from series.promql import PromQLError, Selector, parse
-from series.types import METRIC_NAME, Matcher, MatchOp
-from ui.cli.common import (
+from kvitals.series.files import replacing
+from kvitals.series.history import notes, retention, schema
+from kvitals.series.history.export import FORMATS, export
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import PromQLError, Selector, parse
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
+from kvitals.ui.cli.common import (
     UsageError,
     add_config_option,
     answer_console,
@@ -30,7 +30,7 @@ from ui.cli.common import (
     parse_past,
     status_console,
 )
-from ui.cli.words import moment
+from kvitals.ui.cli.words import moment
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
 MAX_EVENTS = 1000

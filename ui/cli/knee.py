@@ -13,17 +13,17 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from agent import objectives as promised
-from diagnoser import steps
-from diagnoser.binding import UNKNOWN, Binding, bindings
-from diagnoser.leading import Audit, Ready
-from diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
-from diagnoser.steps import Steps, gather, step_of, together
-from diagnoser.text import render
-from series.types import Labels
-from ui import courses
-from ui.cli import prometheus
-from ui.cli.common import (
+from kvitals.agent import objectives as promised
+from kvitals.diagnoser import steps
+from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
+from kvitals.diagnoser.leading import Audit, Ready
+from kvitals.diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
+from kvitals.diagnoser.steps import Steps, gather, step_of, together
+from kvitals.diagnoser.text import render
+from kvitals.series.types import Labels
+from kvitals.ui import courses
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
     UsageError,
     add_judging_options,
     agent_of,
@@ -34,9 +34,9 @@ from ui.cli.common import (
     print_json,
     setup,
 )
-from ui.cli.words import bar, moment
-from ui.courses import Course
-from ui.pipeline import Setup
+from kvitals.ui.cli.words import bar, moment
+from kvitals.ui.courses import Course
+from kvitals.ui.pipeline import Setup
 
 BINDING_SECONDS = 3600.0
 WIDTH = 24

@@ -16,15 +16,15 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from dashboards.lint.defect import Defect, Document, Report
-from dashboards.lint.grafana_server import Access, read_grafana
-from dashboards.lint.lint import lint
-from dashboards.lint.metrics import Metrics
-from dashboards.lint.pages import Told, read_page
-from dashboards.lint.reading import ReadingError, read_path
-from diagnoser.sizing.quantity import several
-from rules.engine_map import systems
-from ui.cli.common import UsageError, add_rules_option, answer_console, knowledge, status_console
+from kvitals.dashboards.lint.defect import Defect, Document, Report
+from kvitals.dashboards.lint.grafana_server import Access, read_grafana
+from kvitals.dashboards.lint.lint import lint
+from kvitals.dashboards.lint.metrics import Metrics
+from kvitals.dashboards.lint.pages import Told, read_page
+from kvitals.dashboards.lint.reading import ReadingError, read_path
+from kvitals.diagnoser.sizing.quantity import several
+from kvitals.rules.engine_map import systems
+from kvitals.ui.cli.common import UsageError, add_rules_option, answer_console, knowledge, status_console
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
 

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from agent.config import ConfigError
-from diagnoser.review.assemble import NothingSeenError
-from diagnoser.sources.prometheus import ServerError
-from series.capture import CaptureError
-from series.history.codec import DamagedError
-from series.history.schema import HistoryError
-from series.promql import PromQLError
-from ui.agent_client import AgentAddressError, AgentError
-from ui.cli import (
+from kvitals.agent.config import ConfigError
+from kvitals.diagnoser.review.assemble import NothingSeenError
+from kvitals.diagnoser.sources.prometheus import ServerError
+from kvitals.series.capture import CaptureError
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.ui.agent_client import AgentAddressError, AgentError
+from kvitals.ui.cli import (
     audit,
     cache,
     check,
@@ -39,12 +39,12 @@ from ui.cli import (
     web,
     whatif,
 )
-from ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
-from ui.escaping import plain
-from ui.ledger import LedgerError
-from ui.recorded import RecordingError
-from ui.since_change import NoChangeError
-from ui.sizing import SourceError
+from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
+from kvitals.ui.escaping import plain
+from kvitals.ui.ledger import LedgerError
+from kvitals.ui.recorded import RecordingError
+from kvitals.ui.since_change import NoChangeError
+from kvitals.ui.sizing import SourceError
 
 TOLD = (
     *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),

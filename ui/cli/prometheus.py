@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.config import PrometheusTable
-from diagnoser.sources.presence import Presence
-from diagnoser.sources.prometheus import Access, ServerError
-from rules.finding import Triage
-from ui.cli.common import (
+from kvitals.agent.config import PrometheusTable
+from kvitals.diagnoser.sources.presence import Presence
+from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.rules.finding import Triage
+from kvitals.ui.cli.common import (
     UsageError,
     answer_console,
     configuration,
@@ -25,7 +25,7 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.fleet import judge_server, look_at_server
+from kvitals.ui.fleet import judge_server, look_at_server
 
 CONFIGURED = "[prometheus]"
 """Stands for the URL of the configuration."""

@@ -16,15 +16,22 @@ from typing import Any
 from aiohttp import web
 from rich.text import Text
 
-from agent.connections import GuardedSite
-from agent.exports.api import allowed_hosts, build_app
-from agent.exports.requests import Requests
-from agent.listeners import LISTENERS
-from agent.records import ScrapeRecord
-from agent.service import Node, decode
-from rules.loader import load as load_knowledge
-from series.capture import CaptureWriter, Record
-from ui.cli.common import UsageError, add_config_option, configuration, parse_address, parse_duration, status_console
+from kvitals.agent.connections import GuardedSite
+from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.requests import Requests
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.service import Node, decode
+from kvitals.rules.loader import load as load_knowledge
+from kvitals.series.capture import CaptureWriter, Record
+from kvitals.ui.cli.common import (
+    UsageError,
+    add_config_option,
+    configuration,
+    parse_address,
+    parse_duration,
+    status_console,
+)
 
 MAX_SECONDS = 24 * 3600.0
 EXIT_STOPPED = 130

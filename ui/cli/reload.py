@@ -10,13 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from agent.changes import Changes
-from agent.config import ConfigError, find
-from agent.workers import Worker, WorkerHungError
-from rules.loader import KnowledgeError
-from series.types import METRIC_NAME, Labels
-from ui.cli.common import UsageError
-from ui.pipeline import Pipeline, Setup
+from kvitals.agent.changes import Changes
+from kvitals.agent.config import ConfigError, find
+from kvitals.agent.workers import Worker, WorkerHungError
+from kvitals.rules.loader import KnowledgeError
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.ui.cli.common import UsageError
+from kvitals.ui.pipeline import Pipeline, Setup
 
 LOOK_SECONDS = 1.0
 STAT_SECONDS, LOAD_SECONDS = 2.0, 20.0

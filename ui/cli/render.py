@@ -1,6 +1,6 @@
 """The triage document for a terminal: verdict, proof, what to do, what was ruled out, what is unknown.
 
-It renders `rules.finding.Triage` and computes nothing that the document lacks.
+It renders `kvitals.rules.finding.Triage` and computes nothing that the document lacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
+from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
 
 _STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"

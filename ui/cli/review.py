@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent import objectives as promised
-from diagnoser import steps
-from diagnoser.review import incidents
-from diagnoser.review.assemble import Asked, review
-from diagnoser.review.happened import noted
-from diagnoser.review.money import Given
-from diagnoser.review.result import Happened, Incidents
-from rules.model import Rule
-from series.history import notes
-from series.history.intake import STEP_SECONDS
-from series.history.reader import HistoryReader
-from ui import courses
-from ui.agent_client import AgentClient, HistorySpan, NotKvitalsError
-from ui.cli import prometheus
-from ui.cli.common import (
+from kvitals.agent import objectives as promised
+from kvitals.diagnoser import steps
+from kvitals.diagnoser.review import incidents
+from kvitals.diagnoser.review.assemble import Asked, review
+from kvitals.diagnoser.review.happened import noted
+from kvitals.diagnoser.review.money import Given
+from kvitals.diagnoser.review.result import Happened, Incidents
+from kvitals.rules.model import Rule
+from kvitals.series.history import notes
+from kvitals.series.history.intake import STEP_SECONDS
+from kvitals.series.history.reader import HistoryReader
+from kvitals.ui import courses
+from kvitals.ui.agent_client import AgentClient, HistorySpan, NotKvitalsError
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
     UsageError,
     add_judging_options,
     answer_console,
@@ -34,9 +34,9 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.courses import DAY_SECONDS, Course
-from ui.pipeline import Setup
-from ui.review.write import write
+from kvitals.ui.courses import DAY_SECONDS, Course
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.review.write import write
 
 WEEK = "7d"
 

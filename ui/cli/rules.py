@@ -1,4 +1,4 @@
-"""`kvitals rules`: list, show and publish rules. Rules of one's own: `ui.cli.rules_authoring`."""
+"""`kvitals rules`: list, show and publish rules. Rules of one's own: `kvitals.ui.cli.rules_authoring`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from dashboards import runbooks, runbooks_site
-from rules.loader import Knowledge, load
-from ui.cli import rules_authoring
-from ui.cli.common import UsageError, add_rules_option, answer_console
+from kvitals.dashboards import runbooks, runbooks_site
+from kvitals.rules.loader import Knowledge, load
+from kvitals.ui.cli import rules_authoring
+from kvitals.ui.cli.common import UsageError, add_rules_option, answer_console
 
 
 def add(commands: Any) -> None:

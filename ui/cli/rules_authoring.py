@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from diagnoser.cases.case import CaseFile, read, read_all
-from diagnoser.cases.running import Bench
-from rules import authoring
-from rules.loader import ROOT, Knowledge, Problem, load
-from ui.cli.common import (
+from kvitals.diagnoser.cases.case import CaseFile, read, read_all
+from kvitals.diagnoser.cases.running import Bench
+from kvitals.rules import authoring
+from kvitals.rules.loader import ROOT, Knowledge, Problem, load
+from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
     UsageError,

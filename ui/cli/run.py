@@ -19,27 +19,27 @@ from typing import Any
 from aiohttp import web
 from rich.console import Console
 
-from agent import loop_watch, stopping, systemd
-from agent.config import Remote
-from agent.connections import GuardedSite
-from agent.descriptors import raise_limit
-from agent.exports.api import allowed_hosts, build_app
-from agent.exports.ledger import Ledger
-from agent.exports.requests import Requests
-from agent.gauge_rows import GaugeRows
-from agent.health import Health
-from agent.hosts import is_loopback
-from agent.inbound import server_tls
-from agent.listeners import LISTENERS
-from agent.memory import give_back
-from agent.places import state_directory
-from agent.workers import Worker
-from diagnoser.signals import Span
-from rules.finding import Source, encode
-from series.promql import PromQLError
-from series.slices import in_slices
-from ui.alerting import groups
-from ui.cli.common import (
+from kvitals.agent import loop_watch, stopping, systemd
+from kvitals.agent.config import Remote
+from kvitals.agent.connections import GuardedSite
+from kvitals.agent.descriptors import raise_limit
+from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.requests import Requests
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.health import Health
+from kvitals.agent.hosts import is_loopback
+from kvitals.agent.inbound import server_tls
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.memory import give_back
+from kvitals.agent.places import state_directory
+from kvitals.agent.workers import Worker
+from kvitals.diagnoser.signals import Span
+from kvitals.rules.finding import Source, encode
+from kvitals.series.promql import PromQLError
+from kvitals.series.slices import in_slices
+from kvitals.ui.alerting import groups
+from kvitals.ui.cli.common import (
     UsageError,
     add_judging_options,
     answer_console,
@@ -50,22 +50,22 @@ from ui.cli.common import (
     status_console,
     url_of,
 )
-from ui.cli.notify import set_up
-from ui.cli.notify import told as told_of
-from ui.cli.reload import LOOK_SECONDS, Reload
-from ui.cli.render import show
-from ui.cli.search import Search
-from ui.demo import DEMO
-from ui.keeping import Keeping, directory
-from ui.notify.diagnosis import OfAgent
-from ui.notify.families import add_families
-from ui.notify.intake import PATH, add_notify
-from ui.notify.service import Notifier
-from ui.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
-from ui.recorded import judge_recording
-from ui.state import StateKeeper, state_file
-from ui.web import serve as web_page
-from ui.web.settings import Settings
+from kvitals.ui.cli.notify import set_up
+from kvitals.ui.cli.notify import told as told_of
+from kvitals.ui.cli.reload import LOOK_SECONDS, Reload
+from kvitals.ui.cli.render import show
+from kvitals.ui.cli.search import Search
+from kvitals.ui.demo import DEMO
+from kvitals.ui.keeping import Keeping, directory
+from kvitals.ui.notify.diagnosis import OfAgent
+from kvitals.ui.notify.families import add_families
+from kvitals.ui.notify.intake import PATH, add_notify
+from kvitals.ui.notify.service import Notifier
+from kvitals.ui.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.ui.recorded import judge_recording
+from kvitals.ui.state import StateKeeper, state_file
+from kvitals.ui.web import serve as web_page
+from kvitals.ui.web.settings import Settings
 
 WEB_PORT = 8501
 PATIENCE = 0.8

@@ -7,8 +7,8 @@ import time
 
 from rich.console import Console
 
-from agent.targets import Look
-from ui.pipeline import Pipeline
+from kvitals.agent.targets import Look
+from kvitals.ui.pipeline import Pipeline
 
 EVERY_SECONDS = 30.0
 

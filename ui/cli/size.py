@@ -14,25 +14,33 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agent.config import ReviewTable
-from diagnoser.sizing import config, memory
-from diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
-from diagnoser.sizing.memory import Adapters, Layout, Shares
-from diagnoser.sizing.plan import NONE_SERVES, Inputs, Measured, Plan, SizingError, plan
-from diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
-from diagnoser.sizing.quantity import several, usd
-from diagnoser.sizing.ratio import NETWORK
-from diagnoser.sizing.roofline import Reached
-from diagnoser.sizing.step import Step
-from diagnoser.sizing.working import steps
-from diagnoser.sizing.workload import Lengths, Workload
-from rules import catalogue
-from rules.catalogue import CatalogueError, Gpu, Model
-from ui.cli import prometheus
-from ui.cli.common import UsageError, add_judging_options, answer_console, parse_duration, print_json, print_wide, setup
-from ui.cli.knee import add_source, course
-from ui.pipeline import Setup
-from ui.sizing import Seen, of_trace, seen
+from kvitals.agent.config import ReviewTable
+from kvitals.diagnoser.sizing import config, memory
+from kvitals.diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
+from kvitals.diagnoser.sizing.memory import Adapters, Layout, Shares
+from kvitals.diagnoser.sizing.plan import NONE_SERVES, Inputs, Measured, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
+from kvitals.diagnoser.sizing.quantity import several, usd
+from kvitals.diagnoser.sizing.ratio import NETWORK
+from kvitals.diagnoser.sizing.roofline import Reached
+from kvitals.diagnoser.sizing.step import Step
+from kvitals.diagnoser.sizing.working import steps
+from kvitals.diagnoser.sizing.workload import Lengths, Workload
+from kvitals.rules import catalogue
+from kvitals.rules.catalogue import CatalogueError, Gpu, Model
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
+    UsageError,
+    add_judging_options,
+    answer_console,
+    parse_duration,
+    print_json,
+    print_wide,
+    setup,
+)
+from kvitals.ui.cli.knee import add_source, course
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.sizing import Seen, of_trace, seen
 
 DESCRIPTION = """\
 Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.

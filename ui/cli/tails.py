@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.text import Text
 
-from agent.requests.occupancy import OTHER, UNKNOWN
-from agent.requests.tail import GROUPS, GroupValue, PhaseExcess, TailReport
-from agent.requests.tail import IN_WORDS as PHASES_IN_WORDS
-from ui.cli.words import PHASE_STYLES, plain, seconds
+from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
+from kvitals.agent.requests.tail import GROUPS, GroupValue, PhaseExcess, TailReport
+from kvitals.agent.requests.tail import IN_WORDS as PHASES_IN_WORDS
+from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
 
 BAR_WIDTH = 48
 NAME_WIDTH = 13

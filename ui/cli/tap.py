@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from agent import loop_watch
-from agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable
-from agent.inbound import server_tls
-from agent.requests.part import MAX_ID
-from agent.requests.tenants import open_tenants
-from agent.tap.context import Wanted
-from agent.tap.observation import Place
-from agent.tap.server import Settings, Tap, upstream_of
-from ui.cli.common import (
+from kvitals.agent import loop_watch
+from kvitals.agent.config import MAX_CONNECTIONS, ROLES, Config, TapTable
+from kvitals.agent.inbound import server_tls
+from kvitals.agent.requests.part import MAX_ID
+from kvitals.agent.requests.tenants import open_tenants
+from kvitals.agent.tap.context import Wanted
+from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.server import Settings, Tap, upstream_of
+from kvitals.ui.cli.common import (
     UsageError,
     add_config_option,
     agent_of,

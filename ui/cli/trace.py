@@ -11,9 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from agent.requests.record import Phase, RequestRecord
-from ui.cli import tails
-from ui.cli.common import (
+from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.ui.cli import tails
+from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
     UsageError,
@@ -24,9 +24,9 @@ from ui.cli.common import (
     is_recording,
     parse_url,
 )
-from ui.cli.render import moment
-from ui.cli.words import PHASE_STYLES, plain, seconds
-from ui.requests import Asked, Told, of_agent, of_recording
+from kvitals.ui.cli.render import moment
+from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
+from kvitals.ui.requests import Asked, Told, of_agent, of_recording
 
 MOST = 100
 NAME_WIDTH = 13

@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.text import Text
 
-from rules.finding import Triage, encode
-from series.promql import PromQLError
-from ui.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
-from ui.cli import prometheus
-from ui.cli.common import (
+from kvitals.rules.finding import Triage, encode
+from kvitals.series.promql import PromQLError
+from kvitals.ui.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
+from kvitals.ui.cli import prometheus
+from kvitals.ui.cli.common import (
     UsageError,
     add_judging_options,
     answer_console,
@@ -30,11 +30,11 @@ from ui.cli.common import (
     setup,
     status_console,
 )
-from ui.cli.render import show
-from ui.historic import judge_history
-from ui.live import Collector, agent_document
-from ui.recorded import Moments, judge_recording, span_of
-from ui.since_change import Source, of_history, of_recording, since_change
+from kvitals.ui.cli.render import show
+from kvitals.ui.historic import judge_history
+from kvitals.ui.live import Collector, agent_document
+from kvitals.ui.recorded import Moments, judge_recording, span_of
+from kvitals.ui.since_change import Source, of_history, of_recording, since_change
 
 
 def add(commands: Any) -> None:

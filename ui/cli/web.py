@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ui.cli.common import (
+from kvitals.ui.cli.common import (
     UsageError,
     add_judging_options,
     agent_of,
@@ -20,8 +20,8 @@ from ui.cli.common import (
     parse_url,
     port_number,
 )
-from ui.web import serve
-from ui.web.settings import Settings
+from kvitals.ui.web import serve
+from kvitals.ui.web.settings import Settings
 
 PORT = 8501
 MAX_UPLOAD_MEGABYTES = 1024

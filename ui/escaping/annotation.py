@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ui.escaping import plain
+from kvitals.ui.escaping import plain
 
 _OPENS = re.compile(r"<(?=[^\s\d=])")  # a comparison stays as it is
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from ui.escaping import plain
+from kvitals.ui.escaping import plain
 
 
 def text(value: str) -> str:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NewType
 from urllib.parse import quote
 
-from ui.escaping import plain
+from kvitals.ui.escaping import plain
 
 Mrkdwn = NewType("Mrkdwn", str)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ui.escaping import plain
+from kvitals.ui.escaping import plain
 
 
 class SafeConsole(Console):

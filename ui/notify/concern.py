@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rules.finding import Finding, Triage
-from ui.notify.incoming import Alert
+from kvitals.rules.finding import Finding, Triage
+from kvitals.ui.notify.incoming import Alert
 
 _IDENTITY = ("pool", "node", "engine")
 

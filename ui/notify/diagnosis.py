@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnoser.sources.prometheus import Access, ServerError
-from rules.finding import Triage
-from series.history.schema import FILE, HistoryError
-from series.promql import PromQLError
-from ui.fleet import judge_server
-from ui.historic import judge_history
-from ui.keeping import directory
-from ui.notify.concern import Asked, lead
-from ui.notify.telling import Diagnosis
-from ui.pipeline import Pipeline, Setup
-from ui.recorded import Moments, RecordingError
+from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.rules.finding import Triage
+from kvitals.series.history.schema import FILE, HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.ui.fleet import judge_server
+from kvitals.ui.historic import judge_history
+from kvitals.ui.keeping import directory
+from kvitals.ui.notify.concern import Asked, lead
+from kvitals.ui.notify.telling import Diagnosis
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.recorded import Moments, RecordingError
 
 FRESH_SECONDS = 30.0
 """A message as young as that is about what goes on now."""

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from aiohttp import web
 
-from agent import loop_watch
-from agent.gauge_rows import GaugeRows
-from series.types import METRIC_NAME, Labels
-from series.window import Window
-from ui.notify.service import Facts, Notifier
-from ui.notify.spool import SpoolError
+from kvitals.agent import loop_watch
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
+from kvitals.ui.notify.service import Facts, Notifier
+from kvitals.ui.notify.spool import SpoolError
 
 SECONDS = 5.0
 GROUP = "notify"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agent.config import Mute
-from rules.finding import Finding
-from ui.notify import notice as notices
-from ui.notify.concern import Asked, asked
-from ui.notify.incoming import OURS, Alert, Message
-from ui.notify.notice import Change, Link, Notice, Told
-from ui.notify.spool import Incident
-from ui.notify.telling import Diagnosis, digest_of, notice_of, resolved
+from kvitals.agent.config import Mute
+from kvitals.rules.finding import Finding
+from kvitals.ui.notify import notice as notices
+from kvitals.ui.notify.concern import Asked, asked
+from kvitals.ui.notify.incoming import OURS, Alert, Message
+from kvitals.ui.notify.notice import Change, Link, Notice, Told
+from kvitals.ui.notify.spool import Incident
+from kvitals.ui.notify.telling import Diagnosis, digest_of, notice_of, resolved
 
 Diagnose = Callable[[Asked], Awaitable[Diagnosis]]
 

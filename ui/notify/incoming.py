@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from rules.model import Severity
+from kvitals.rules.model import Severity
 
 MAX_ALERTS = 200
 """Of one message that are looked at; the rest is counted."""

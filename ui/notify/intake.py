@@ -19,11 +19,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from agent.exports.requests import is_local
-from agent.inbound import has_token
-from ui.notify.incoming import IncomingError
-from ui.notify.service import Notifier
-from ui.notify.spool import SpoolError
+from kvitals.agent.exports.requests import is_local
+from kvitals.agent.inbound import has_token
+from kvitals.ui.notify.incoming import IncomingError
+from kvitals.ui.notify.service import Notifier
+from kvitals.ui.notify.spool import SpoolError
 
 PATH = "/api/v1/notify"
 MAX_BODY_BYTES = 1 << 20

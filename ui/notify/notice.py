@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rules.finding import Finding, LeverAdvice
-from rules.model import Severity
-from ui.notify.incoming import Alert
+from kvitals.rules.finding import Finding, LeverAdvice
+from kvitals.rules.model import Severity
+from kvitals.ui.notify.incoming import Alert
 
 SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
 MAX_NUMBERS = 6

@@ -18,11 +18,11 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
-from agent.config import NotifyTarget
-from series.files import read_certificates
-from series.secret_file import SecretError
-from ui.notify.spool import Delivery, Spool, SpoolError
-from ui.notify.targets import Request, request
+from kvitals.agent.config import NotifyTarget
+from kvitals.series.files import read_certificates
+from kvitals.series.secret_file import SecretError
+from kvitals.ui.notify.spool import Delivery, Spool, SpoolError
+from kvitals.ui.notify.targets import Request, request
 
 TIMEOUT_SECONDS = 10.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 300.0

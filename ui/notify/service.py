@@ -15,16 +15,16 @@ from typing import TypeVar
 
 import structlog
 
-from agent.config import Mute, NotifyTable
-from agent.places import state_directory
-from ui.notify.concern import Asked
-from ui.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
-from ui.notify.incoming import read
-from ui.notify.notice import Notice
-from ui.notify.sending import Sender
-from ui.notify.spool import Outcome, Spool, SpoolError, Waiting
-from ui.notify.targets import wants
-from ui.notify.telling import Diagnosis
+from kvitals.agent.config import Mute, NotifyTable
+from kvitals.agent.places import state_directory
+from kvitals.ui.notify.concern import Asked
+from kvitals.ui.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
+from kvitals.ui.notify.incoming import read
+from kvitals.ui.notify.notice import Notice
+from kvitals.ui.notify.sending import Sender
+from kvitals.ui.notify.spool import Outcome, Spool, SpoolError, Waiting
+from kvitals.ui.notify.targets import wants
+from kvitals.ui.notify.telling import Diagnosis
 
 MAX_SECONDS = 120.0
 """Of one diagnosis; after it alerts are handed on without."""

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from rules.model import Severity
-from series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
-from series.history.schema import is_corrupt
-from ui.notify.notice import Link, Notice, Told
+from kvitals.rules.model import Severity
+from kvitals.series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
+from kvitals.series.history.schema import is_corrupt
+from kvitals.ui.notify.notice import Link, Notice, Told
 
 FILE = "notify.db"
 DEAD = "dead-letters.jsonl"

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
-from series.secret_file import SecretError, secret
-from ui.escaping import annotation, plain, slack
-from ui.notify.incoming import OURS
-from ui.notify.notice import SEVERITIES, Notice
-from ui.notify.text import action, foot, headline, lines
+from kvitals.agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from kvitals.series.secret_file import SecretError, secret
+from kvitals.ui.escaping import annotation, plain, slack
+from kvitals.ui.notify.incoming import OURS
+from kvitals.ui.notify.notice import SEVERITIES, Notice
+from kvitals.ui.notify.text import action, foot, headline, lines
 
 MAX_SECTION = 2900
 """Characters of a text in Slack, which takes 3,000."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from rules.finding import Finding, Triage
-from ui.notify import notice as notices
-from ui.notify.notice import Change, Link, Notice
-from ui.notify.spool import Incident
+from kvitals.rules.finding import Finding, Triage
+from kvitals.ui.notify import notice as notices
+from kvitals.ui.notify.notice import Change, Link, Notice
+from kvitals.ui.notify.spool import Incident
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ui.notify.notice import Change, Notice
+from kvitals.ui.notify.notice import Change, Notice
 
 CHANGES: dict[Change, str] = {
     "new": "",

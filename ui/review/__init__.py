@@ -1,1 +1,1 @@
-"""A review as documents: one page, Markdown, JSON, tables. What they say is computed in `diagnoser.review`."""
+"""A review as documents: one page, Markdown, JSON, tables. What they say is computed in `kvitals.diagnoser.review`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnoser.review.result import Review
-from diagnoser.review.words import moment
-from ui.escaping.markdown import text
-from ui.review.sections import Block, Chart, Table, sections, tiles
+from kvitals.diagnoser.review.result import Review
+from kvitals.diagnoser.review.words import moment
+from kvitals.ui.escaping.markdown import text
+from kvitals.ui.review.sections import Block, Chart, Table, sections, tiles
 
 
 def markdown(review: Review) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnoser.review.result import Review
-from diagnoser.review.words import moment
-from ui.escaping import html
-from ui.review.sections import Block, Chart, Table, Text, sections, tiles
+from kvitals.diagnoser.review.result import Review
+from kvitals.diagnoser.review.words import moment
+from kvitals.ui.escaping import html
+from kvitals.ui.review.sections import Block, Chart, Table, Text, sections, tiles
 
 SHORT = 16
 """Characters."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diagnoser.review.efficiency import BINDS, NAMES
-from diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
-from diagnoser.review.words import count, day, hours, lasting, moment, share, signed, span, usd
-from ui.review import charts
+from kvitals.diagnoser.review.efficiency import BINDS, NAMES
+from kvitals.diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
+from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, signed, span, usd
+from kvitals.ui.review import charts
 
 TENANTS = 25
 

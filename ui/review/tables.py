@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from diagnoser.review.result import Review
-from series.csv_cells import cell
+from kvitals.diagnoser.review.result import Review
+from kvitals.series.csv_cells import cell
 
 Row = Mapping[str, Any]
 

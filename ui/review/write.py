@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from diagnoser.review.result import Review
-from series.files import replace_file
-from ui.review.markdown import markdown
-from ui.review.page import page
-from ui.review.tables import write_tables
+from kvitals.diagnoser.review.result import Review
+from kvitals.series.files import replace_file
+from kvitals.ui.review.markdown import markdown
+from kvitals.ui.review.page import page
+from kvitals.ui.review.tables import write_tables
 
 TABLES = "tables"
 

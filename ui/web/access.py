@@ -8,9 +8,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from series.files import read_regular
-from ui.web.settings import Settings
-from ui.web.wording import literal
+from kvitals.series.files import read_regular
+from kvitals.ui.web.settings import Settings
+from kvitals.ui.web.wording import literal
 
 MAX_PASSWORD_BYTES = 4096
 WAIT_SECONDS = 1.0

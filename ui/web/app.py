@@ -9,12 +9,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui.web import access, bar, state
-from ui.web.data import EVERY_SECONDS
-from ui.web.failure import ReplayingError, UnansweredError
-from ui.web.settings import SettingsError, read
-from ui.web.sources.base import Look
-from ui.web.views import (
+from kvitals.ui.web import access, bar, state
+from kvitals.ui.web.data import EVERY_SECONDS
+from kvitals.ui.web.failure import ReplayingError, UnansweredError
+from kvitals.ui.web.settings import SettingsError, read
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.views import (
     cache,
     cascades,
     efficiency,

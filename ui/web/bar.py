@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import streamlit as st
 
-from ui.web import access, data, places, state
-from ui.web.failure import Failure, UnansweredError
-from ui.web.settings import Settings
-from ui.web.sources.base import Extent, Look
-from ui.web.wording import inline_code, literal, moment, span
+from kvitals.ui.web import access, data, places, state
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.settings import Settings
+from kvitals.ui.web.sources.base import Extent, Look
+from kvitals.ui.web.wording import inline_code, literal, moment, span
 
 PROGRESS_SECONDS = 0.5
 """How often it is told how far the replay of a recording is."""

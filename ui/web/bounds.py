@@ -10,8 +10,8 @@ import h11
 from streamlit.web.server.starlette import starlette_server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from agent.connections import Connection, Guard, effective
-from agent.listeners import LISTENERS
+from kvitals.agent.connections import Connection, Guard, effective
+from kvitals.agent.listeners import LISTENERS
 
 
 def bound_connections() -> None:

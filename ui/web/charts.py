@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from rules.finding import Entity, Evidence, EvidenceLine
+from kvitals.rules.finding import Entity, Evidence, EvidenceLine
 
 HEIGHT = 104
 LEGEND_ROW = 22

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from series.files import FileRefusedError, read_regular
-from ui.web.failure import Failure, UnansweredError
-from ui.web.settings import VARIABLE
+from kvitals.series.files import FileRefusedError, read_regular
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.settings import VARIABLE
 
 SECONDS = 120.0
 AT_ONCE = 2
@@ -55,7 +55,12 @@ def written(arguments: Sequence[str]) -> str:
 
 def _run(arguments: Sequence[str], folder: Path) -> Told:
     out = folder / "out"
-    command = [sys.executable, "-m", "ui.cli.main", *(one.replace(OUT, str(folder / "files")) for one in arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "kvitals.ui.cli.main",
+        *(one.replace(OUT, str(folder / "files")) for one in arguments),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"COLUMNS": "200"}
     try:
         with out.open("wb") as told:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rules.finding import Triage
-from ui.cache import Known as Blocks
-from ui.ledger import Known as Lookups
-from ui.requests import Asked, Found
-from ui.web import commands, places
-from ui.web.sources.base import Extent, Line, Look, Past
+from kvitals.rules.finding import Triage
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.ledger import Known as Lookups
+from kvitals.ui.requests import Asked, Found
+from kvitals.ui.web import commands, places
+from kvitals.ui.web.sources.base import Extent, Line, Look, Past
 
 LIVE_SECONDS = 4.0
 """How long an answer counts as new. Pages ask every `EVERY_SECONDS`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rules.finding import Finding, LeverAdvice, Triage
-from ui.escaping.markdown import code
-from ui.escaping.markdown import text as plain
-from ui.web.wording import moment
+from kvitals.rules.finding import Finding, LeverAdvice, Triage
+from kvitals.ui.escaping.markdown import code
+from kvitals.ui.escaping.markdown import text as plain
+from kvitals.ui.web.wording import moment
 
 
 def document(triage: Triage, link: str = "") -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import altair as alt
 
-from ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
-from ui.web.charts import show as show
-from ui.web.charts import values as values
-from ui.web.sources.base import Line
+from kvitals.ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
+from kvitals.ui.web.charts import show as show
+from kvitals.ui.web.charts import values as values
+from kvitals.ui.web.sources.base import Line
 
 LEFT = 58
 """Pixels left of the plot on every chart that has the common time axis."""

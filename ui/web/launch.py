@@ -19,7 +19,7 @@ def main() -> None:
     """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
     net_util.get_external_ip = lambda: None
     with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
-        from ui.web.bounds import bound_connections
+        from kvitals.ui.web.bounds import bound_connections
 
         bound_connections()
     imported = threading.Event()
@@ -32,7 +32,7 @@ def main() -> None:
 
 def _prepare(imported: threading.Event) -> None:
     """What the first page takes longest for: the recording first, which goes on by itself."""
-    from ui.web import warm
+    from kvitals.ui.web import warm
 
     warm.source()
     imported.wait()

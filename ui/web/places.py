@@ -18,19 +18,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.config import Config, ConfigError
-from agent.config import load as load_config
-from rules.loader import Knowledge, KnowledgeError
-from rules.loader import load as load_knowledge
-from series.history.schema import FILE
-from ui.demo import incidents
-from ui.pipeline import Setup
-from ui.web.failure import Failure, UnansweredError
-from ui.web.settings import Settings, read
-from ui.web.sources.agent import Agent
-from ui.web.sources.base import Source
-from ui.web.sources.recording import Recording
-from ui.web.sources.server import Server
+from kvitals.agent.config import Config, ConfigError
+from kvitals.agent.config import load as load_config
+from kvitals.rules.loader import Knowledge, KnowledgeError
+from kvitals.rules.loader import load as load_knowledge
+from kvitals.series.history.schema import FILE
+from kvitals.ui.demo import incidents
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.settings import Settings, read
+from kvitals.ui.web.sources.agent import Agent
+from kvitals.ui.web.sources.base import Source
+from kvitals.ui.web.sources.recording import Recording
+from kvitals.ui.web.sources.server import Server
 
 AGENT, RECORDING, PROMETHEUS = "agent", "recording", "prometheus"
 DEMO, UPLOAD, TYPED_AGENT, TYPED_SERVER = "demo:", "file:", "agent:", "prometheus:"

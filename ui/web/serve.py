@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from ui.web.settings import VARIABLE, Settings
+from kvitals.ui.web.settings import VARIABLE, Settings
 
 ADDRESS = "127.0.0.1"
 APP = Path(__file__).with_name("app.py")
@@ -54,7 +54,7 @@ def command(port: int, settings: Settings, address: str = ADDRESS) -> list[str]:
     """
     chosen = _OPTIONS | {"server.address": address, "server.maxUploadSize": str(settings.upload_megabytes)}
     options = [f"--{name}={value}" for name, value in chosen.items()]
-    return [sys.executable, "-m", "ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
+    return [sys.executable, "-m", "kvitals.ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
 
 
 def environment(settings: Settings) -> dict[str, str]:

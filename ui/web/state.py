@@ -9,8 +9,8 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import streamlit as st
 
-from ui.web import places
-from ui.web.sources.base import Look
+from kvitals.ui.web import places
+from kvitals.ui.web.sources.base import Look
 
 SOURCE, FROM, TO, PAGE = "source", "from", "to", "page"
 _PLACE, _LOOK, _TAKEN, _PAGE = "place", "look", "link-taken", "shown-page"

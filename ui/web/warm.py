@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from ui.web import places
-from ui.web.failure import UnansweredError
-from ui.web.settings import SettingsError
+from kvitals.ui.web import places
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.settings import SettingsError
 
 
 def source() -> None:
@@ -21,8 +21,8 @@ def pages() -> None:
     """What draws. Only once Pandas and Altair are there: see `launch.WHOLE`."""
     import altair as alt
 
-    from ui.web.charts import ROWS, spec
-    from ui.web.views import timeline, triage
+    from kvitals.ui.web.charts import ROWS, spec
+    from kvitals.ui.web.views import timeline, triage
 
     del timeline, triage
     spec(alt.Chart(ROWS).mark_line().encode(x="a:Q"), [])

@@ -18,10 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dashboards import boards
-from dashboards.queries import readable
-from rules.loader import load
-from series.promql import Vector, evaluate, evaluate_range
+from kvitals.dashboards import boards
+from kvitals.dashboards.queries import readable
+from kvitals.rules.loader import load
+from kvitals.series.promql import Vector, evaluate, evaluate_range
 from tests.boards.sources import Replayed, replays
 
 STEP = 2.0

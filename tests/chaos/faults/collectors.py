@@ -14,9 +14,9 @@ STOP_SECONDS = 5.5
 """Within which a stopped agent ends, whatever hangs."""
 
 _HANGS = (
-    "import sys, time; import agent.senses.host as host, agent.service as service;"
+    "import sys, time; import kvitals.agent.senses.host as host, kvitals.agent.service as service;"
     " host.HostSense.read = lambda *_: time.sleep(600); service.NODE_DEADLINE = 2.0;"
-    " from ui.cli.main import main; main(sys.argv[4:])"
+    " from kvitals.ui.cli.main import main; main(sys.argv[4:])"
 )
 """What runs instead of the agent's own command, which follows it: a read of /proc that does not come back."""
 

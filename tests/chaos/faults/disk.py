@@ -10,9 +10,9 @@ import signal
 import time
 from pathlib import Path
 
-from series.history.reader import HistoryReader
-from series.history.schema import FILE
-from series.types import METRIC_NAME, Matcher, MatchOp
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import FILE
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 from .engines import on_time, up
 from .stage import INTERVAL, Agent, CannotRunError, Stage, Told, free_port, longest_gap

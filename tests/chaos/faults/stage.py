@@ -21,7 +21,7 @@ from tests.chaos.requests.pages import Page
 from tests.chaos.requests.stage import Program, StageError, _die_with_us, free_port
 
 ROOT = Path(__file__).parents[3]
-KVITALS = [sys.executable, "-m", "ui.cli.main"]  # of the tree that this is in
+KVITALS = [sys.executable, "-m", "kvitals.ui.cli.main"]  # of the tree that this is in
 INTERVAL = 1.0
 TIMEOUT = 0.6
 """Of one scrape: shorter than the interval, so that an engine that hangs delays no look."""

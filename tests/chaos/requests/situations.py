@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from agent.listeners import LISTENERS
+from kvitals.agent.listeners import LISTENERS
 
 from . import attacks, good, http2, planted
 from .clients import HOST, Connection, Reader, page, request, told

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import aiohttp
 
-from agent.config import TenantsTable
-from agent.requests.stitch import SETTLE_SECONDS
-from agent.requests.tenants import open_tenants
+from kvitals.agent.config import TenantsTable
+from kvitals.agent.requests.stitch import SETTLE_SECONDS
+from kvitals.agent.requests.tenants import open_tenants
 from tests.processes import free_port
 
 from .clients import HOST, page
@@ -317,4 +317,4 @@ class Stage:
 
 
 def _kvitals() -> list[str]:
-    return [sys.executable, "-m", "ui.cli.main"]  # of the tree that this is in
+    return [sys.executable, "-m", "kvitals.ui.cli.main"]  # of the tree that this is in

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding, Triage
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import Moments, judge_recording, span_of
 from tests.captures.looks import COLD_S, cold_look, setup, truth
-from ui.pipeline import Setup
-from ui.recorded import Moments, judge_recording, span_of
 
 from .incident import Incident, Label, load
 

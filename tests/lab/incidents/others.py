@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvitals.ui.recorded import span_of
+from kvitals.ui.serve_recorded import read_pages
 from tests.captures.looks import truth
-from ui.recorded import span_of
-from ui.serve_recorded import read_pages
 
 from ..paths import HOME, LabError
 from ..ports import HOST, Port

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rules.finding import Triage
+from kvitals.rules.finding import Triage
 
 from ..product import Verdict
 from ..tables import grid

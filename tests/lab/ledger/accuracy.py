@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import Look
 
 from .recorded import Row
 from .resident import Scheduled

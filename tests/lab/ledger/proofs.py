@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.config import Slo
-from agent.ledger.blame import UNATTRIBUTED
+from kvitals.agent.config import Slo
+from kvitals.agent.ledger.blame import UNATTRIBUTED
 
 from ..ports import Port
 from ..requests.checks import Check

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.ledger.event import GPU, Batch, Removed, Stored
+from kvitals.agent.ledger.event import GPU, Batch, Removed, Stored
 
 from .recorded import Row
 

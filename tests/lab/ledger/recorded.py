@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent.config import Config, Slo
-from agent.ledger.engine import Look
-from agent.ledger.event import Batch, KvEventsRecord, Stored
-from agent.ledger.side import LedgerSide
-from agent.requests.part import PartsRecord
-from agent.service import Node, decode, encode
-from series.capture import CaptureReader
+from kvitals.agent.config import Config, Slo
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.service import Node, decode, encode
+from kvitals.series.capture import CaptureReader
 
 from ..paths import LabError
 

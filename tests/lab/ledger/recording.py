@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agent.config import TenantsTable
-from agent.requests.tenants import Tenants
-from agent.senses.siphash import KEY_BYTES, siphash
+from kvitals.agent.config import TenantsTable
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.senses.siphash import KEY_BYTES, siphash
 
 from ..engines import DEFAULT_FLAGS, FlagValue
 from ..metrics import scrape, total

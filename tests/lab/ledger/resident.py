@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.ledger.event import GPU, Batch, Removed, Stored
+from kvitals.agent.ledger.event import GPU, Batch, Removed, Stored
 
 from .recorded import Row
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.ledger.engine import Look
-from agent.ledger.event import Batch, Cleared, Event, Removed, Stored
-from agent.ledger.parties import Party
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.event import Batch, Cleared, Event, Removed, Stored
+from kvitals.agent.ledger.parties import Party
 
 from .accuracy import accuracy
 from .pushed import NOBODY, pushed

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvcache.accesses import Accesses, Builder
-from kvcache.routing import Routing
-from kvcache.whatif import Plan, what_if
+from kvitals.kvcache.accesses import Accesses, Builder
+from kvitals.kvcache.routing import Routing
+from kvitals.kvcache.whatif import Plan, what_if
 
 from ..engines import FlagValue
 from ..metrics import scrape, total

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from agent.config import Config
-from agent.requests.record import RequestRecord
-from agent.service import Node
-from series.capture import CaptureReader
+from kvitals.agent.config import Config
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.service import Node
+from kvitals.series.capture import CaptureReader
 
 from .checks import Check
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from agent.requests.record import RequestRecord
-from agent.requests.tail import Recent
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.tail import Recent
 
 from ..traffic import Prompts, Tenant
 from . import checks

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from agent.config import Config, HistoryTable, Slo
-from rules.finding import Source
-from rules.loader import load
-from series.history import log, schema, seal
-from series.history.store import History
-from series.types import STALE, Floats, Labels
+from kvitals.agent.config import Config, HistoryTable, Slo
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import load
+from kvitals.series.history import log, schema, seal
+from kvitals.series.history.store import History
+from kvitals.series.types import STALE, Floats, Labels
+from kvitals.ui.keeping import Keeping
+from kvitals.ui.pipeline import Pipeline, Setup
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
-from ui.keeping import Keeping
-from ui.pipeline import Pipeline, Setup
 
 ROOT = Path(__file__).parents[3]
 SLO = Slo(ttft_p99_seconds=0.1, itl_p99_seconds=0.5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.exports.metrics import newest
-from agent.records import CgroupSample, HostRecord, ProcessSample
-from agent.senses.host import HostSense
-from series.window import Window
+from kvitals.agent.exports.metrics import newest
+from kvitals.agent.records import CgroupSample, HostRecord, ProcessSample
+from kvitals.agent.senses.host import HostSense
+from kvitals.series.window import Window
 
 LABELS = {"cluster": "c", "node": "n"}
 

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from rules.engine_map import load_map
-from series.types import Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import load_map
+from kvitals.series.types import Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 

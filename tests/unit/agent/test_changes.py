@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.changes import Changes, stamp
+from kvitals.agent.changes import Changes, stamp
 
 
 def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.collectors import HUNG, TOO_MANY_FILES, Collectors, Run, reason_of
-from agent.config import Agent, Config
-from agent.records import ProbeRecord, Record
-from agent.service import Node
-from agent.workers import ThreadedResolver, Worker, WorkerHungError
-from series.promql import evaluate
-from series.window import Window
+from kvitals.agent.collectors import HUNG, TOO_MANY_FILES, Collectors, Run, reason_of
+from kvitals.agent.config import Agent, Config
+from kvitals.agent.records import ProbeRecord, Record
+from kvitals.agent.service import Node
+from kvitals.agent.workers import ThreadedResolver, Worker, WorkerHungError
+from kvitals.series.promql import evaluate
+from kvitals.series.window import Window
 
 DEAD = "http://127.0.0.1:9"
 
@@ -116,9 +116,9 @@ async def test_a_node_goes_on_beside_collectors_that_raise_or_hang(monkeypatch: 
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("agent.senses.host.HostSense.read", lambda *_: free.wait(60.0))
+    monkeypatch.setattr("kvitals.agent.senses.host.HostSense.read", lambda *_: free.wait(60.0))
     monkeypatch.setattr("psutil.process_iter", no_descriptor)
-    monkeypatch.setattr("agent.service.NODE_DEADLINE", 0.3)
+    monkeypatch.setattr("kvitals.agent.service.NODE_DEADLINE", 0.3)
     try:
         for _ in range(3):
             began = time.monotonic()
@@ -148,9 +148,9 @@ async def test_a_worker_withdraws_what_it_had_not_begun() -> None:
 async def test_a_name_server_that_hangs_holds_up_no_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
     free, resolve = threading.Event(), ThreadedResolver()
     found = [(2, 1, 6, "", ("127.0.0.1", 80))]
-    monkeypatch.setattr("agent.workers.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("kvitals.agent.workers.RESOLVE_SECONDS", 0.05)
     monkeypatch.setattr(
-        "agent.workers.socket.getaddrinfo",
+        "kvitals.agent.workers.socket.getaddrinfo",
         lambda host, *_, **__: free.wait(10.0) and found if host == "slow" else found,
     )
     for _ in range(3):

@@ -7,7 +7,7 @@ import sys
 CODE = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4000))
-from agent.descriptors import raise_limit
+from kvitals.agent.descriptors import raise_limit
 print(raise_limit(1000), raise_limit(100), raise_limit(65536), resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_stage import Watched, page
 
-from agent.families import VERSION
-from rules.engine_map import load_map
-from series.types import Labels
+from kvitals.agent.families import VERSION
+from kvitals.rules.engine_map import load_map
+from kvitals.series.types import Labels
 
 # Identity
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from page_stage import Watched, page
 
-from agent.families import CONFIGURATION, MAX_ADAPTERS, VERSION
+from kvitals.agent.families import CONFIGURATION, MAX_ADAPTERS, VERSION
 
 # Engine truth
 

@@ -11,16 +11,16 @@ import pynvml
 import pytest
 from fake_nvml import GIB, NOT_SUPPORTED, FakeNvml, Gpu
 
-from agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, Record
-from agent.senses import gpu as gpu_module
-from agent.senses import nvml as nvml_module
-from agent.senses.gpu import REASONS, GpuSense
-from agent.senses.nvml import VALUES
-from rules.loader import load
-from rules.model import SCOPES
-from series.promql import Vector, evaluate, expand, parse
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, Record
+from kvitals.agent.senses import gpu as gpu_module
+from kvitals.agent.senses import nvml as nvml_module
+from kvitals.agent.senses.gpu import REASONS, GpuSense
+from kvitals.agent.senses.nvml import VALUES
+from kvitals.rules.loader import load
+from kvitals.rules.model import SCOPES
+from kvitals.series.promql import Vector, evaluate, expand, parse
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 A, B = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52", "GPU-d7cbb0cd-d4bd-c2f7-dfaf-221df5e958ea"
 NODE = {"cluster": "c", "node": "n"}

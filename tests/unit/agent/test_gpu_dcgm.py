@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from rules.engine_map import load_map, systems
-from series.promql import Vector, evaluate
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 PAGES = Path(__file__).parents[2] / "fixtures" / "exposition" / "captured"
 A, B = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52", "GPU-d7cbb0cd-d4bd-c2f7-dfaf-221df5e958ea"

@@ -15,14 +15,14 @@ import psutil
 import pytest
 from host_stage import LABELS, Watched, process, record
 
-from agent.discovery import System
-from agent.process_titles import ProcessRef
-from agent.records import CgroupSample, HostRecord
-from agent.senses import cgroups, host, procfs
-from agent.senses.cgroups import Cgroups
-from agent.senses.host import REASONS, HostSense
-from agent.senses.procfs import Mount
-from series.window import Window
+from kvitals.agent.discovery import System
+from kvitals.agent.process_titles import ProcessRef
+from kvitals.agent.records import CgroupSample, HostRecord
+from kvitals.agent.senses import cgroups, host, procfs
+from kvitals.agent.senses.cgroups import Cgroups
+from kvitals.agent.senses.host import REASONS, HostSense
+from kvitals.agent.senses.procfs import Mount
+from kvitals.series.window import Window
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "host"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.command_line import words
-from agent.discovery import Finder, Process
-from agent.process_titles import PARTS, part_and_rank
+from kvitals.agent.command_line import words
+from kvitals.agent.discovery import Finder, Process
+from kvitals.agent.process_titles import PARTS, part_and_rank
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.senses import cgroups, procfs
+from kvitals.agent.senses import cgroups, procfs
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "host"
 

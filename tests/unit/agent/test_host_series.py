@@ -11,12 +11,12 @@ from host_stage import LABELS, Watched, engine, process, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.exports.metrics import newest
-from agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
-from agent.senses.host import HostSense
-from diagnoser.signals import Signals, Span
-from rules.loader import ROOT, family_of, load
-from series.window import Window
+from kvitals.agent.exports.metrics import newest
+from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
+from kvitals.agent.senses.host import HostSense
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules.loader import ROOT, family_of, load
+from kvitals.series.window import Window
 
 KNOWLEDGE = load()
 
@@ -109,7 +109,7 @@ class TestFeed:
     def test_engines_that_come_and_go_do_not_fill_memory(
         self, watched: Watched, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from agent.senses import host_series
+        from kvitals.agent.senses import host_series
 
         monkeypatch.setattr(host_series, "MAX_TOTALS", 50)
         for t in range(200):

@@ -14,17 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.config import Agent, Config, Target
-from agent.families import MAX_RANKS, MAX_UNKNOWN
-from agent.records import ScrapeRecord
-from agent.senses.exposition import ExpositionError, PageParser
-from agent.senses.reading import MAX_LABEL
-from agent.senses.scrape import ScrapeSense
-from agent.senses.scrape import Target as Scraped
-from agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
-from series.promql import Vector, evaluate
-from series.slices import in_slices
-from series.window import Window
+from kvitals.agent.config import Agent, Config, Target
+from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.senses.exposition import ExpositionError, PageParser
+from kvitals.agent.senses.reading import MAX_LABEL
+from kvitals.agent.senses.scrape import ScrapeSense
+from kvitals.agent.senses.scrape import Target as Scraped
+from kvitals.agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.slices import in_slices
+from kvitals.series.window import Window
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 PAGE = (FIXTURES / "vllm-0.32-loaded.prom").read_bytes()

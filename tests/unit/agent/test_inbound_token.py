@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.inbound import has_token
+from kvitals.agent.inbound import has_token
 
 BYTES_OF_NO_TEXT = b"Bearer \xff\xfe".decode("utf-8", "surrogateescape")
 """As servers hand on a header that is no UTF-8."""

@@ -15,10 +15,10 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent import kubernetes
-from agent.config import Agent, Config, Kubernetes, Seconds
-from agent.kubernetes import KubernetesError, Pods
-from agent.service import Node
+from kvitals.agent import kubernetes
+from kvitals.agent.config import Agent, Config, Kubernetes, Seconds
+from kvitals.agent.kubernetes import KubernetesError, Pods
+from kvitals.agent.service import Node
 
 AUTHORITY = trustme.CA()
 SERVER = AUTHORITY.issue_cert("127.0.0.1")

@@ -6,8 +6,8 @@ import socket
 import time
 from pathlib import Path
 
-from agent import loop_watch, systemd
-from agent.health import Health
+from kvitals.agent import loop_watch, systemd
+from kvitals.agent.health import Health
 
 
 def hold_up(seconds: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = """
 import sys
 import numpy as np
-from agent.memory import give_back
+from kvitals.agent.memory import give_back
 if sys.argv[1] == "asks":
     assert give_back()
 def resident():

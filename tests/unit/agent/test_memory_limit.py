@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Agent, Config, ConfigError, build
-from agent.ledger.event import Batch, KvEventsRecord
-from agent.memory_limit import DEFAULT_BYTES, MemoryLimit, cgroup_limit, limit_of, resident_bytes
-from agent.request_senses import RequestSenses
-from agent.requests.part import PartsRecord
-from agent.service import Node
-from series.types import Labels
-from series.window import Window
+from kvitals.agent.config import Agent, Config, ConfigError, build
+from kvitals.agent.ledger.event import Batch, KvEventsRecord
+from kvitals.agent.memory_limit import DEFAULT_BYTES, MemoryLimit, cgroup_limit, limit_of, resident_bytes
+from kvitals.agent.request_senses import RequestSenses
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.service import Node
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 
 MB = 1 << 20
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from agent.config import build
-from agent.process_titles import ENGINE_CORE
-from agent.records import GpuProcess, GpuReading, GpuRecord, HostRecord, ProcessSample, Record, ScrapeRecord
-from agent.service import Node, encode
-from series.promql import evaluate, parse
+from kvitals.agent.config import build
+from kvitals.agent.process_titles import ENGINE_CORE
+from kvitals.agent.records import GpuProcess, GpuReading, GpuRecord, HostRecord, ProcessSample, Record, ScrapeRecord
+from kvitals.agent.service import Node, encode
+from kvitals.series.promql import evaluate, parse
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 ONE, TWO = "http://127.0.0.1:8000/metrics", "http://127.0.0.1:8001/metrics"

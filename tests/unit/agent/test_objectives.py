@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent.config import Config, Objective, Slo, SomeSlo
-from agent.objectives import Said, general, of_engine
-from agent.records import ScrapeRecord
-from agent.service import Node, encode
-from series.promql import evaluate
+from kvitals.agent.config import Config, Objective, Slo, SomeSlo
+from kvitals.agent.objectives import Said, general, of_engine
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.service import Node, encode
+from kvitals.series.promql import evaluate
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B"
 CONFIG = Config(

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 import yaml
 
-from agent.families import SERVER_INFO, Translator
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from rules.engine_map import Endpoint, EngineMap
-from series.types import is_stale
-from series.window import Window
+from kvitals.agent.families import SERVER_INFO, Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import Endpoint, EngineMap
+from kvitals.series.types import is_stale
+from kvitals.series.window import Window
 from tests.unit.agent.page_stage import matchers
 
 MAP = """

@@ -3,11 +3,11 @@
 import msgspec
 import yaml
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.reading import read, recognise
-from agent.senses.status import Identity
-from rules.engine_map import EngineMap
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.reading import read, recognise
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import EngineMap
 from tests.unit.agent.test_page_kinds import Watched
 
 ROUTER = """

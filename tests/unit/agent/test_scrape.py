@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.families import Translator
-from agent.records import OK, FactsRecord, ScrapeRecord
-from agent.senses.exposition import Limits
-from agent.senses.scrape import MESSAGES, ScrapeSense, Target
-from series.types import Matcher, MatchOp
-from series.window import Window
+from kvitals.agent.families import Translator
+from kvitals.agent.records import OK, FactsRecord, ScrapeRecord
+from kvitals.agent.senses.exposition import Limits
+from kvitals.agent.senses.scrape import MESSAGES, ScrapeSense, Target
+from kvitals.series.types import Matcher, MatchOp
+from kvitals.series.window import Window
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 PAGE = (FIXTURES / "vllm-0.32-loaded.prom").read_bytes()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Agent, Config, ConfigError, Slo, Target
-from agent.records import FactsRecord, ProbeRecord, ScrapeRecord
-from agent.service import Node, decode, encode
-from series.capture import Record
-from series.promql import evaluate
+from kvitals.agent.config import Agent, Config, ConfigError, Slo, Target
+from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
+from kvitals.agent.service import Node, decode, encode
+from kvitals.series.capture import Record
+from kvitals.series.promql import evaluate
 
 DEAD, DEAD_TOO = "http://127.0.0.1:9", "http://127.0.0.1:10"
 

@@ -15,14 +15,14 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent import targets
-from agent.config import Agent, Config, ConfigError, Seconds, SomeSlo, Target
-from agent.discovery import Found
-from agent.discovery import Target as Process
-from agent.service import Node
-from agent.targets import Sources, TargetFiles, scraped
-from series.promql import evaluate
-from series.types import METRIC_NAME, Matcher, MatchOp
+from kvitals.agent import targets
+from kvitals.agent.config import Agent, Config, ConfigError, Seconds, SomeSlo, Target
+from kvitals.agent.discovery import Found
+from kvitals.agent.discovery import Target as Process
+from kvitals.agent.service import Node
+from kvitals.agent.targets import Sources, TargetFiles, scraped
+from kvitals.series.promql import evaluate
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 DEAD = "http://127.0.0.1:9"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rules.authoring import TEMPLATE, lint, wanted_outcomes
-from rules.loader import load
+from kvitals.rules.authoring import TEMPLATE, lint, wanted_outcomes
+from kvitals.rules.loader import load
 
 RULE = next((TEMPLATE / "codes").glob("*.yaml")).read_text()
 GOOD = (

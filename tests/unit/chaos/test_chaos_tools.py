@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.config import TenantsTable
-from agent.requests.lines import NOT_JSON, LineReader
-from agent.requests.part import RequestPart
-from agent.requests.spans import SpanReader
-from agent.requests.tenants import Tenants
-from agent.senses import otlp_json, otlp_wire
-from agent.senses.otlp_wire import MalformedError
-from agent.senses.tail import Budget, Tail
-from rules.log_map import shipped
-from series.capture import CaptureWriter, Record
+from kvitals.agent.config import TenantsTable
+from kvitals.agent.requests.lines import NOT_JSON, LineReader
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.spans import SpanReader
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.senses import otlp_json, otlp_wire
+from kvitals.agent.senses.otlp_wire import MalformedError
+from kvitals.agent.senses.tail import Budget, Tail
+from kvitals.rules.log_map import shipped
+from kvitals.series.capture import CaptureWriter, Record
 from tests.chaos.requests import attacks, good, http2, planted, spans
 from tests.chaos.requests.pages import Page
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rules.loader import Knowledge, _load_directory
+from kvitals.rules.loader import Knowledge, _load_directory
 from tests.fuzz.__main__ import kept
 from tests.fuzz.attacked import MODULES, PAGES, Target
 from tests.fuzz.parsers import TARGETS

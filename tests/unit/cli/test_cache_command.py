@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from agent.config import Config
-from agent.exports.api import build_app
-from agent.exports.ledger import Ledger
-from agent.service import Node
-from series.capture import CaptureReader
-from ui.cache import Known
-from ui.cli import cache
-from ui.cli.main import main
+from kvitals.agent.config import Config
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.service import Node
+from kvitals.series.capture import CaptureReader
+from kvitals.ui.cache import Known
+from kvitals.ui.cli import cache
+from kvitals.ui.cli.main import main
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 THRASH = str(CAPTURES / "ledger" / "thrash.kvcap")

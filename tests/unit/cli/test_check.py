@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rules.inspection import Inspection
+from kvitals.rules.inspection import Inspection
+from kvitals.ui.cli.main import main
 from tests.processes import free_port
 from tests.unit.cli.test_commands import run
-from ui.cli.main import main
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 

@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent.exports.ledger import Ledger, add_ledger_routes
-from agent.ledger.side import LedgerSide
-from kvcache.accesses import COLUMNS
-from ui import ledger
-from ui.agent_client import NotKvitalsError
-from ui.cache import replayed
+from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.kvcache.accesses import COLUMNS
+from kvitals.ui import ledger
+from kvitals.ui.agent_client import NotKvitalsError
+from kvitals.ui.cache import replayed
 
 THRASH = Path(__file__).parents[2] / "captures" / "ledger" / "thrash.kvcap"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config
-from rules.finding import encode
-from rules.loader import load
-from ui.cli import rules
-from ui.cli.main import main
-from ui.demo import DEMO, FOLDER
-from ui.pipeline import Setup
-from ui.recorded import judge_recording
+from kvitals.agent.config import Config
+from kvitals.rules.finding import encode
+from kvitals.rules.loader import load
+from kvitals.ui.cli import rules
+from kvitals.ui.cli.main import main
+from kvitals.ui.demo import DEMO, FOLDER
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import judge_recording
 
 NOTHING = "no-such-host-or-file.invalid"
 

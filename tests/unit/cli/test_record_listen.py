@@ -9,9 +9,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from agent.requests.part import PartsRecord, RequestPart
-from agent.service import decode
-from series.capture import CaptureReader
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.service import decode
+from kvitals.series.capture import CaptureReader
 from tests.processes import free_port
 
 PATIENCE_S = 30.0
@@ -37,7 +37,14 @@ async def answered(session: aiohttp.ClientSession, url: str, **post: object) -> 
 
 async def test_parts_that_are_sent_are_written_down_and_a_stop_keeps_them(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "x.kvcap"
-    command = ["-m", "ui.cli.main", "record", "http://127.0.0.1:9", f"--out={out}", f"--listen=127.0.0.1:{port}"]
+    command = [
+        "-m",
+        "kvitals.ui.cli.main",
+        "record",
+        "http://127.0.0.1:9",
+        f"--out={out}",
+        f"--listen=127.0.0.1:{port}",
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--for=5m", "--every=200ms", stderr=asyncio.subprocess.DEVNULL
     )
@@ -67,7 +74,15 @@ async def test_parts_that_are_sent_are_written_down_and_a_stop_keeps_them(tmp_pa
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:99999"])
 async def test_an_address_that_is_none_is_refused(tmp_path: Path, listen: str) -> None:
-    command = ["-m", "ui.cli.main", "record", "http://127.0.0.1:9", f"--out={tmp_path / 'x.kvcap'}", "--listen", listen]
+    command = [
+        "-m",
+        "kvitals.ui.cli.main",
+        "record",
+        "http://127.0.0.1:9",
+        f"--out={tmp_path / 'x.kvcap'}",
+        "--listen",
+        listen,
+    ]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.PIPE)
     _, said = await process.communicate()
     assert process.returncode == 2

@@ -93,7 +93,7 @@ async def running(folder: Path, text: str, **env: str) -> AsyncIterator[Agent]:
     config.write_text(text)
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ui.cli.main", "run", "--no-web", "--listen", f"127.0.0.1:{port}"),
+            *(sys.executable, "-m", "kvitals.ui.cli.main", "run", "--no-web", "--listen", f"127.0.0.1:{port}"),
             *("--config", str(config)),
             env={**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), **env},
             stdin=asyncio.subprocess.DEVNULL,

@@ -15,30 +15,30 @@ PATIENCE = 60.0
 BEGIN = """
 import sys, threading, time
 {inject}
-from ui.cli.main import main
+from kvitals.ui.cli.main import main
 main(sys.argv[1:])
 """
 HANGS = """
-import agent.senses.host as host
+import kvitals.agent.senses.host as host
 host.HostSense.read = lambda *_: time.sleep(600)
-import agent.service
-agent.service.NODE_DEADLINE = 1.0
+import kvitals.agent.service
+kvitals.agent.service.NODE_DEADLINE = 1.0
 """
 HOLDS_LOOP = """
-import ui.pipeline
-observe = ui.pipeline.Pipeline.observe_steps
+import kvitals.ui.pipeline
+observe = kvitals.ui.pipeline.Pipeline.observe_steps
 def held(self, span):
     time.sleep(600 if threading.active_count() and time.monotonic() - begun > 6.0 else 0.0)
     return observe(self, span)
 begun = time.monotonic()
-ui.pipeline.Pipeline.observe_steps = held
+kvitals.ui.pipeline.Pipeline.observe_steps = held
 """
 CYCLES_STOP = """
-import agent.health, agent.service, asyncio
-agent.health.SLACK_SECONDS = 0.5
+import kvitals.agent.health, kvitals.agent.service, asyncio
+kvitals.agent.health.SLACK_SECONDS = 0.5
 async def never(*_):
     await asyncio.sleep(600)
-agent.service.Node.collect = never
+kvitals.agent.service.Node.collect = never
 """
 
 

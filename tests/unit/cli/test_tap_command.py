@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, build
+from kvitals.agent.config import Config, build
+from kvitals.ui.cli.common import UsageError
+from kvitals.ui.cli.main import parser
+from kvitals.ui.cli.tap import _settings
 from tests.processes import free_port
-from ui.cli.common import UsageError
-from ui.cli.main import parser
-from ui.cli.tap import _settings
 
 
 def settings(*arguments: str) -> object:
@@ -83,7 +83,14 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], what: str) -> None
 
 def test_it_runs_says_502_without_an_engine_and_stops(tmp_path: Path) -> None:
     listen, admin, nobody = free_port(), free_port(), free_port()
-    command = [sys.executable, "-m", "ui.cli.main", "tap", f"--listen=127.0.0.1:{listen}", f"--admin=127.0.0.1:{admin}"]
+    command = [
+        sys.executable,
+        "-m",
+        "kvitals.ui.cli.main",
+        "tap",
+        f"--listen=127.0.0.1:{listen}",
+        f"--admin=127.0.0.1:{admin}",
+    ]
     command += [f"--upstream=http://127.0.0.1:{nobody}", "--no-agent"]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "COLUMNS": "400"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from rich.table import Table
 
-from agent.config import Config
-from rules.finding import Entity, Triage
-from rules.loader import load
-from ui.cli.common import answer_console, status_console
-from ui.cli.piped import COLUMNS, Trimmed
-from ui.cli.render import show
-from ui.demo import DEMO
-from ui.pipeline import Setup
-from ui.recorded import judge_recording
+from kvitals.agent.config import Config
+from kvitals.rules.finding import Entity, Triage
+from kvitals.rules.loader import load
+from kvitals.ui.cli.common import answer_console, status_console
+from kvitals.ui.cli.piped import COLUMNS, Trimmed
+from kvitals.ui.cli.render import show
+from kvitals.ui.demo import DEMO
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import judge_recording
 
 NAMES = ["http://[fd00::1]:8000", "a[/b]c", "[red]engine[/red]", "node :fire: 7"]
 

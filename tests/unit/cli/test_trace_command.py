@@ -11,20 +11,20 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent.exports.api import build_app
-from agent.exports.requests import Requests
-from agent.requests.part import PartsRecord
-from agent.requests.record import Phase, RequestRecord
-from agent.requests.store import Store
-from agent.requests.tail import Recent, TailReport
-from agent.service import encode
-from series.capture import CaptureWriter
-from series.window import Window
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.requests import Requests
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.store import Store
+from kvitals.agent.requests.tail import Recent, TailReport
+from kvitals.agent.service import encode
+from kvitals.series.capture import CaptureWriter
+from kvitals.series.window import Window
+from kvitals.ui.agent_client import NotKvitalsError
+from kvitals.ui.cli.main import main
+from kvitals.ui.cli.tails import lines
+from kvitals.ui.requests import Asked, of_agent
 from tests.unit.requests.parts import llm, one, tap
-from ui.agent_client import NotKvitalsError
-from ui.cli.main import main
-from ui.cli.tails import lines
-from ui.requests import Asked, of_agent
 
 T = 1_790_000_000.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ui.cli.main import main
+from kvitals.ui.cli.main import main
 
 BROKEN = "http://[::1"
 

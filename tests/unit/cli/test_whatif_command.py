@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from diagnoser.whatif import base_of, worth
-from kvcache.whatif import Row
-from ui.cli.main import main
+from kvitals.diagnoser.whatif import base_of, worth
+from kvitals.kvcache.whatif import Row
+from kvitals.ui.cli.main import main
 
 TRACE = str(Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from dashboards import boards
-from dashboards.alertmanager import configuration, held_back
-from dashboards.alerts import alertable, labels
-from dashboards.alerts_burn import BURNS, OBJECTIVES
-from dashboards.alerts_conditions import expression, negative, positive
-from dashboards.alerts_files import with_agents, without_agents
-from dashboards.alerts_options import Options
-from dashboards.recording import DERIVED, in_order, reads, record
-from dashboards.runbooks import files as runbooks
-from rules.condition import parse_condition
-from rules.loader import Knowledge, load
-from series.promql import parse
-from series.promql.lexer import MAX_LENGTH
+from kvitals.dashboards import boards
+from kvitals.dashboards.alertmanager import configuration, held_back
+from kvitals.dashboards.alerts import alertable, labels
+from kvitals.dashboards.alerts_burn import BURNS, OBJECTIVES
+from kvitals.dashboards.alerts_conditions import expression, negative, positive
+from kvitals.dashboards.alerts_files import with_agents, without_agents
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.recording import DERIVED, in_order, reads, record
+from kvitals.dashboards.runbooks import files as runbooks
+from kvitals.rules.condition import parse_condition
+from kvitals.rules.loader import Knowledge, load
+from kvitals.series.promql import parse
+from kvitals.series.promql.lexer import MAX_LENGTH
 
 OPTIONS = Options(runbooks="https://r.test/books", boards="https://g.test")
 

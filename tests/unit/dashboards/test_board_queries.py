@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dashboards import boards, generate
-from dashboards.boards.board import Board, Row, build, left_out
-from dashboards.grafana import AGENT
-from dashboards.panels import (
+from kvitals.dashboards import boards, generate
+from kvitals.dashboards.boards.board import Board, Row, build, left_out
+from kvitals.dashboards.grafana import AGENT
+from kvitals.dashboards.panels import (
     JUST_ABOVE_ZERO,
     MAX_QUERIES,
     Heat,
@@ -24,12 +24,12 @@ from dashboards.panels import (
     make,
     steps,
 )
-from dashboards.queries import By, From, Holds, Judged, NotToldError, Of, Queries, UnknownSeriesError, readable
-from dashboards.raw import Raw
-from rules.loader import Knowledge, load
-from rules.model import Signal
-from series.promql import Vector, evaluate
-from series.types import METRIC_NAME, Frame, Labels, Matcher
+from kvitals.dashboards.queries import By, From, Holds, Judged, NotToldError, Of, Queries, UnknownSeriesError, readable
+from kvitals.dashboards.raw import Raw
+from kvitals.rules.loader import Knowledge, load
+from kvitals.rules.model import Signal
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 
 KNOWLEDGE = load()
 NOW = 1_000_000.0

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dashboards import boards, generate, reference
-from dashboards.boards.board import ALERTS
-from dashboards.grafana import DATASOURCE
-from dashboards.panels import NO_DATA, SEVERITY_COLOR
-from dashboards.queries import readable
-from rules.loader import family_of, load
-from series.promql import names
+from kvitals.dashboards import boards, generate, reference
+from kvitals.dashboards.boards.board import ALERTS
+from kvitals.dashboards.grafana import DATASOURCE
+from kvitals.dashboards.panels import NO_DATA, SEVERITY_COLOR
+from kvitals.dashboards.queries import readable
+from kvitals.rules.loader import family_of, load
+from kvitals.series.promql import names
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
@@ -75,7 +75,7 @@ def test_check_says_how_to_put_it_right(
     monkeypatch.setattr(reference, "DOCS", tmp_path)
     monkeypatch.setattr(reference, "files", lambda *_: {"reference.md": "text"})
     assert generate.main(["--check"]) == 1
-    assert "run: python -m dashboards.generate" in capsys.readouterr().err
+    assert "run: python -m kvitals.dashboards.generate" in capsys.readouterr().err
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
     (tmp_path / "reference.md").write_text("another")

@@ -7,12 +7,12 @@ import re
 import msgspec
 import pytest
 
-from agent.config import LISTS, TABLES, Config
-from dashboards import reference
-from dashboards.generate import stale
-from dashboards.reference import compatibility, configuration
-from rules.engine_map import load_map, systems
-from rules.loader import load
+from kvitals.agent.config import LISTS, TABLES, Config
+from kvitals.dashboards import reference
+from kvitals.dashboards.generate import stale
+from kvitals.dashboards.reference import compatibility, configuration
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.rules.loader import load
 from tests.goldens.pages import PAGES, origin
 
 KNOWLEDGE = load()
@@ -20,7 +20,7 @@ DOCUMENTS = reference.files(KNOWLEDGE)
 
 
 def test_the_written_documents_are_those_of_today() -> None:
-    assert stale(DOCUMENTS, reference.DOCS) == [], "run: python -m dashboards.generate"
+    assert stale(DOCUMENTS, reference.DOCS) == [], "run: python -m kvitals.dashboards.generate"
 
 
 def test_every_table_that_the_reader_takes_has_its_keys_written_down() -> None:

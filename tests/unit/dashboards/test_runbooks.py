@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.runbooks import FOLDER, INDEX, files, page
-from dashboards.runbooks_site import HOME, STYLE, site, write
-from rules.loader import load
-from ui.cli.main import main
+from kvitals.dashboards.runbooks import FOLDER, INDEX, files, page
+from kvitals.dashboards.runbooks_site import HOME, STYLE, site, write
+from kvitals.rules.loader import load
+from kvitals.ui.cli.main import main
 
 KNOWLEDGE = load()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dashboards.alerts_options import Options
-from dashboards.queries import Queries
-from dashboards.recording import definition
-from diagnoser.signals import with_enough_samples
-from rules.compiled_signal import compile_signal, least
-from rules.loader import load
-from series.promql import Binary, Number, parse
-from series.types import Labels
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.queries import Queries
+from kvitals.dashboards.recording import definition
+from kvitals.diagnoser.signals import with_enough_samples
+from kvitals.rules.compiled_signal import compile_signal, least
+from kvitals.rules.loader import load
+from kvitals.series.promql import Binary, Number, parse
+from kvitals.series.types import Labels
 
 KNOWLEDGE = load()
 ENTITY = Labels({"engine": "e"})

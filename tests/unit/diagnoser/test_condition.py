@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser.condition import Values, decide, truths
-from rules.condition import Comparison, parse_condition
-from series.types import Labels
+from kvitals.diagnoser.condition import Values, decide, truths
+from kvitals.rules.condition import Comparison, parse_condition
+from kvitals.series.types import Labels
 
 ENTITY = Labels({"engine": "e"})
 OTHER = Labels({"engine": "of which nothing is known"})

@@ -5,15 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import headline, triage
-from rules.finding import Finding, Source, Triage
-from rules.loader import load
-from rules.model import SCOPES
-from series.types import Labels
-from series.window import Window
-from ui.cli.render import show
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import headline, triage
+from kvitals.rules.finding import Finding, Source, Triage
+from kvitals.rules.loader import load
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
+from kvitals.ui.cli.render import show
 
 KNOWLEDGE = load()
 SPAN = Span(1000.0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import triage
-from rules.finding import Source, Triage
-from rules.loader import load
-from rules.model import SCOPES, Rule
-from series.types import Labels
-from series.window import Window
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import triage
+from kvitals.rules.finding import Source, Triage
+from kvitals.rules.loader import load
+from kvitals.rules.model import SCOPES, Rule
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()

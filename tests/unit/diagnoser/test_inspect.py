@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import build
-from agent.records import FactsRecord, Record, ScrapeRecord
-from agent.service import encode
-from diagnoser.inspect import inspect
-from rules.finding import Source
-from rules.inspection import Inspected, Inspection
-from rules.journeys import journeys
-from rules.loader import load
-from series.promql import expand, parse
-from ui.pipeline import Pipeline, Setup
+from kvitals.agent.config import build
+from kvitals.agent.records import FactsRecord, Record, ScrapeRecord
+from kvitals.agent.service import encode
+from kvitals.diagnoser.inspect import inspect
+from kvitals.rules.finding import Source
+from kvitals.rules.inspection import Inspected, Inspection
+from kvitals.rules.journeys import journeys
+from kvitals.rules.loader import load
+from kvitals.series.promql import expand, parse
+from kvitals.ui.pipeline import Pipeline, Setup
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 URL = "http://127.0.0.1:8000/metrics"

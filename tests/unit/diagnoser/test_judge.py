@@ -6,18 +6,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnoser.findings import Mute
-from diagnoser.judge import Judge, Judgement, Memory
-from diagnoser.signals import Signals, Span
-from diagnoser.text import render
-from diagnoser.triage import headline, triage
-from rules.compiled_signal import needed
-from rules.finding import Source
-from rules.loader import Knowledge, load
-from series.promql import parse
-from series.types import METRIC_NAME, Labels
-from series.window import Window
-from ui.state import load_state, save_state
+from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.judge import Judge, Judgement, Memory
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.text import render
+from kvitals.diagnoser.triage import headline, triage
+from kvitals.rules.compiled_signal import needed
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import Knowledge, load
+from kvitals.series.promql import parse
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
+from kvitals.ui.state import load_state, save_state
 
 KNOWLEDGE = load()
 STEP = 5.0

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 import pytest
 from msgspec.structs import replace
 
-from diagnoser.judge import Judge, Judgement
-from diagnoser.levers import Levers
-from diagnoser.questions import Questions
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import triage
-from rules.finding import Source
-from rules.loader import Knowledge, load
-from rules.model import SCOPES, Lever, LeverUse, Rule, Setting
-from series.types import Labels
-from series.window import Window
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.levers import Levers
+from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import triage
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import Knowledge, load
+from kvitals.rules.model import SCOPES, Lever, LeverUse, Rule, Setting
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import triage
-from rules.finding import Source
-from rules.loader import load
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import triage
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import load
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 KNOWLEDGE = load()
 SPAN = Span(1000.0)

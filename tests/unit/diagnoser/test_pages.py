@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.families import Translator
-from agent.records import ScrapeRecord
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from agent.service import decode
-from diagnoser.signals import Span
-from diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
-from diagnoser.sources.prometheus import Found, Question
-from diagnoser.sources.served import Served
-from rules.engine_map import load_map, systems
-from rules.loader import SIGNAL_PREFIX, load
-from series.capture import CaptureReader
-from series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
-from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, SeriesSource, is_stale
-from series.window import Window
+from kvitals.agent.families import Translator
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.agent.service import decode
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
+from kvitals.diagnoser.sources.prometheus import Found, Question
+from kvitals.diagnoser.sources.served import Served
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.rules.loader import SIGNAL_PREFIX, load
+from kvitals.series.capture import CaptureReader
+from kvitals.series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
+from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, SeriesSource, is_stale
+from kvitals.series.window import Window
 
 ROOT = Path(__file__).parents[2]
 CAPTURED = ROOT / "fixtures" / "exposition" / "captured"

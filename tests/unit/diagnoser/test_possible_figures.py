@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnoser.text import render, render_apart
-from rules.finding import Coverage
-from ui.cli.curve import floored
+from kvitals.diagnoser.text import render, render_apart
+from kvitals.rules.finding import Coverage
+from kvitals.ui.cli.curve import floored
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnoser.sources import prometheus
-from diagnoser.sources.prometheus import Access, Prometheus, Question, ServerError
+from kvitals.diagnoser.sources import prometheus
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus, Question, ServerError
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"engine": "a"}, "value": [1.0, "2.5"]}]}
 

@@ -10,22 +10,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.config import Config
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from diagnoser.sources.prometheus import Access, Found, Question, ServerError
-from diagnoser.sources.remote import RemoteSignals, judge_with_past
-from diagnoser.sources.served import Families, Served, focused
-from diagnoser.sources.survey import survey
-from diagnoser.triage import MAX_OF_A_RULE, triage
-from rules.finding import Source
-from rules.loader import SIGNAL_PREFIX, load
-from series.capture import CaptureReader
-from series.promql import Series, evaluate, evaluate_range, parse
-from series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
-from series.window import Window
-from ui.demo import incidents
-from ui.pipeline import Pipeline, Setup
+from kvitals.agent.config import Config
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.sources.prometheus import Access, Found, Question, ServerError
+from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
+from kvitals.diagnoser.sources.served import Families, Served, focused
+from kvitals.diagnoser.sources.survey import survey
+from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import SIGNAL_PREFIX, load
+from kvitals.series.capture import CaptureReader
+from kvitals.series.promql import Series, evaluate, evaluate_range, parse
+from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
+from kvitals.series.window import Window
+from kvitals.ui.demo import incidents
+from kvitals.ui.pipeline import Pipeline, Setup
 
 KNOWLEDGE = load()
 INTERVAL = 5.0

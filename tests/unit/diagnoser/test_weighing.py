@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from diagnoser.triage import triage
-from diagnoser.weighing import Weighing
-from rules.finding import Finding, Source
-from rules.loader import load
-from rules.model import Rule
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.triage import triage
+from kvitals.diagnoser.weighing import Weighing
+from kvitals.rules.finding import Finding, Source
+from kvitals.rules.loader import load
+from kvitals.rules.model import Rule
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 KNOWLEDGE = load()
 AT = 100_000.0

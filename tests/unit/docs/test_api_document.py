@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-from agent.exports.api import build_app
-from agent.exports.ledger import Ledger
-from agent.exports.requests import Requests
-from series.window import Window
-from ui.notify.intake import PATH
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.requests import Requests
+from kvitals.series.window import Window
+from kvitals.ui.notify.intake import PATH
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import build
-from rules.loader import load
+from kvitals.agent.config import build
+from kvitals.rules.loader import load
+from kvitals.ui.cli.main import main, parser
 from tests.support.loops import for_each
-from ui.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from series.csv_cells import cell
+from kvitals.series.csv_cells import cell
 from tests.fuzz import texts
 
 

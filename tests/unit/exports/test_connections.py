@@ -15,9 +15,9 @@ import pytest
 import trustme
 from aiohttp import web
 
-from agent import connections
-from agent.connections import GuardedSite, effective
-from agent.listeners import LISTENERS, PROCESSES, Listener
+from kvitals.agent import connections
+from kvitals.agent.connections import GuardedSite, effective
+from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 ROW = replace(LISTENERS["api"], connections=6, per_peer=4, first_byte=5.0, head=5.0, body=5.0, idle=5.0, max_head=4096)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

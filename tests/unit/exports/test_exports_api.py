@@ -16,14 +16,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-import series.window
-from agent.exports import api, wire
-from agent.exports.api import allowed_hosts, build_app
-from agent.exports.browsers import is_cross_site
-from rules.model import Family
-from series.promql import Limits, PromQLError, evaluate
-from series.types import Frame, Labels, Matcher
-from series.window import Window
+import kvitals.series.window
+from kvitals.agent.exports import api, wire
+from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.browsers import is_cross_site
+from kvitals.rules.model import Family
+from kvitals.series.promql import Limits, PromQLError, evaluate
+from kvitals.series.types import Frame, Labels, Matcher
+from kvitals.series.window import Window
 from tests.unit.test_patterns import SLOW
 
 FAMILIES = {
@@ -224,7 +224,7 @@ class TestThreads:
     async def test_labels_are_matched_and_put_in_order_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         matched_in: list[threading.Thread] = []
         ordered_in: list[threading.Thread] = []
-        matching, ordered = series.window._matching, wire.ordered
+        matching, ordered = kvitals.series.window._matching, wire.ordered
 
         def noted_matching(*arguments: Any) -> Any:
             matched_in.append(threading.current_thread())
@@ -234,7 +234,7 @@ class TestThreads:
             ordered_in.append(threading.current_thread())
             return ordered(*arguments, **more)
 
-        monkeypatch.setattr(series.window, "_matching", noted_matching)
+        monkeypatch.setattr(kvitals.series.window, "_matching", noted_matching)
         monkeypatch.setattr(wire, "ordered", noted_ordered)
         async with serving() as client:
             assert await data_of(client, "labels") == ["__name__", "engine"]

@@ -11,12 +11,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
-from agent.exports.metrics import prefers_openmetrics, render, render_openmetrics
-from agent.requests.families import Exemplar
-from rules.loader import load
-from rules.model import Family
-from series.types import STALE, Frame, Labels, Matcher
-from series.window import Window
+from kvitals.agent.exports.metrics import prefers_openmetrics, render, render_openmetrics
+from kvitals.agent.requests.families import Exemplar
+from kvitals.rules.loader import load
+from kvitals.rules.model import Family
+from kvitals.series.types import STALE, Frame, Labels, Matcher
+from kvitals.series.window import Window
 
 FAMILIES = {
     "kvitals_running": Family(type="gauge", unit="requests", meaning="Running\n  requests, \\ all."),

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.exports import notes as exported
-from agent.exports.api import build_app
-from series.history import schema
-from series.history.notes import Episode, Event, write
-from series.history.reader import HistoryReader
-from series.window import Window
+from kvitals.agent.exports import notes as exported
+from kvitals.agent.exports.api import build_app
+from kvitals.series.history import schema
+from kvitals.series.history.notes import Episode, Event, write
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.window import Window
 
 Client = TestClient[Any, Any]
 HOUR = 3600.0

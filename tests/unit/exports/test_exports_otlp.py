@@ -26,17 +26,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from traced import TAP, record
 
-from agent.config import Config, Otlp, OtlpOutTable
-from agent.exports import otlp
-from agent.exports.otlp import OtlpOut, Sampler, read_headers
-from agent.exports.otlp_spans import SCOPE
-from agent.requests.part import PartsRecord
-from agent.requests.stitch import LIMITS
-from agent.senses.otlp import OtlpSense
-from agent.service import Node, encode
-from rules.loader import family_of, load
-from series.promql import evaluate
-from series.types import METRIC_NAME
+from kvitals.agent.config import Config, Otlp, OtlpOutTable
+from kvitals.agent.exports import otlp
+from kvitals.agent.exports.otlp import OtlpOut, Sampler, read_headers
+from kvitals.agent.exports.otlp_spans import SCOPE
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.stitch import LIMITS
+from kvitals.agent.senses.otlp import OtlpSense
+from kvitals.agent.service import Node, encode
+from kvitals.rules.loader import family_of, load
+from kvitals.series.promql import evaluate
+from kvitals.series.types import METRIC_NAME
 from tests.unit.requests.parts import llm, tap
 
 # Which are sent

@@ -13,15 +13,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.exports import requests as exported
-from agent.exports.api import build_app
-from agent.exports.requests import Requests
-from agent.requests.families import Exemplar
-from agent.requests.part import PartsRecord, RequestPart
-from agent.requests.store import Store
-from agent.requests.tail import OFS, GroupValue, Recent, TailReport
-from series.types import Labels
-from series.window import Window
+from kvitals.agent.exports import requests as exported
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.requests import Requests
+from kvitals.agent.requests.families import Exemplar
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.store import Store
+from kvitals.agent.requests.tail import OFS, GroupValue, Recent, TailReport
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 from tests.unit.requests.parts import one, tap
 
 T = 1_000_000.0

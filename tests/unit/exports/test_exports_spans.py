@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from traced import CLIENT, ENGINE, START, TAP, record
 
-from agent.exports.otlp_spans import SCOPE, SpanMaker, named
-from agent.requests.part import PHASES
-from agent.requests.record import Phase, RequestRecord, SpanRef
-from rules.span_map import load_span_maps
+from kvitals.agent.exports.otlp_spans import SCOPE, SpanMaker, named
+from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
+from kvitals.rules.span_map import load_span_maps
 
 NEAR = 1e-6
 """Seconds that a float of now resolves, and some."""

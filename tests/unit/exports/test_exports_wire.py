@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.exports import wire
-from series.promql import PromQLError, Series
-from series.types import STALE, Frame, Labels
+from kvitals.agent.exports import wire
+from kvitals.series.promql import PromQLError, Series
+from kvitals.series.types import STALE, Frame, Labels
 
 
 @given(st.floats(allow_nan=False))

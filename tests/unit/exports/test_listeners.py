@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.listeners import LISTENERS, PROCESSES
+from kvitals.agent.listeners import LISTENERS, PROCESSES
 
 TREE = Path(__file__).parents[3]
 LISTENS = re.compile(
@@ -19,7 +19,7 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
     ("ui/serve_recorded.py", "GuardedSite("): ("replay",),
-    ("ui/web/serve.py", '"-m", "ui.web.launch"'): ("web",),
+    ("ui/web/serve.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/senses/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/senses/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),
     ("agent/senses/otlp_grpc.py", "add_insecure_port("): ("otlp_grpc",),

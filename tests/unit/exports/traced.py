@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.requests.record import Phase, RequestRecord, SpanRef
+from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
 
 TRACE, TAP, CLIENT, ENGINE = "0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "1" * 16, "2" * 16
 START = 1_700_000_000.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from series import files
-from series.files import (
+from kvitals.series import files
+from kvitals.series.files import (
     FileInUseError,
     FileRefusedError,
     append_line,

@@ -43,7 +43,7 @@ def test_every_opening_is_the_one_way_or_listed() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if any(_opens(line) for line in path.read_text(encoding="utf-8").splitlines())
     }
-    assert found - ALLOWED.keys() == set(), "open it with series.files, or list it with the reason"
+    assert found - ALLOWED.keys() == set(), "open it with kvitals.series.files, or list it with the reason"
     assert ALLOWED.keys() - found == set(), "opens nothing any more: take it off the list"
 
 
@@ -68,7 +68,7 @@ def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path
     places = {"FIFO": tmp_path / "FIFO", "FIFO.kvcap": tmp_path / "FIFO.kvcap", "FOLDER": tmp_path / "own"}
     words = [str(places.get(one, one)) for one in arguments]
     done = subprocess.run(
-        [sys.executable, "-m", "ui.cli.main", *words],
+        [sys.executable, "-m", "kvitals.ui.cli.main", *words],
         capture_output=True,
         text=True,
         timeout=120,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from series.history import log, schema, seal, thin
-from series.history.intake import Intake, Tick
-from series.history.retention import Kept
-from series.history.store import History, Settings, Status
-from series.types import STALE, Frame, Labels, Matcher
-from series.window import Window
+from kvitals.series.history import log, schema, seal, thin
+from kvitals.series.history.intake import Intake, Tick
+from kvitals.series.history.retention import Kept
+from kvitals.series.history.store import History, Settings, Status
+from kvitals.series.types import STALE, Frame, Labels, Matcher
+from kvitals.series.window import Window
 
 START = 1_800_000_000.0
 STEP = 5.0

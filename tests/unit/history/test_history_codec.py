@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from series.history import codec, ticks
-from series.history.codec import DamagedError
-from series.types import STALE
+from kvitals.series.history import codec, ticks
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.types import STALE
 
 NUMBERS = st.one_of(
     st.integers(-(2**53), 2**53).map(float),

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from series.history import export as module
-from series.history.export import export
-from series.history.reader import HistoryReader
-from series.history.schema import HistoryError
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.series.history import export as module
+from kvitals.series.history.export import export
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 from tests.unit.history.history_stage import START, STEP, Play, Synchronous
 
 ROWS = 300

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from series.history.joined import Joined
-from series.history.log import GENERATION_TICKS
-from series.history.reader import HistoryReader
-from series.promql import Vector, evaluate, evaluate_range
-from series.types import Labels
-from series.window import Window
+from kvitals.series.history.joined import Joined
+from kvitals.series.history.log import GENERATION_TICKS
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import Vector, evaluate, evaluate_range
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 from tests.unit.history.history_stage import START, STEP, Live, Play, Synchronous, labels
 
 QUERIES = [
@@ -47,7 +47,7 @@ def told(result: Vector | float) -> dict[Labels, float]:
 def test_no_seam(ticks: int, retention: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether what is asked for lies in the log, in sealed chunks, in the window, or in two or three of them."""
     rng = random.Random(ticks)
-    monkeypatch.setattr("series.history.log.GENERATION_TICKS", ticks)
+    monkeypatch.setattr("kvitals.series.history.log.GENERATION_TICKS", ticks)
     long, short = Window(1e6, 10_000), Window(retention, 10_000)
     play = Play(ticks, [long, short])
     writer = Synchronous(tmp_path / "history.db", lambda: short)

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from series.history import log, notes, retention, schema, seal, segments, store
-from series.history.intake import Part, Tick
-from series.history.notes import Batch, Episode, Event
-from series.history.reader import HistoryReader
-from series.history.schema import FILE, HistoryError
-from series.promql import PromQLError
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from kvitals.series.history import log, notes, retention, schema, seal, segments, store
+from kvitals.series.history.intake import Part, Tick
+from kvitals.series.history.notes import Batch, Episode, Event
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import FILE, HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 from tests.unit.history.history_stage import START, STEP, history, labels, ticks, until, written
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
@@ -47,7 +47,7 @@ def test_what_is_committed_is_there_for_another_process(tmp_path: Path) -> None:
     for tick in ticks(30):
         written(made, tick)
     code = (
-        "import sys; from pathlib import Path; from series.history.reader import HistoryReader as R;"
+        "import sys; from pathlib import Path; from kvitals.series.history.reader import HistoryReader as R;"
         "f = R(Path(sys.argv[1])).select([], 0, 4e9); print(len(f), sum(len(x.times) for x in f))"
     )
     told = subprocess.run([sys.executable, "-c", code, str(tmp_path / FILE)], capture_output=True, check=True)
@@ -73,7 +73,7 @@ def test_a_directory_that_we_may_only_read(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     (tmp_path / FILE).chmod(0o444)
     code = (
-        "import os, sys; from pathlib import Path; from series.history.reader import HistoryReader as R;"
+        "import os, sys; from pathlib import Path; from kvitals.series.history.reader import HistoryReader as R;"
         "os.setuid(65534) if os.getuid() == 0 else None;"
         "print(len(R(Path(sys.argv[1])).select([], 0, 4e9)))"
     )

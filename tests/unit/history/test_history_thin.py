@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from series.history import segments
-from series.history.reader import HistoryReader
-from series.history.thin import STEP_MS, visible
-from series.promql import Vector, evaluate
-from series.types import Labels
-from series.window import Window
+from kvitals.series.history import segments
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.thin import STEP_MS, visible
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 from tests.unit.history.history_stage import START, STEP, Play, Synchronous
 
 HOURS = 3

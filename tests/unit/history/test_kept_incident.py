@@ -17,30 +17,30 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.config import Config, HistoryTable, Seconds
-from agent.exports.api import build_app
-from agent.history import status
-from agent.history.requests import MOST, NewRequests, summaries
-from agent.requests.record import Phase, RequestRecord
-from agent.requests.store import Store
-from diagnoser.review.incidents import TOLD
-from rules.finding import Source
-from rules.loader import load
-from series.capture import CaptureReader
-from series.history import notes
-from series.history.reader import HistoryReader
-from series.history.store import Status
-from series.promql import Vector, evaluate, evaluate_range
-from series.types import Labels
-from series.window import Window
+from kvitals.agent.config import Config, HistoryTable, Seconds
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.history import status
+from kvitals.agent.history.requests import MOST, NewRequests, summaries
+from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.store import Store
+from kvitals.diagnoser.review.incidents import TOLD
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import load
+from kvitals.series.capture import CaptureReader
+from kvitals.series.history import notes
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.store import Status
+from kvitals.series.promql import Vector, evaluate, evaluate_range
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
+from kvitals.ui.cli.main import main
+from kvitals.ui.demo import FOLDER
+from kvitals.ui.historic import judge_history
+from kvitals.ui.keeping import Keeping
+from kvitals.ui.pipeline import Pipeline, Setup
+from kvitals.ui.recorded import Moments, RecordingError, judge_recording
 from tests.unit.cli.test_commands import run
 from tests.unit.history.history_stage import until
-from ui.cli.main import main
-from ui.demo import FOLDER
-from ui.historic import judge_history
-from ui.keeping import Keeping
-from ui.pipeline import Pipeline, Setup
-from ui.recorded import Moments, RecordingError, judge_recording
 
 INCIDENT = FOLDER / "heavy_tenant.kvcap"
 KNOWLEDGE = load()

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine, batch, until
 
-from agent.command_line import LAUNCHERS, parse
-from agent.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
-from agent.kv_event_senses import KvEventSenses, View
-from agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
-from agent.requests.tenants import Tenants
-from agent.senses import kv_events
-from agent.senses.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, RECORD_BLOCKS, KvEventsSense
-from agent.senses.kv_events_in import KvEventsIn
-from agent.senses.kv_events_sources import Refusal, Source
-from agent.service import Node, decode, encode
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.command_line import LAUNCHERS, parse
+from kvitals.agent.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
+from kvitals.agent.kv_event_senses import KvEventSenses, View
+from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.senses import kv_events
+from kvitals.agent.senses.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, RECORD_BLOCKS, KvEventsSense
+from kvitals.agent.senses.kv_events_in import KvEventsIn
+from kvitals.agent.senses.kv_events_sources import Refusal, Source
+from kvitals.agent.service import Node, decode, encode
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 from tests.processes import free_port
 
 URL = "http://127.0.0.1:8000"

@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 from fake_engine import FakeEngine, batch
 
-from agent.config import Config
-from rules.loader import load
-from series.promql import evaluate
+from kvitals.agent.config import Config
+from kvitals.rules.loader import load
+from kvitals.series.promql import evaluate
+from kvitals.ui.live import Collector
+from kvitals.ui.pipeline import Setup
 from tests.processes import free_port
-from ui.live import Collector
-from ui.pipeline import Setup
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 PATIENCE_S = 20.0

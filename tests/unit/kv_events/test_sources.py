@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.command_line import LAUNCHERS, Flags, parse
-from agent.senses.kv_events_sources import (
+from kvitals.agent.command_line import LAUNCHERS, Flags, parse
+from kvitals.agent.senses.kv_events_sources import (
     MAX_RANKS,
     Place,
     Refusal,

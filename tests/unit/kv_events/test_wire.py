@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from publishers import REMOVE, SGLANG, STORE, VLLM, payload
 
-from agent.config import TenantsTable
-from agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Removed, Stored
-from agent.requests.tenants import Tenants
-from agent.senses.kv_events_wire import MEMO, Wire
-from agent.senses.siphash import siphash
+from kvitals.agent.config import TenantsTable
+from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Removed, Stored
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.senses.kv_events_wire import MEMO, Wire
+from kvitals.agent.senses.siphash import siphash
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kv_events"
 SECRET = b"k" * 32

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from kvcache.accesses import Accesses, Builder
-from kvcache.eviction import Policy
+from kvitals.kvcache.accesses import Accesses, Builder
+from kvitals.kvcache.eviction import Policy
 
 BLOCK_SIZE = 4
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcache.accesses import UNKNOWN, Accesses, Builder, concatenate, empty
+from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder, concatenate, empty
 
 CHAINS = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, Detector, Row
+from kvitals.kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, Detector, Row
 
 FULL = Row(0.0, stored=20, removed=20, requests=10, ttft=1.0, late=0, waiting=0, running=4, output=200)
 """A second of a full cache that is well: what comes in pushes out what nobody wants."""

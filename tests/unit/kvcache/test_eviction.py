@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcache.distances import seen_before, stack_distances
-from kvcache.eviction import POLICIES, Policy, cache
+from kvitals.kvcache.distances import seen_before, stack_distances
+from kvitals.kvcache.eviction import POLICIES, Policy, cache
 from tests.unit.kvcache.models import Request, accesses, any_ids, plain_replay, requests
 
 ANY = st.one_of(requests(), any_ids())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcache.fairness import Service, gini, jain, long_tail_share, max_min, service_difference
+from kvitals.kvcache.fairness import Service, gini, jain, long_tail_share, max_min, service_difference
 
 VTC = Path(__file__).parents[2] / "fixtures" / "vtc"
 SHARES = st.lists(st.floats(0, 1e300), min_size=1, max_size=30).filter(any)

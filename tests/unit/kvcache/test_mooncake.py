@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvcache import mooncake
-from kvcache.accesses import UNKNOWN
-from kvcache.mooncake import TraceError, read
+from kvitals.kvcache import mooncake
+from kvitals.kvcache.accesses import UNKNOWN
+from kvitals.kvcache.mooncake import TraceError, read
 
 LINE = '{"timestamp": %d, "input_length": 900, "output_length": 7, "hash_ids": [0, %d]}\n'
 

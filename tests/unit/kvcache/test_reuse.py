@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcache.accesses import Accesses, Builder, empty
-from kvcache.mooncake import read
-from kvcache.reuse import Curve, ReuseCurve
-from kvcache.whatif import Plan, what_if
+from kvitals.kvcache.accesses import Accesses, Builder, empty
+from kvitals.kvcache.mooncake import read
+from kvitals.kvcache.reuse import Curve, ReuseCurve
+from kvitals.kvcache.whatif import Plan, what_if
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcache.accesses import Accesses, empty
-from kvcache.eviction import POLICIES, Policy
-from kvcache.mooncake import read
-from kvcache.routing import ROUTINGS, assigned, default_rate
-from kvcache.sampling import SampleError
-from kvcache.sessions import sessions
-from kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.accesses import Accesses, empty
+from kvitals.kvcache.eviction import POLICIES, Policy
+from kvitals.kvcache.mooncake import read
+from kvitals.kvcache.routing import ROUTINGS, assigned, default_rate
+from kvitals.kvcache.sampling import SampleError
+from kvitals.kvcache.sessions import sessions
+from kvitals.kvcache.whatif import Plan, Row, what_if
 from tests.unit.kvcache.models import Request, accesses, plain_replay, requests, tokens_hit
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"

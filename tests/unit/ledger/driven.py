@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.engine import EngineLedger, Look
-from agent.ledger.owners import Owners
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.owners import Owners
 from tests.unit.ledger.pool import Pool, Request, events, record
 
 STITCH_SECONDS = 8.0

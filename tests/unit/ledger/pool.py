@@ -12,8 +12,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
-from agent.requests.record import RequestRecord
+from kvitals.agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.requests.record import RequestRecord
 
 ENGINE = "e"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.ledger.blocks import UNKNOWN, Blocks, Room, Step
+from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, Room, Step
 
 NOW = 100.0
 

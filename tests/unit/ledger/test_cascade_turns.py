@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.ledger.cascade_turns import MAX_SESSIONS, Turns
-from agent.ledger.engine import Look
-from agent.ledger.parties import Party
+from kvitals.agent.ledger.cascade_turns import MAX_SESSIONS, Turns
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.parties import Party
 
 
 def look(session: str, chain: list[int] | None, hits: int) -> Look:

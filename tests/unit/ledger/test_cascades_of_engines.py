@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.ledger.blocks import Step
-from agent.ledger.cascade import EngineCascades, Told
-from agent.ledger.cascade_facts import EnginePace
-from agent.ledger.engine import Look
-from agent.ledger.event import GPU
-from agent.ledger.parties import Party
-from agent.ledger.tally import Tally
-from agent.requests.record import RequestRecord
-from kvcache.cascade import Baseline, Cascade, Onset
-from series.types import METRIC_NAME, Labels
-from series.window import Window
+from kvitals.agent.ledger.blocks import Step
+from kvitals.agent.ledger.cascade import EngineCascades, Told
+from kvitals.agent.ledger.cascade_facts import EnginePace
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.event import GPU
+from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.tally import Tally
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.kvcache.cascade import Baseline, Cascade, Onset
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
 
 START = 10_000.0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.ledger.event import GPU
+from kvitals.agent.ledger.event import GPU
 from tests.unit.ledger.driven import Driven, Traffic, drive
 from tests.unit.ledger.pool import events
 

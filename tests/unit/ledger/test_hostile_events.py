@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.engine import EngineLedger, Look
-from agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
-from agent.ledger.owners import Owners
-from agent.requests.record import RequestRecord
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.requests.record import RequestRecord
 
 T = 1_790_000_000.0
 LIMIT = 40

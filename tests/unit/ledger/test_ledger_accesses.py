@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agent.ledger.accesses import Style
-from agent.ledger.blocks import Room
-from agent.ledger.engine import QUIET_SECONDS, EngineLedger, Look
-from agent.ledger.event import HOST, Batch, Cleared, Event, KvEventsRecord, Removed, Stored
-from agent.ledger.owners import Owners
-from agent.requests.record import Phase, RequestRecord
+from kvitals.agent.ledger.accesses import Style
+from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.engine import QUIET_SECONDS, EngineLedger, Look
+from kvitals.agent.ledger.event import HOST, Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.requests.record import Phase, RequestRecord
 
 T = 1_790_000_000.0
 SIZE = 16

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.config import Config
-from agent.exports.api import build_app
-from agent.exports.ledger import Ledger
-from agent.ledger.event import HOST, Batch, Cleared, KvEventsRecord, Removed, Stored
-from agent.ledger.packed import PackedError, pack, unpack
-from agent.ledger.side import MAX_ENGINES, LedgerSide
-from agent.records import FactsRecord, ScrapeRecord
-from agent.requests.record import RequestRecord
-from agent.service import Node, encode
-from rules.loader import load
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp
-from series.window import Window
+from kvitals.agent.config import Config
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.ledger.event import HOST, Batch, Cleared, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.packed import PackedError, pack, unpack
+from kvitals.agent.ledger.side import MAX_ENGINES, LedgerSide
+from kvitals.agent.records import FactsRecord, ScrapeRecord
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.service import Node, encode
+from kvitals.rules.loader import load
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
+from kvitals.series.window import Window
 
 T = 1_790_000_000.0
 POOL = 64

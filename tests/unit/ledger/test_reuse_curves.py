@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.ledger.engine import Look
-from agent.ledger.parties import Party
-from agent.ledger.report import _curve
-from agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
-from agent.ledger.side import CURVE_TENANTS, MAX_ENGINES
-from kvcache.accesses import Builder
-from kvcache.reuse import Curve, ReuseCurve
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.report import _curve
+from kvitals.agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
+from kvitals.agent.ledger.side import CURVE_TENANTS, MAX_ENGINES
+from kvitals.kvcache.accesses import Builder
+from kvitals.kvcache.reuse import Curve, ReuseCurve
 
 T = 1_790_000_000.0
 POOL = 200

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from agent.ledger.blame import MAX_CHARGES, TENANTS, UNATTRIBUTED, WAIT_SECONDS, Blame
-from agent.ledger.blocks import MAX_ORIGINS, Blocks, Room, Step
-from agent.ledger.engine import Look
-from agent.ledger.parties import Party
-from agent.ledger.residency import duplicates, survey
-from agent.ledger.tenants import SAMPLE, FirstSeen, Tenants
-from agent.ledger.top import EPOCH_SECONDS, Top
+from kvitals.agent.ledger.blame import MAX_CHARGES, TENANTS, UNATTRIBUTED, WAIT_SECONDS, Blame
+from kvitals.agent.ledger.blocks import MAX_ORIGINS, Blocks, Room, Step
+from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.residency import duplicates, survey
+from kvitals.agent.ledger.tenants import SAMPLE, FirstSeen, Tenants
+from kvitals.agent.ledger.top import EPOCH_SECONDS, Top
 
 T = 1_790_000_000.0
 

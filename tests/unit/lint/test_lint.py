@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.generate import GENERATED
-from dashboards.lint.defect import Defect, Document, Query
-from dashboards.lint.lint import lint
-from dashboards.lint.metrics import Metrics, _default_bounds
-from dashboards.lint.pages import read_page
-from dashboards.lint.reading import read_path
-from dashboards.lint.variables import Opened
-from rules.loader import Knowledge, load
+from kvitals.dashboards.generate import GENERATED
+from kvitals.dashboards.lint.defect import Defect, Document, Query
+from kvitals.dashboards.lint.lint import lint
+from kvitals.dashboards.lint.metrics import Metrics, _default_bounds
+from kvitals.dashboards.lint.pages import read_page
+from kvitals.dashboards.lint.reading import read_path
+from kvitals.dashboards.lint.variables import Opened
+from kvitals.rules.loader import Knowledge, load
 
 INPUTS = Path(__file__).parent / "inputs"
 EXPOSITION = Path(__file__).parents[2] / "fixtures" / "exposition"

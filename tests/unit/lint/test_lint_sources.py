@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dashboards.lint import grafana_server, reading
-from dashboards.lint.grafana_server import Access, read_grafana
-from dashboards.lint.pages import read_page
-from dashboards.lint.reading import ReadingError, read_path
-from ui.cli.main import main
+from kvitals.dashboards.lint import grafana_server, reading
+from kvitals.dashboards.lint.grafana_server import Access, read_grafana
+from kvitals.dashboards.lint.pages import read_page
+from kvitals.dashboards.lint.reading import ReadingError, read_path
+from kvitals.ui.cli.main import main
 
 INPUTS = Path(__file__).parent / "inputs"
 BOARD = {"title": "b", "panels": [{"title": "p", "targets": [{"expr": "rate(vllm:num_requests_waiting[5m])"}]}]}

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from rules.engine_map import load_map, systems
-from series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 ROOT = Path(__file__).parents[2] / "fixtures" / "exposition"
 SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")

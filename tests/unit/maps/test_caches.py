@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.senses.exposition import PageParser
-from agent.senses.reading import recognise
-from rules.engine_map import load_map, systems
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.reading import recognise
+from kvitals.rules.engine_map import load_map, systems
 from tests.unit.maps.pages import Read, relabelled, stored
 
 MAPS = [load_map(system) for system in systems()]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.reading import recognise
-from agent.senses.status import Identity
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from rules.engine_map import load_map, systems
-from rules.loader import load
-from series.types import Labels
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.reading import recognise
+from kvitals.agent.senses.status import Identity
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules.engine_map import load_map, systems
+from kvitals.rules.loader import load
+from kvitals.series.types import Labels
 from tests.unit.maps.pages import Read, stored
 
 MAPS = [load_map(system) for system in systems()]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rules.engine_map import ROOT, EngineMap, load_map, systems
-from rules.loader import load
-from rules.versions import in_range, release
+from kvitals.rules.engine_map import ROOT, EngineMap, load_map, systems
+from kvitals.rules.loader import load
+from kvitals.rules.versions import in_range, release
 from tests.goldens.names import ROOT as NAMES
 from tests.goldens.names import inventory, raw
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.families import SERVER_INFO, Translator
-from agent.senses.exposition import PageParser
-from agent.senses.status import Identity
-from rules.engine_map import EngineMap, load_map, systems
-from series.window import Window
+from kvitals.agent.families import SERVER_INFO, Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.status import Identity
+from kvitals.rules.engine_map import EngineMap, load_map, systems
+from kvitals.series.window import Window
 
 TEXT = st.one_of(
     st.sampled_from(["0", "1", "-1", "", "None", "1e309", "nan", "0.1", "+Inf"]),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.families import SERVER_INFO
-from rules.engine_map import load_map
+from kvitals.agent.families import SERVER_INFO
+from kvitals.rules.engine_map import load_map
 from tests.unit.maps.test_routers import Seen, recognised
 
 TRT = '{{model_name="m",engine_type="trtllm"}}'.format()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from series.types import Labels
+from kvitals.series.types import Labels
 from tests.unit.maps.pages import Read, relabelled, stored
 
 Rewritten = list[tuple[dict[str, str], float]]

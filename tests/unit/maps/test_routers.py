@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.families import Translator
-from agent.senses.exposition import PageParser
-from agent.senses.reading import recognise
-from agent.senses.status import Identity
-from diagnoser.inspect import inspect
-from diagnoser.judge import Judge, Judgement
-from diagnoser.signals import Signals, Span
-from rules.engine_map import find_map, load_map, systems
-from rules.finding import Source
-from rules.loader import load
-from series.types import Labels
+from kvitals.agent.families import Translator
+from kvitals.agent.senses.exposition import PageParser
+from kvitals.agent.senses.reading import recognise
+from kvitals.agent.senses.status import Identity
+from kvitals.diagnoser.inspect import inspect
+from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.rules.engine_map import find_map, load_map, systems
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import load
+from kvitals.series.types import Labels
 from tests.goldens.names import inventory
 from tests.unit.agent.page_stage import Watched
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from agent.command_line import LAUNCHERS, parse
-from agent.families import SERVER_INFO
-from rules.engine_map import EngineMap, load_map
+from kvitals.agent.command_line import LAUNCHERS, parse
+from kvitals.agent.families import SERVER_INFO
+from kvitals.rules.engine_map import EngineMap, load_map
 from tests.unit.maps.pages import ROOT, Read, relabelled, stored
 
 

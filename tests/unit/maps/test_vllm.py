@@ -2,7 +2,7 @@
 
 import pytest
 
-from rules.engine_map import EngineMap, load_map, usable
+from kvitals.rules.engine_map import EngineMap, load_map, usable
 
 
 @pytest.fixture(scope="module")

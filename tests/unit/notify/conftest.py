@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config
-from rules.finding import Triage
-from rules.loader import load
-from ui.demo import DEMO
-from ui.pipeline import Setup
-from ui.recorded import judge_recording
+from kvitals.agent.config import Config
+from kvitals.rules.finding import Triage
+from kvitals.rules.loader import load
+from kvitals.ui.demo import DEMO
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import judge_recording
 
 
 @pytest.fixture(scope="session")

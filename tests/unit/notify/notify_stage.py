@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-from rules.finding import Triage
-from ui.notify.concern import Asked, lead
-from ui.notify.incoming import Alert, Message
-from ui.notify.telling import Diagnosis
+from kvitals.rules.finding import Triage
+from kvitals.ui.notify.concern import Asked, lead
+from kvitals.ui.notify.incoming import Alert, Message
+from kvitals.ui.notify.telling import Diagnosis
 
 ENGINE = "127.0.0.1:8201/0"
 """Of the recording that ships, ui/demo/heavy_tenant.kvcap."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import ConfigError
-from agent.config import load as load_config
-from ui.cli.main import main
+from kvitals.agent.config import ConfigError
+from kvitals.agent.config import load as load_config
+from kvitals.ui.cli.main import main
 
 HOOK = '[[notify.webhook]]\nurl = "http://127.0.0.1:1/"\n'
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from agent.config import Mute
-from rules.finding import Triage
+from kvitals.agent.config import Mute
+from kvitals.rules.finding import Triage
+from kvitals.ui.notify.incidents import Rules, Settled, settle
+from kvitals.ui.notify.incoming import OURS, Alert, IncomingError, read
+from kvitals.ui.notify.notice import Notice
+from kvitals.ui.notify.spool import Incident
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
-from ui.notify.incidents import Rules, Settled, settle
-from ui.notify.incoming import OURS, Alert, IncomingError, read
-from ui.notify.notice import Notice
-from ui.notify.spool import Incident
 
 RULES = Rules(repeat=3600.0, page="https://kvitals.example.org")
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
-from rules.finding import Triage
-from series.secret_file import SecretError
+from kvitals.agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from kvitals.rules.finding import Triage
+from kvitals.series.secret_file import SecretError
+from kvitals.ui.notify.incidents import Rules, settle
+from kvitals.ui.notify.notice import Notice
+from kvitals.ui.notify.targets import request, wants
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
-from ui.notify.incidents import Rules, settle
-from ui.notify.notice import Notice
-from ui.notify.targets import request, wants
 
 
 @pytest.fixture

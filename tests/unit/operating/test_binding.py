@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnoser.binding import CONSTRAINTS, Binding, binding, over_known
-from series.types import Labels
-from ui.cli.main import main
+from kvitals.diagnoser.binding import CONSTRAINTS, Binding, binding, over_known
+from kvitals.series.types import Labels
+from kvitals.ui.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 CALM = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
-from diagnoser.steps import Counts
+from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
+from kvitals.diagnoser.steps import Counts
 
 LOADS = np.array([4.0, 8.0, 12.0, 16.0, 24.0])
 TOTAL = np.full(5, 500.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnoser.operating_point import operating_point
+from kvitals.diagnoser.operating_point import operating_point
 from tests.unit.operating.closed_queue import ALONE, GROWTH, SLOTS, late, run, seen
 
 LEVELS = (1, 2, 4, 6, 8, 12, 16, 20, 24)

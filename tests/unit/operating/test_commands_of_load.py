@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnoser.operating_point import NOW_SECONDS, Bin
-from ui.cli.knee import _nearest
-from ui.cli.main import main
-from ui.pipeline import FAST_SECONDS
+from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin
+from kvitals.ui.cli.knee import _nearest
+from kvitals.ui.cli.main import main
+from kvitals.ui.pipeline import FAST_SECONDS
 
 ROOT = Path(__file__).parents[3]
 RECORDING = str(ROOT / "ui/demo/few_slots.kvcap")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnoser.leading import HORIZON_SECONDS, audit, starts
-from diagnoser.steps import Counts
-from series.promql import evaluate_range
-from series.types import METRIC_NAME, Floats, Labels
-from series.window import Window
+from kvitals.diagnoser.leading import HORIZON_SECONDS, audit, starts
+from kvitals.diagnoser.steps import Counts
+from kvitals.series.promql import evaluate_range
+from kvitals.series.types import METRIC_NAME, Floats, Labels
+from kvitals.series.window import Window
 
 STEP = 20.0
 COUNT = 1200

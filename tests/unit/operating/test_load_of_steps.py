@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnoser.load import by_residence, littles_gap, loads, steady
-from diagnoser.steps import Steps
-from series.types import Floats, Labels
+from kvitals.diagnoser.load import by_residence, littles_gap, loads, steady
+from kvitals.diagnoser.steps import Steps
+from kvitals.series.types import Floats, Labels
 
 SIZE = 20
 

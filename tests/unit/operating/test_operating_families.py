@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.config import Config
-from diagnoser.judge import ENTITIES
-from rules.loader import load
-from series.promql import Vector, evaluate
-from series.types import METRIC_NAME, Labels
-from series.window import Window
-from ui.operating import Operating
-from ui.pipeline import Setup
-from ui.recorded import judge_recording
+from kvitals.agent.config import Config
+from kvitals.diagnoser.judge import ENTITIES
+from kvitals.rules.loader import load
+from kvitals.series.promql import Vector, evaluate
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
+from kvitals.ui.operating import Operating
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import judge_recording
 
 ROOT = Path(__file__).parents[3]
 KNOWLEDGE = load()

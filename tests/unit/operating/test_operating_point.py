@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnoser.operating_point import Curves, fitted, operating_point, quantiles
-from diagnoser.steps import Counts, Steps, joined, together
-from series.types import Floats, Labels
+from kvitals.diagnoser.operating_point import Curves, fitted, operating_point, quantiles
+from kvitals.diagnoser.steps import Counts, Steps, joined, together
+from kvitals.series.types import Floats, Labels
 
 ENGINE = Labels({"engine": "a"})
 BOUNDS = np.array([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, np.inf])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.requests.part import PartsRecord, RequestPart
-from agent.senses.parts_in import MAX_REASONS, MAX_SOURCES, PartsIn
-from series.types import METRIC_NAME, Matcher, MatchOp, is_stale
-from series.window import Window
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.senses.parts_in import MAX_REASONS, MAX_SOURCES, PartsIn
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
+from kvitals.series.window import Window
 
 PART = RequestPart(observer="engine", system="vllm", seen=1.0)
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from span_fixtures import NAMES, Plain, ended, lines, parts_of, protobuf, read, request, span
 
-from agent.requests.part import PHASES, Observer, RequestPart
-from agent.requests.spans import DETAIL, NO_IDS, NOT_OURS, TIME, SpanReader, unwrapped
-from agent.senses import otlp_json, otlp_wire
-from rules import span_map
-from rules.span_map import SpanKind, Wrap, load_span_maps
+from kvitals.agent.requests.part import PHASES, Observer, RequestPart
+from kvitals.agent.requests.spans import DETAIL, NO_IDS, NOT_OURS, TIME, SpanReader, unwrapped
+from kvitals.agent.senses import otlp_json, otlp_wire
+from kvitals.rules import span_map
+from kvitals.rules.span_map import SpanKind, Wrap, load_span_maps
 
 NOW = 1001.0
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from series.promql import Batch, Moment, PromQLError, Vector, parse
-from series.promql.windows import RANGE_FUNCTIONS
-from series.types import Labels
-from series.window import Window
+from kvitals.series.promql import Batch, Moment, PromQLError, Vector, parse
+from kvitals.series.promql.windows import RANGE_FUNCTIONS
+from kvitals.series.types import Labels
+from kvitals.series.window import Window
 
 NOW = 100.0
 QUERIES = [
@@ -108,7 +108,7 @@ def test_what_one_expression_may_not_does_not_hinder_others() -> None:
 
 @pytest.mark.parametrize("cells", [0, 1])
 def test_much_at_once_is_read_one_by_one(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("series.promql.batch.MAX_CELLS", cells)
+    monkeypatch.setattr("kvitals.series.promql.batch.MAX_CELLS", cells)
     alike(window([[[1.0, 2.0], [3.0, 5.0]]]))
 
 

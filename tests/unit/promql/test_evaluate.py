@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse, windows
-from series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
+from kvitals.series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse, windows
+from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
 
 NAN, INF = math.nan, math.inf
 

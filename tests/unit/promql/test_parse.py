@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from series.promql import Expr, PromQLError, Range, Selector, parse
-from series.promql.check import FUNCTIONS, type_of
-from series.promql.nodes import AGGREGATIONS, Binary
-from series.types import Matcher, MatchOp
+from kvitals.series.promql import Expr, PromQLError, Range, Selector, parse
+from kvitals.series.promql.check import FUNCTIONS, type_of
+from kvitals.series.promql.nodes import AGGREGATIONS, Binary
+from kvitals.series.types import Matcher, MatchOp
 
 
 @pytest.mark.parametrize(

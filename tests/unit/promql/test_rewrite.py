@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from series.promql import PromQLError, expand, inline, names, parse, selectors, shift
+from kvitals.series.promql import PromQLError, expand, inline, names, parse, selectors, shift
 
 DEFINITIONS = {
     "kvitals:hit_rate": parse("rate(hits[5m]) / rate(queries[5m])"),

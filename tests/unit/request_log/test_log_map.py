@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rules.log_map import formats, load_log_map, shipped
+from kvitals.rules.log_map import formats, load_log_map, shipped
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "request-logs.md").read_text()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.requests.assembly import Assembly
-from agent.requests.part import RequestPart
-from agent.requests.record import RequestRecord
-from agent.requests.stitch import LIMITS, Limits, Stitcher
+from kvitals.agent.requests.assembly import Assembly
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.stitch import LIMITS, Limits, Stitcher
 
 E2E = 0.446
 PHASES = {"queue": 0.0001, "prefill": 0.2084, "decode": 0.2139}

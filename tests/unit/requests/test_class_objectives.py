@@ -5,16 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.config import Config, Objective, Slo, TenantsTable
-from agent.records import ScrapeRecord
-from agent.request_senses import RequestSenses
-from agent.requests.part import PartsRecord
-from agent.requests.record import RequestRecord
-from agent.requests.stitch import LIMITS
-from agent.requests.tenants import Tenants
-from agent.service import Node, encode
-from series.promql import evaluate
-from series.types import Labels
+from kvitals.agent.config import Config, Objective, Slo, TenantsTable
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.request_senses import RequestSenses
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.stitch import LIMITS
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.service import Node, encode
+from kvitals.series.promql import evaluate
+from kvitals.series.types import Labels
 from tests.unit.requests.parts import llm, tap
 
 T = 1_790_000_000.0

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.requests import phases
-from agent.requests.part import RequestPart
-from agent.requests.record import RequestRecord
+from kvitals.agent.requests import phases
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.record import RequestRecord
 from tests.unit.requests.parts import Stitched, llm, one, stage, tap
 
 T = 1_000_000.0

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from agent.requests.record import RequestRecord
+from kvitals.agent.requests.record import RequestRecord
 from tests.unit.otlp.span_fixtures import NAMES, parts_of
 from tests.unit.requests.parts import Stitched
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.requests import families
-from agent.requests.families import Families
-from agent.requests.record import RequestRecord
-from rules.loader import load
-from series.promql import evaluate
-from series.window import Window
+from kvitals.agent.requests import families
+from kvitals.agent.requests.families import Families
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.rules.loader import load
+from kvitals.series.promql import evaluate
+from kvitals.series.window import Window
 from tests.unit.requests.parts import llm, one, tap
 
 T = 1_000_000.0

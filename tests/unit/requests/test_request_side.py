@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.config import Config
-from agent.records import ScrapeRecord
-from agent.requests.part import PartsRecord
-from agent.requests.record import RequestRecord
-from agent.requests.stitch import LIMITS
-from agent.service import NOBODY, Node, decode, encode
-from series.capture import Record
-from series.promql import evaluate
+from kvitals.agent.config import Config
+from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.stitch import LIMITS
+from kvitals.agent.service import NOBODY, Node, decode, encode
+from kvitals.series.capture import Record
+from kvitals.series.promql import evaluate
 from tests.unit.requests.parts import llm, tap
 
 T = 1_790_000_000.0

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.requests.part import RequestPart
-from agent.requests.record import RequestRecord
-from agent.requests.stitch import LIMITS, MAX_MATES, MAX_PARTS
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.stitch import LIMITS, MAX_MATES, MAX_PARTS
 from tests.unit.requests.parts import Stitched, llm, one, stage, tap
 
 T = 1_000_000.0

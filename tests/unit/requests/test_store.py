@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.requests.record import RequestRecord
-from agent.requests.store import Store
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.store import Store
 from tests.unit.requests.parts import one, tap
 
 T = 1_000_000.0

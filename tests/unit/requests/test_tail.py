@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.requests import tail_families
-from agent.requests.columns import joined, lay_out
-from agent.requests.part import PHASES, PartsRecord
-from agent.requests.record import Phase, RequestRecord
-from agent.requests.tail import (
+from kvitals.agent.requests import tail_families
+from kvitals.agent.requests.columns import joined, lay_out
+from kvitals.agent.requests.part import PHASES, PartsRecord
+from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.tail import (
     MIN_BULK,
     MIN_TAIL,
     Recent,
@@ -21,12 +21,12 @@ from agent.requests.tail import (
     prompt_class,
     spent,
 )
-from agent.requests.tail_families import Tails, families
-from agent.service import encode
-from rules.loader import family_of, load
-from series.promql import evaluate
-from series.types import METRIC_NAME, Matcher, MatchOp
-from series.window import Window
+from kvitals.agent.requests.tail_families import Tails, families
+from kvitals.agent.service import encode
+from kvitals.rules.loader import family_of, load
+from kvitals.series.promql import evaluate
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
+from kvitals.series.window import Window
 from tests.unit.requests.parts import llm, tap
 from tests.unit.requests.test_request_side import T, node, page
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diagnoser.review.ledger import ledger
-from diagnoser.review.money import Given, priced
-from diagnoser.review.seen import Engine, Grid, Seen, _questions
-from diagnoser.review.work import Week, within
-from diagnoser.steps import Counts
-from series.types import Floats, Labels
+from kvitals.diagnoser.review.ledger import ledger
+from kvitals.diagnoser.review.money import Given, priced
+from kvitals.diagnoser.review.seen import Engine, Grid, Seen, _questions
+from kvitals.diagnoser.review.work import Week, within
+from kvitals.diagnoser.steps import Counts
+from kvitals.series.types import Floats, Labels
 
 HOUR = 3600.0
 NAMES = tuple(_questions(HOUR, 60.0))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser.review.change import Totals, explained
+from kvitals.diagnoser.review.change import Totals, explained
 
 WEEK = Totals(
     gpu_hours=100.0, busy_hours=60.0, output=1e6, prompt=5e6, computed=2e6, again=0.0, prefill=4e5, decode=6e5

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, ConfigError, ReviewTable, build
-from rules.loader import Knowledge
-from ui.cli.common import UsageError
-from ui.cli.main import main, parser
-from ui.cli.review import _given
-from ui.pipeline import Setup
+from kvitals.agent.config import Config, ConfigError, ReviewTable, build
+from kvitals.rules.loader import Knowledge
+from kvitals.ui.cli.common import UsageError
+from kvitals.ui.cli.main import main, parser
+from kvitals.ui.cli.review import _given
+from kvitals.ui.pipeline import Setup
 
 
 def given(table: ReviewTable, *options: str) -> tuple[float | None, dict[str, float], float]:

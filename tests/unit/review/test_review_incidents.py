@@ -6,15 +6,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from diagnoser.review.incidents import TOLD, of_alerts, of_history, with_losses
-from diagnoser.review.result import Incidents
-from diagnoser.steps import Counts
-from rules.finding import Entity, Finding, LeverAdvice, LeverSetting
-from rules.loader import load
-from rules.model import Rule
-from series.history.notes import Episode, Event
-from series.promql import Expr, Series
-from series.types import Labels
+from kvitals.diagnoser.review.incidents import TOLD, of_alerts, of_history, with_losses
+from kvitals.diagnoser.review.result import Incidents
+from kvitals.diagnoser.steps import Counts
+from kvitals.rules.finding import Entity, Finding, LeverAdvice, LeverSetting
+from kvitals.rules.loader import load
+from kvitals.rules.model import Rule
+from kvitals.series.history.notes import Episode, Event
+from kvitals.series.promql import Expr, Series
+from kvitals.series.types import Labels
 from tests.unit.review.stage import HOUR, engine, seen, week
 
 ENGINE = {"engine": "a", "node": "n"}

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser.review.chargeback import UNNAMED, apportioned, chargeback
-from diagnoser.review.efficiency import cache_money, trap
-from diagnoser.review.money import Given, default_prices, priced
-from diagnoser.review.seen import Lookups, Seen
-from diagnoser.review.work import groups, work
+from kvitals.diagnoser.review.chargeback import UNNAMED, apportioned, chargeback
+from kvitals.diagnoser.review.efficiency import cache_money, trap
+from kvitals.diagnoser.review.money import Given, default_prices, priced
+from kvitals.diagnoser.review.seen import Lookups, Seen
+from kvitals.diagnoser.review.work import groups, work
 from tests.unit.review.stage import engine, seen, week
 
 H100, L40S, BARE = (

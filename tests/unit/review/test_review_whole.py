@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from diagnoser.review.assemble import Asked, NothingSeenError, review
-from diagnoser.review.money import Given
-from diagnoser.review.result import Happened, Incidents, Review
-from rules.loader import Knowledge
-from series.types import METRIC_NAME, Frame, Labels, Matcher
-from ui.operating import asking
-from ui.review.markdown import markdown
-from ui.review.page import page
-from ui.review.write import write
+from kvitals.diagnoser.review.assemble import Asked, NothingSeenError, review
+from kvitals.diagnoser.review.money import Given
+from kvitals.diagnoser.review.result import Happened, Incidents, Review
+from kvitals.rules.loader import Knowledge
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
+from kvitals.ui.operating import asking
+from kvitals.ui.review.markdown import markdown
+from kvitals.ui.review.page import page
+from kvitals.ui.review.write import write
 
 DAY, GAP = 86400.0, 600.0
 BEGIN = 1_767_225_600.0
@@ -202,7 +202,7 @@ def test_markdown_has_whole_tables(made: Review) -> None:
 def test_all_documents_are_written_and_an_earlier_review_is_replaced(
     made: Review, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ui.review.tables.has_parquet", lambda: False)  # to import it takes seconds
+    monkeypatch.setattr("kvitals.ui.review.tables.has_parquet", lambda: False)  # to import it takes seconds
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "old.csv").write_text("old")
     write(made, tmp_path)

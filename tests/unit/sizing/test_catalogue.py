@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnoser.sizing import kv
-from rules import catalogue
-from rules.catalogue import CatalogueError
+from kvitals.diagnoser.sizing import kv
+from kvitals.rules import catalogue
+from kvitals.rules.catalogue import CatalogueError
 
 
 def test_every_price_is_of_a_gpu_and_says_when_and_whose() -> None:

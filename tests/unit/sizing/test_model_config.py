@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from diagnoser.sizing import config, kv
-from diagnoser.sizing.config import ConfigFileError
-from rules import catalogue
+from kvitals.diagnoser.sizing import config, kv
+from kvitals.diagnoser.sizing.config import ConfigFileError
+from kvitals.rules import catalogue
 
 LLAMA_70B: dict[str, Any] = {
     "model_type": "llama",

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnoser import outcome
-from diagnoser.outcome import Change, Course, Looked, Period, Setting, Sides
-from diagnoser.steps import Steps
-from rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
-from rules.loader import load
-from series.promql import Expr, Series
-from series.types import METRIC_NAME, Labels
+from kvitals.diagnoser import outcome
+from kvitals.diagnoser.outcome import Change, Course, Looked, Period, Setting, Sides
+from kvitals.diagnoser.steps import Steps
+from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
+from kvitals.rules.loader import load
+from kvitals.series.promql import Expr, Series
+from kvitals.series.types import METRIC_NAME, Labels
 
 ENGINE = Labels({"engine": "chat"})
 KNOWN = load([])

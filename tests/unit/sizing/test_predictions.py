@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from agent.config import Config
-from rules.finding import LeverAdvice, Predicted, Triage
-from rules.loader import load
-from ui.cli.render import show
-from ui.pipeline import Setup
-from ui.recorded import judge_recording
+from kvitals.agent.config import Config
+from kvitals.rules.finding import LeverAdvice, Predicted, Triage
+from kvitals.rules.loader import load
+from kvitals.ui.cli.render import show
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import judge_recording
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "ui" / "demo"

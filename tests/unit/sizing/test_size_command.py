@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvitals.ui.cli.main import main
 from tests.unit.sizing.test_model_config import LLAMA_70B
-from ui.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 TRACE = str(ROOT / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diagnoser.sizing import kv, ratio, roofline
-from diagnoser.sizing.fleet import fleet
-from diagnoser.sizing.instance import layouts
-from diagnoser.sizing.memory import Layout, Precisions
-from diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
-from diagnoser.sizing.precision import flops, precision
-from diagnoser.sizing.roofline import Machine, Reached
-from diagnoser.sizing.working import steps
-from diagnoser.sizing.workload import Lengths, Workload
-from rules import catalogue
-from rules.catalogue import Gpu, Model
+from kvitals.diagnoser.sizing import kv, ratio, roofline
+from kvitals.diagnoser.sizing.fleet import fleet
+from kvitals.diagnoser.sizing.instance import layouts
+from kvitals.diagnoser.sizing.memory import Layout, Precisions
+from kvitals.diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.precision import flops, precision
+from kvitals.diagnoser.sizing.roofline import Machine, Reached
+from kvitals.diagnoser.sizing.working import steps
+from kvitals.diagnoser.sizing.workload import Lengths, Workload
+from kvitals.rules import catalogue
+from kvitals.rules.catalogue import Gpu, Model
 
 MODELS = st.sampled_from(catalogue.models())
 GPUS = st.sampled_from(catalogue.gpus())

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from diagnoser.sizing import cost, kv, memory, queueing, ratio, roofline
-from diagnoser.sizing.fleet import fleet
-from diagnoser.sizing.instance import layouts
-from diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
-from diagnoser.sizing.precision import flops, precision
-from diagnoser.sizing.roofline import Machine
-from rules import catalogue
+from kvitals.diagnoser.sizing import cost, kv, memory, queueing, ratio, roofline
+from kvitals.diagnoser.sizing.fleet import fleet
+from kvitals.diagnoser.sizing.instance import layouts
+from kvitals.diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
+from kvitals.diagnoser.sizing.precision import flops, precision
+from kvitals.diagnoser.sizing.roofline import Machine
+from kvitals.rules import catalogue
 
 LLAMA = catalogue.model("Llama-3.3-70B-Instruct")
 H100 = catalogue.gpu("H100 SXM")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnoser.judge import Memory
+from kvitals.diagnoser.judge import Memory
+from kvitals.ui import state
+from kvitals.ui.state import StateKeeper, load_state
 from tests.unit.history.history_stage import until
-from ui import state
-from ui.state import StateKeeper, load_state
 
 NOW = 1_800_000_000.0
 

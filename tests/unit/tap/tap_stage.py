@@ -8,11 +8,11 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from agent.requests.part import RequestPart
-from agent.tap.connections import Bounds
-from agent.tap.context import Wanted
-from agent.tap.observation import Place
-from agent.tap.server import Settings, Tap
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.tap.connections import Bounds
+from kvitals.agent.tap.context import Wanted
+from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.server import Settings, Tap
 
 PATIENCE = 5.0
 """Seconds after which a test gives up on something that should have come at once."""

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from tap_stage import LAST, STREAM, Call, Names, event, post, staged, until
 
-from agent.requests.part import RequestPart
-from agent.tap import answers, books
-from agent.tap.http1 import read_request
-from agent.tap.observation import Observation, measured_as
-from agent.tap.page import render
+from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.tap import answers, books
+from kvitals.agent.tap.http1 import read_request
+from kvitals.agent.tap.observation import Observation, measured_as
+from kvitals.agent.tap.page import render
 from tests.goldens.names import inventory
 
 SECRET = "my secret prompt"

@@ -9,10 +9,10 @@ import time
 import pytest
 from tap_stage import OK, STREAM, Call, Client, Stage, chunk, post, staged, until
 
-from agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
-from agent.tap import connections
-from agent.tap.connections import Bounds, _share_of
-from agent.tap.relay import MAX_INTERIM
+from kvitals.agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
+from kvitals.agent.tap import connections
+from kvitals.agent.tap.connections import Bounds, _share_of
+from kvitals.agent.tap.relay import MAX_INTERIM
 
 UPLOAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -11,8 +11,8 @@ import pytest
 import trustme
 from tap_stage import LAST, OK, STREAM, Call, Client, event, post, staged, until
 
-from agent.tap import relay
-from agent.tap.connections import Bounds
+from kvitals.agent.tap import relay
+from kvitals.agent.tap.connections import Bounds
 
 
 async def answers(call: Call) -> None:

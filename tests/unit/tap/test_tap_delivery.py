@@ -15,9 +15,9 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tap_stage import until
 
-from agent.requests.part import PartsRecord, RequestPart
-from agent.tap import delivery
-from agent.tap.delivery import MAX_BATCH, MAX_WAITING, Delivery
+from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.tap import delivery
+from kvitals.agent.tap.delivery import MAX_BATCH, MAX_WAITING, Delivery
 
 
 @dataclass

@@ -10,7 +10,7 @@ import time
 import pytest
 from tap_stage import LAST, OK, PATIENCE, STREAM, Call, Script, Stage, chunk, event, post, staged, until
 
-from agent.tap import relay
+from kvitals.agent.tap import relay
 
 # -- who leaves, who breaks, who is slow ------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.tap.http1 import (
+from kvitals.agent.tap.http1 import (
     MAX_HEAD,
     MAX_TRAILERS,
     BadMessageError,

@@ -10,8 +10,8 @@ import pytest
 import trustme
 from tap_stage import LAST, STREAM, Call, event, post, staged
 
-from ui.cli.common import UsageError
-from ui.cli.tap import _tls
+from kvitals.ui.cli.common import UsageError
+from kvitals.ui.cli.tap import _tls
 
 AUTHORITY = trustme.CA()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import streamlit as st
 
-from ui.web.sources import recording
+from kvitals.ui.web.sources import recording
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rules.finding import (
+from kvitals.rules.finding import (
     Coverage,
     Entity,
     Evidence,

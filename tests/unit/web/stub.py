@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rules.finding import Triage, encode
+from kvitals.rules.finding import Triage, encode
 
 
 @dataclass

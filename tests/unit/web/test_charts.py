@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rules.finding import EvidenceLine, Point
+from kvitals.rules.finding import EvidenceLine, Point
+from kvitals.ui.web import graphs, serve
+from kvitals.ui.web.charts import chart, line_name
+from kvitals.ui.web.settings import Settings
 from tests.unit.web.documents import END, ENGINE, evidence, line
-from ui.web import graphs, serve
-from ui.web.charts import chart, line_name
-from ui.web.settings import Settings
 
 
 def spec(*lines: EvidenceLine, unit: str = "seconds") -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
 ) -> None:
     monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
     command = serve.command(8501, Settings(api="http://127.0.0.1:9477"))
-    assert command[:4] == [sys.executable, "-m", "ui.web.launch", "run"]
+    assert command[:4] == [sys.executable, "-m", "kvitals.ui.web.launch", "run"]
     assert Path(command[4]).is_file()
     assert "--server.address=127.0.0.1" in command
     assert "--server.port=8501" in command

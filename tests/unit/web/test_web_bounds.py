@@ -10,10 +10,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kvitals.ui.demo import DEMO
+from kvitals.ui.web import serve
+from kvitals.ui.web.settings import Settings
 from tests.processes import free_port
-from ui.demo import DEMO
-from ui.web import serve
-from ui.web.settings import Settings
 
 START_SECONDS = 90.0
 

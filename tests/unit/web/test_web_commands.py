@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from diagnoser.review.result import Review
+from kvitals.diagnoser.review.result import Review
+from kvitals.ui.cli.main import main
+from kvitals.ui.review.markdown import markdown
+from kvitals.ui.review.page import page
+from kvitals.ui.review.sections import Chart, sections
+from kvitals.ui.web import commands, places
+from kvitals.ui.web.commands import Told
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.settings import Settings
+from kvitals.ui.web.views.efficiency import DRAWN
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
 from tests.unit.web.looking import run, sound, words
-from ui.cli.main import main
-from ui.review.markdown import markdown
-from ui.review.page import page
-from ui.review.sections import Chart, sections
-from ui.web import commands, places
-from ui.web.commands import Told
-from ui.web.failure import Failure, UnansweredError
-from ui.web.settings import Settings
-from ui.web.views.efficiency import DRAWN
 
 SLOTS = "demo:few_slots"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from series.capture import Record
+from kvitals.series.capture import Record
+from kvitals.ui.web import places
 from tests.unit.web.hostile import NAME, SOURCE, deep, empty, named, written
 from tests.unit.web.looking import run, words
 from tests.unit.web.test_web_views import PAGES
-from ui.web import places
 
 CODE = re.compile(r"`[^`]*`")
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rules.finding import Entity, Finding, Triage
+from kvitals.rules.finding import Entity, Finding, Triage
+from kvitals.ui.cache import Known
+from kvitals.ui.web import places
+from kvitals.ui.web.sources.base import Extent, Line, Past
+from kvitals.ui.web.views import finding, fleet, tenants, triage
 from tests.unit.web import documents
 from tests.unit.web.looking import run, words
-from ui.cache import Known
-from ui.web import places
-from ui.web.sources.base import Extent, Line, Past
-from ui.web.views import finding, fleet, tenants, triage
 
 ENGINES, TENANTS = 1_000, 10_000
 CASCADE = "demo:eviction_cascade"

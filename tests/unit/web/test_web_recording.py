@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rules.finding import encode
+from kvitals.rules.finding import encode
+from kvitals.ui.recorded import judge_recording
+from kvitals.ui.web import places
+from kvitals.ui.web.sources import recording
+from kvitals.ui.web.sources.recording import Recording
 from tests.unit.web.looking import run, sound, words
-from ui.recorded import judge_recording
-from ui.web import places
-from ui.web.sources import recording
-from ui.web.sources.recording import Recording
 
 NEEDS_ITS_PAST = "demo:unique_prompts"
 """That prompts stopped to share their beginning is seen only by who knows how it was before."""

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from kvitals.ui.web import places
+from kvitals.ui.web.settings import Settings
+from kvitals.ui.web.sources.base import Look
 from tests.unit.web import documents
 from tests.unit.web.looking import again, run, sound, words
 from tests.unit.web.stub import stub_api
-from ui.web import places
-from ui.web.settings import Settings
-from ui.web.sources.base import Look
 
 PAGES = (
     *("", "timeline", "tenants", "cache", "cascades", "requests", "fleet", "efficiency"),

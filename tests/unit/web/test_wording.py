@@ -6,7 +6,7 @@ import zoneinfo
 
 import pytest
 
-from ui.web.wording import JOINER, count, inline_code, literal, moment, span
+from kvitals.ui.web.wording import JOINER, count, inline_code, literal, moment, span
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from rules.finding import Finding, Triage
-from series.history import notes
-from series.history.codec import DamagedError
-from series.history.reader import HistoryReader
-from series.history.schema import HistoryError
-from series.promql import PromQLError
-from ui.agent_client import (
+from kvitals.rules.finding import Finding, Triage
+from kvitals.series.history import notes
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.ui.agent_client import (
     AgentAddressError,
     AgentClient,
     AgentError,
@@ -26,21 +26,21 @@ from ui.agent_client import (
     OtherVersionError,
     SeriesAnswer,
 )
-from ui.cache import Known as Blocks
-from ui.cache import of_agent as blocks_of
-from ui.historic import judge_history
-from ui.ledger import Known as Lookups
-from ui.ledger import LedgerError
-from ui.ledger import of_agent as lookups_of
-from ui.pipeline import Setup
-from ui.recorded import Moments, RecordingError
-from ui.requests import Asked, Found
-from ui.requests import of_agent as requests_of
-from ui.web.failure import Failure, UnansweredError
-from ui.web.settings import API_VARIABLE, DEFAULT_API
-from ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
-from ui.web.sources.marks import marks
-from ui.web.sources.recording import NO_LOOKUPS, happening_of, no_answer
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.cache import of_agent as blocks_of
+from kvitals.ui.historic import judge_history
+from kvitals.ui.ledger import Known as Lookups
+from kvitals.ui.ledger import LedgerError
+from kvitals.ui.ledger import of_agent as lookups_of
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.recorded import Moments, RecordingError
+from kvitals.ui.requests import Asked, Found
+from kvitals.ui.requests import of_agent as requests_of
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.settings import API_VARIABLE, DEFAULT_API
+from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
+from kvitals.ui.web.sources.marks import marks
+from kvitals.ui.web.sources.recording import NO_LOOKUPS, happening_of, no_answer
 
 TIMEOUT_SECONDS = 4.0
 START = "kvitals run http://HOST:8000"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from ui.web.sources.base import Happening, Line
+from kvitals.ui.web.sources.base import Happening, Line
 
 INFO = "kvitals_engine_info"
 FACT = "max without (source) (kvitals_engine_fact)"

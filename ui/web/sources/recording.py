@@ -13,21 +13,21 @@ from typing import Literal
 
 import msgspec
 
-from agent.requests.store import MAX_RECORDS
-from agent.requests.tail import OFS, Recent
-from diagnoser.triage import Brief
-from rules.finding import Finding, Outcome, Source, Triage
-from series.capture import CaptureError, CaptureReader, Record
-from series.promql import Limits, PromQLError, evaluate_range, parse
-from series.types import Labels
-from ui.cache import Known as Blocks
-from ui.ledger import Known as Lookups
-from ui.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
-from ui.recorded import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
-from ui.requests import Asked, Found, Told
-from ui.web.failure import Failure, ReplayingError, UnansweredError
-from ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
-from ui.web.sources.marks import marks
+from kvitals.agent.requests.store import MAX_RECORDS
+from kvitals.agent.requests.tail import OFS, Recent
+from kvitals.diagnoser.triage import Brief
+from kvitals.rules.finding import Finding, Outcome, Source, Triage
+from kvitals.series.capture import CaptureError, CaptureReader, Record
+from kvitals.series.promql import Limits, PromQLError, evaluate_range, parse
+from kvitals.series.types import Labels
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.ledger import Known as Lookups
+from kvitals.ui.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
+from kvitals.ui.recorded import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
+from kvitals.ui.requests import Asked, Found, Told
+from kvitals.ui.web.failure import Failure, ReplayingError, UnansweredError
+from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
+from kvitals.ui.web.sources.marks import marks
 
 MAX_SECONDS = 6 * 3600.0
 """A longer recording is shown in parts: cut it, or ask the terminal for a moment."""

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from diagnoser.sources.prometheus import Access, ServerError
-from rules.finding import Triage
-from series.promql import PromQLError
-from ui.cache import Known as Blocks
-from ui.fleet import judge_server
-from ui.ledger import Known as Lookups
-from ui.pipeline import Setup
-from ui.requests import Asked, Found
-from ui.web.failure import Failure, UnansweredError
-from ui.web.sources.base import Extent, Line, Look, Past
-from ui.web.sources.recording import happening_of
+from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.rules.finding import Triage
+from kvitals.series.promql import PromQLError
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.fleet import judge_server
+from kvitals.ui.ledger import Known as Lookups
+from kvitals.ui.pipeline import Setup
+from kvitals.ui.requests import Asked, Found
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.sources.base import Extent, Line, Look, Past
+from kvitals.ui.web.sources.recording import happening_of
 
 PAST_SECONDS = 6 * 3600.0
 _ONLY_AGENT = "A Prometheus knows series, and nothing of single blocks and requests."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ui.cache import Known as Blocks
-from ui.web import bar, places
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.web import bar, places
 
 
 def no_blocks() -> None:

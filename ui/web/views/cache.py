@@ -8,13 +8,13 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from ui.cache import Known as Blocks
-from ui.cli.whatif import short
-from ui.web import bar, data, graphs
-from ui.web.charts import value_axis
-from ui.web.sources.base import Look
-from ui.web.views.blocks import no_blocks
-from ui.web.wording import literal
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.cli.whatif import short
+from kvitals.ui.web import bar, data, graphs
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.views.blocks import no_blocks
+from kvitals.ui.web.wording import literal
 
 MAX_ENGINES = 200
 _MEANING = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from ui.cli.cache import STAGE_WORDS, sentences
-from ui.web import bar, data, graphs, state, tables
-from ui.web.sources.base import Look
-from ui.web.views.blocks import no_blocks
-from ui.web.wording import count, inline_code, literal, moment, span
+from kvitals.ui.cli.cache import STAGE_WORDS, sentences
+from kvitals.ui.web import bar, data, graphs, state, tables
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.views.blocks import no_blocks
+from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 MAX_SHOWN = 12
 WORD = 10

@@ -9,14 +9,14 @@ import altair as alt
 import msgspec
 import streamlit as st
 
-from diagnoser.review.result import Review
-from ui.review.charts import COLOURS, NAMES
-from ui.review.sections import Section, Table, Text, sections, tiles
-from ui.web import bar, commands, data, graphs, places, tables
-from ui.web.charts import value_axis
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Look
-from ui.web.wording import literal, moment
+from kvitals.diagnoser.review.result import Review
+from kvitals.ui.review.charts import COLOURS, NAMES
+from kvitals.ui.review.sections import Section, Table, Text, sections, tiles
+from kvitals.ui.web import bar, commands, data, graphs, places, tables
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.wording import literal, moment
 
 MAX_TEXT = 60
 PERIODS = {"1h": "the last hour", "1d": "a day", "7d": "a week", "14d": "two weeks", "28d": "four weeks"}

@@ -8,10 +8,10 @@ from datetime import tzinfo
 
 import streamlit as st
 
-from rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
-from ui.web import export, state
-from ui.web.charts import chart, show
-from ui.web.wording import count, inline_code, literal, moment
+from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
+from kvitals.ui.web import export, state
+from kvitals.ui.web.charts import chart, show
+from kvitals.ui.web.wording import count, inline_code, literal, moment
 
 COLUMNS = 4
 MAX_EXPLAINED = 12

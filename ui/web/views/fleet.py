@@ -8,14 +8,14 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from rules.finding import Finding, Triage
-from rules.loader import SIGNAL_PREFIX
-from ui.web import bar, data, graphs, places, tables
-from ui.web.charts import value_axis
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Line, Look
-from ui.web.views import knee
-from ui.web.wording import count, inline_code, literal
+from kvitals.rules.finding import Finding, Triage
+from kvitals.rules.loader import SIGNAL_PREFIX
+from kvitals.ui.web import bar, data, graphs, places, tables
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Line, Look
+from kvitals.ui.web.views import knee
+from kvitals.ui.web.wording import count, inline_code, literal
 
 TOP = 500
 DRAWN = 25

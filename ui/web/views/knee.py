@@ -9,11 +9,11 @@ import altair as alt
 import msgspec
 import streamlit as st
 
-from diagnoser.binding import over_known
-from ui.web import bar, data, graphs, places
-from ui.web.charts import value_axis
-from ui.web.failure import UnansweredError
-from ui.web.wording import literal, moment, span
+from kvitals.diagnoser.binding import over_known
+from kvitals.ui.web import bar, data, graphs, places
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.wording import literal, moment, span
 
 MAX_SHOWN = 100
 _ASKED = "knee-asked"

@@ -8,16 +8,16 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from agent.requests.record import RequestRecord
-from agent.requests.tail import IN_WORDS, TailReport
-from ui.cli.tails import IN_WORDS as GROUPS
-from ui.cli.tails import TITLES
-from ui.cli.words import seconds
-from ui.requests import Asked, Found, Told
-from ui.web import bar, data, graphs, state, tables
-from ui.web.charts import value_axis
-from ui.web.sources.base import Look
-from ui.web.wording import count, inline_code, literal, moment
+from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.tail import IN_WORDS, TailReport
+from kvitals.ui.cli.tails import IN_WORDS as GROUPS
+from kvitals.ui.cli.tails import TITLES
+from kvitals.ui.cli.words import seconds
+from kvitals.ui.requests import Asked, Found, Told
+from kvitals.ui.web import bar, data, graphs, state, tables
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.wording import count, inline_code, literal, moment
 
 SHOWN = 20
 MAX_ID = 200

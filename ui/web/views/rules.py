@@ -7,14 +7,14 @@ from typing import Any
 
 import streamlit as st
 
-from rules.finding import Triage
-from rules.loader import SIGNAL_PREFIX, Knowledge, parameters
-from rules.model import SCOPES, Rule
-from series.promql import PromQLError, expand
-from ui.web import data, graphs, places, tables
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import MAX_STEPS, Line, Look
-from ui.web.wording import count, inline_code, literal, prose
+from kvitals.rules.finding import Triage
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
+from kvitals.rules.model import SCOPES, Rule
+from kvitals.series.promql import PromQLError, expand
+from kvitals.ui.web import data, graphs, places, tables
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import MAX_STEPS, Line, Look
+from kvitals.ui.web.wording import count, inline_code, literal, prose
 
 MAX_PARAMS = 20
 _SECTIONS = (

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import streamlit as st
 
-from diagnoser.sizing.precision import KV, WEIGHTS
-from rules import catalogue
-from ui.web import bar, commands, data, places, tables
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Look
-from ui.web.wording import literal
+from kvitals.diagnoser.sizing.precision import KV, WEIGHTS
+from kvitals.rules import catalogue
+from kvitals.ui.web import bar, commands, data, places, tables
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.wording import literal
 
 MAX_TEXT = 60
 _EVERY = "every one, and the cheapest is shown"

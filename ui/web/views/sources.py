@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ui.web import bar, data, places, state
-from ui.web.failure import ReplayingError, UnansweredError
-from ui.web.settings import read
-from ui.web.sources.base import Look
-from ui.web.wording import count, inline_code, literal, moment, span
+from kvitals.ui.web import bar, data, places, state
+from kvitals.ui.web.failure import ReplayingError, UnansweredError
+from kvitals.ui.web.settings import read
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 MAGIC = b"\x89KVCAP\r\n"
 

@@ -8,15 +8,15 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from ui.cache import Known as Blocks
-from ui.cli.whatif import short
-from ui.requests import Asked
-from ui.web import bar, data, graphs, tables
-from ui.web.charts import value_axis
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Line, Look
-from ui.web.views.blocks import tenant_of
-from ui.web.wording import count, literal
+from kvitals.ui.cache import Known as Blocks
+from kvitals.ui.cli.whatif import short
+from kvitals.ui.requests import Asked
+from kvitals.ui.web import bar, data, graphs, tables
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Line, Look
+from kvitals.ui.web.views.blocks import tenant_of
+from kvitals.ui.web.wording import count, literal
 
 TOP = 200
 DRAWN = 15

@@ -8,13 +8,13 @@ from typing import Any
 
 import streamlit as st
 
-from rules.finding import Triage
-from rules.loader import SIGNAL_PREFIX
-from rules.model import Signal
-from ui.web import bar, data, graphs, places, state
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Happening, Line, Look
-from ui.web.wording import count, inline_code, literal
+from kvitals.rules.finding import Triage
+from kvitals.rules.loader import SIGNAL_PREFIX
+from kvitals.rules.model import Signal
+from kvitals.ui.web import bar, data, graphs, places, state
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Happening, Line, Look
+from kvitals.ui.web.wording import count, inline_code, literal
 
 USUAL = (
     "ttft_p99_seconds",

@@ -8,13 +8,13 @@ from datetime import tzinfo
 
 import streamlit as st
 
-from rules.finding import Finding, RuledOut, Slo, Triage, encode
-from series.files import read_regular
-from ui.web import bar, data, export, places, state
-from ui.web.failure import UnansweredError
-from ui.web.sources.base import Look
-from ui.web.views.finding import card, explained_by
-from ui.web.wording import count, inline_code, literal, moment, span
+from kvitals.rules.finding import Finding, RuledOut, Slo, Triage, encode
+from kvitals.series.files import read_regular
+from kvitals.ui.web import bar, data, export, places, state
+from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.views.finding import card, explained_by
+from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 OLD_SECONDS = 60.0
 MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12

@@ -9,17 +9,17 @@ from typing import Any, get_args
 import altair as alt
 import streamlit as st
 
-from diagnoser.whatif import Worth, base_of, worth
-from kvcache.eviction import POLICIES, Policy
-from kvcache.routing import ROUTINGS, Routing
-from kvcache.sampling import SampleError
-from kvcache.whatif import MAX_NODES, Plan, Row, what_if
-from ui.cli.common import UsageError
-from ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
-from ui.web import bar, data, graphs, places, tables
-from ui.web.charts import value_axis
-from ui.web.sources.base import Look
-from ui.web.wording import count, literal
+from kvitals.diagnoser.whatif import Worth, base_of, worth
+from kvitals.kvcache.eviction import POLICIES, Policy
+from kvitals.kvcache.routing import ROUTINGS, Routing
+from kvitals.kvcache.sampling import SampleError
+from kvitals.kvcache.whatif import MAX_NODES, Plan, Row, what_if
+from kvitals.ui.cli.common import UsageError
+from kvitals.ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
+from kvitals.ui.web import bar, data, graphs, places, tables
+from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.wording import count, literal
 
 MAX_ROWS = 60
 MAX_WORK = 30_000_000
