@@ -68,7 +68,7 @@ live-incidents: lab ## induce ten incidents anew on a real vLLM, or INCIDENTS=na
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \
-	  rm -f ui/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out ui/demo || exit 1; done
+	  rm -f app/demo/$$s.kvcap && $(BIN)/python -m tests.lab record $$s --phase-seconds 60 --out app/demo || exit 1; done
 
 bench: $(VENV)/.dev ## every budget beside its peers, into the table of docs/performance.md (half an hour); BENCH="scrape tap": some
 	@$(BIN)/python -m benchmarks.report $(BENCH) --write docs/performance.md

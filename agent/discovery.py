@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 import psutil
 
 from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
 from kvitals.agent.senses import procfs
+from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import EngineMap
 from kvitals.series.files import open_regular
 

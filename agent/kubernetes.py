@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from kvitals.agent.config import ROLES, Kubernetes, Target
+from kvitals.config import ROLES, Kubernetes, Target
 from kvitals.series.secret_file import SecretError, secret
 
 MAX_PAGE_BYTES = 8 << 20

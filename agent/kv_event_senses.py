@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 import structlog
 
 from kvitals.agent.command_line import Flags
-from kvitals.agent.config import ConfigError, KvEventsTable
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.senses.kv_events import KvEventsSense
 from kvitals.agent.senses.kv_events_sources import Place, Refusal, Source, Told, of_flags, of_sglang, of_vllm, resolve
 from kvitals.agent.senses.kv_events_wire import Names
 from kvitals.agent.workers import Worker, WorkerHungError
+from kvitals.config import ConfigError, KvEventsTable
 
 log = structlog.get_logger(__name__)
 

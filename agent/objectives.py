@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kvitals.agent.config import Config, Slo, SomeSlo
 from kvitals.agent.families import CONFIGURATION
+from kvitals.config import Config, Slo, SomeSlo
 
 NAMES = ("ttft_p99", "itl_p99")
 DEFAULT = "default"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from kvitals.agent.config import Config
 from kvitals.agent.requests.part import PartsRecord
 from kvitals.agent.requests.tenants import Tenants, open_tenants
 from kvitals.agent.senses.request_log import RequestLogs
+from kvitals.config import Config
 
 if TYPE_CHECKING:
     from kvitals.agent.senses.otlp import OtlpSense

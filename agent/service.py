@@ -19,12 +19,10 @@ import msgspec
 
 from kvitals.agent import discovery, objectives
 from kvitals.agent.collectors import Collectors, Run
-from kvitals.agent.config import Config, ConfigError, Target
 from kvitals.agent.discovery import DiscoveryError, Finder
 from kvitals.agent.exports.otlp import OtlpOut
 from kvitals.agent.families import CONFIGURATION, VERSION
 from kvitals.agent.gauge_rows import GaugeRows
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.kv_event_senses import KvEventSenses, View
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.ledger.side import LedgerSide
@@ -45,6 +43,8 @@ from kvitals.agent.senses.probe import probe
 from kvitals.agent.senses.scrape import ScrapeSense
 from kvitals.agent.targets import Look, Sources, scraped
 from kvitals.agent.workers import Worker
+from kvitals.config import Config, ConfigError, Target
+from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.series.capture import Record as Captured
 from kvitals.series.slices import Steps, complete

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from kvitals.agent.changes import Stamp, stamp
 from kvitals.agent.collectors import Collectors
-from kvitals.agent.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
 from kvitals.agent.discovery import Finder
 from kvitals.agent.kubernetes import Pods
 from kvitals.agent.senses import scrape
 from kvitals.agent.workers import Worker
+from kvitals.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
 from kvitals.series.secret_file import SecretError, secret
 
 FILES, KUBERNETES, PROCESSES = "targets_files", "kubernetes", "discovery"

@@ -120,12 +120,12 @@ def _agent(urls: Sequence[str], port: int, window: str = "30m") -> Iterator[subp
 
 async def cycle(targets: int) -> None:
     """The agent's cycles, until interrupted; then print what the parts of one cost, in CPU seconds."""
-    from kvitals.agent.config import Config, Target
+    from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
+    from kvitals.app.state import save_state
+    from kvitals.config import Config, Target
     from kvitals.diagnoser.signals import Span
     from kvitals.rules.finding import Source
     from kvitals.rules.loader import load
-    from kvitals.ui.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
-    from kvitals.ui.state import save_state
 
     urls = [f"http://127.0.0.1:{FIRST_PORT + i}" for i in range(targets)]
     setup = Setup(load(), Config(targets=tuple(Target(url=url) for url in urls)))

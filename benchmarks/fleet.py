@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from kvitals.agent.config import Config, Slo
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.prometheus import Judged, judge_server
+from kvitals.config import Config, Slo
 from kvitals.diagnoser.sources.prometheus import Access
 from kvitals.rules.loader import load
-from kvitals.ui.fleet import Judged, judge_server
-from kvitals.ui.pipeline import Setup
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages

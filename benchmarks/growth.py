@@ -43,12 +43,12 @@ ROWS = 12
 def engines(count: int) -> Point:
     """Looks at so many engines without HTTP, at the times that they would have."""
     from benchmarks.pages import Engine
-    from kvitals.agent.config import Config, Target
     from kvitals.agent.records import ScrapeRecord
     from kvitals.agent.service import encode
+    from kvitals.app.pipeline import Pipeline, Setup
+    from kvitals.config import Config, Target
     from kvitals.rules.finding import Source
     from kvitals.rules.loader import load
-    from kvitals.ui.pipeline import Pipeline, Setup
 
     urls = [f"http://10.0.{n // 250}.{n % 250 + 1}:8000" for n in range(count)]
     setup = Setup(load(), Config(targets=tuple(Target(url=url) for url in urls)))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.history [--series 5000] [--hours 26] [--kills 10] [--prometheus-hours 2]
 
-What is stored are the families and signals of the recorded incidents (ui/demo, tests/captures), replayed through the
+What is stored are the families and signals of the recorded incidents (app/demo, tests/captures), replayed through the
 whole pipeline and looked at every 5 seconds. Each recording is played by as many engines as it takes for so many
 series, one step after the other, in another order each time, so that nothing repeats: counters rise by what they rose
 by, gauges have what they had. The ticks go through the writer's own parts: what is counted is CPU time of taking,
@@ -42,7 +42,7 @@ DAY_BUDGET = 250e6  # bytes on disk after a day
 STEP_SECONDS = 5.0
 BEGIN = 1_790_000_000.0 - 1_790_000_000.0 % 7200
 ROOT = Path(__file__).parent.parent
-RECORDINGS = sorted([*ROOT.glob("ui/demo/*.kvcap"), *ROOT.glob("tests/captures/others/*.kvcap")])
+RECORDINGS = sorted([*ROOT.glob("app/demo/*.kvcap"), *ROOT.glob("tests/captures/others/*.kvcap")])
 
 
 @dataclass
@@ -96,11 +96,11 @@ _KNOWN: thin.KindOf | None = None
 
 def recorded() -> list[Recorded]:
     """What the recordings say, through the whole pipeline."""
-    from kvitals.agent.config import Config
+    from kvitals.app.pipeline import Pipeline, Setup
+    from kvitals.config import Config
     from kvitals.rules.finding import Source
     from kvitals.rules.loader import load
     from kvitals.series.capture import CaptureReader
-    from kvitals.ui.pipeline import Pipeline, Setup
 
     setup, found = Setup(load(), Config()), []
     for path in RECORDINGS:
@@ -116,7 +116,7 @@ def recorded() -> list[Recorded]:
 
 
 def _of(name: str, pipeline: object, times: Floats) -> Iterator[Recorded]:
-    from kvitals.ui.pipeline import Pipeline
+    from kvitals.app.pipeline import Pipeline
 
     assert isinstance(pipeline, Pipeline)
     for kind, window in (("families", pipeline.node.window), ("signals", pipeline.judge.signals.store)):

@@ -246,7 +246,7 @@ def triage() -> None:
         running = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment))
         stack.callback(running.terminate)
         processes.wait(f"http://{agent}/api/v1/findings")
-        for name, what in (("cold", url), ("recording", "ui/demo/heavy_tenant.kvcap"), ("agent", f"http://{agent}")):
+        for name, what in (("cold", url), ("recording", "app/demo/heavy_tenant.kvcap"), ("agent", f"http://{agent}")):
             wall, cpu = min(_seconds("triage", what) for _ in range(1 if name == "cold" else 3))
             print(f"{name} {wall:.2f} s, {cpu:.2f} of CPU")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.agent.config import Slo
+from kvitals.config import Slo
 from kvitals.diagnoser.review.result import Review
 from kvitals.rules.loader import load
 from kvitals.series.types import Floats, Labels
@@ -34,7 +34,7 @@ BUDGET_SECONDS = 60.0
 OFF = 0.001
 """By which a total may differ, as a share of it."""
 USD = {"H100": 2.0, "L40S": 1.0}
-RECORDINGS = ("ui/demo/healthy.kvcap", "ui/demo/few_slots.kvcap", "tests/captures/ledger/thrash.kvcap")
+RECORDINGS = ("app/demo/healthy.kvcap", "app/demo/few_slots.kvcap", "tests/captures/ledger/thrash.kvcap")
 PLACES = (
     {"pool": "chat", "hardware": "NVIDIA H100 80GB HBM3"},
     {"pool": "code", "hardware": "NVIDIA L40S"},

@@ -1,1 +1,1 @@
-"""How findings reach people, and where agent and diagnoser are joined."""
+"""How findings reach people: the terminal, the web page and the review as a document."""

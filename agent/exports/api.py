@@ -37,8 +37,8 @@ from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
 from kvitals.agent.exports.notes import Notes, add_notes_routes
 from kvitals.agent.exports.requests import Requests, add_routes, exemplars
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.inbound import has_token
+from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family
 from kvitals.series.history.joined import Joined, Past
 from kvitals.series.history.schema import HistoryError

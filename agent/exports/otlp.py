@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from kvitals.agent.config import OtlpOutTable
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.config import OtlpOutTable
 from kvitals.series.types import METRIC_NAME, Labels
 
 if TYPE_CHECKING:

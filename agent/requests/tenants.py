@@ -28,8 +28,8 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from kvitals.agent.config import ConfigError, TenantsTable
 from kvitals.agent.places import state_directory
+from kvitals.config import ConfigError, TenantsTable
 from kvitals.series.files import open_regular
 
 KEY_BYTES = 32

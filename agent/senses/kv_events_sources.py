@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvitals.agent.hosts import is_loopback
+from kvitals.config.hosts import is_loopback
 
 MAX_RANKS = 64
 """Publishers of one target."""

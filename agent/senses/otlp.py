@@ -23,10 +23,10 @@ from typing import Protocol
 
 import structlog
 
-from kvitals.agent.config import Otlp
 from kvitals.agent.requests.part import PartsRecord
 from kvitals.agent.requests.spans import SpanReader, Whose
 from kvitals.agent.senses.otlp_intake import Intake
+from kvitals.config import Otlp
 
 log = structlog.get_logger(__name__)
 

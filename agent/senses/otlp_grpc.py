@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 
-from kvitals.agent.config import Otlp
 from kvitals.agent.connections import effective
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.senses import otlp_wire
 from kvitals.agent.senses.otlp_intake import BusyError, Intake
 from kvitals.agent.senses.otlp_wire import MalformedError
+from kvitals.config import Otlp
 
 MAX_CALLS = 16
 """At one time. The library keeps each one's request until it is whole."""

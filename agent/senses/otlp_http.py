@@ -11,7 +11,6 @@ import msgspec
 from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from kvitals.agent.config import Otlp
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.inbound import server_tls
@@ -19,6 +18,7 @@ from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.senses import otlp_json, otlp_wire
 from kvitals.agent.senses.otlp_intake import BusyError, Intake
 from kvitals.agent.senses.otlp_wire import Group, MalformedError
+from kvitals.config import Otlp
 
 BODY_SECONDS = 10.0
 """How long a request's body may take."""

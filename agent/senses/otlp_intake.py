@@ -9,11 +9,11 @@ from itertools import islice
 
 import structlog
 
-from kvitals.agent.config import Otlp
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.part import PartsRecord, RequestPart
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.agent.senses.otlp_wire import Group, MalformedError
+from kvitals.config import Otlp
 
 log = structlog.get_logger(__name__)
 

@@ -23,11 +23,11 @@ from typing import TypedDict
 import msgspec
 import structlog
 
-from kvitals.agent.config import ConfigError, RequestLog
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader, Whose
 from kvitals.agent.requests.part import PartsRecord, RequestPart
 from kvitals.agent.senses.tail import MAX_LINE, Budget, Place, Tail
 from kvitals.agent.workers import Worker
+from kvitals.config import ConfigError, RequestLog
 from kvitals.rules.log_map import load_log_map, shipped
 from kvitals.series.files import read_regular, replace_file
 

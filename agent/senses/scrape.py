@@ -27,12 +27,12 @@ import structlog
 from yarl import URL
 
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
 from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from kvitals.agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
 from kvitals.agent.senses.status import Identity, Outcome
 from kvitals.agent.workers import ThreadedResolver
+from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
 from kvitals.series.slices import Steps, complete
 from kvitals.series.window import Window

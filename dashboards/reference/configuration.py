@@ -15,8 +15,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from kvitals.agent.config import LISTS, Seconds, SomeSlo
-from kvitals.agent.config import TABLES as SINGLE
+from kvitals.config import LISTS, Seconds, SomeSlo
+from kvitals.config import TABLES as SINGLE
 from kvitals.dashboards.reference.text import table
 
 FILE = "configuration.md"

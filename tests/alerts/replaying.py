@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kvitals.agent.config import Config, Slo
 from kvitals.agent.exports.metrics import CONTENT_TYPE, render
 from kvitals.agent.service import Node
+from kvitals.config import Config, Slo
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader, Record
 

@@ -17,15 +17,15 @@ from tests.fleet.loops import Loop, families, is_clock, pages
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = (
-    "ui/demo/healthy.kvcap",
+    "app/demo/healthy.kvcap",
     "tests/captures/others/sglang_healthy.kvcap",
     "tests/captures/others/pd_healthy.kvcap",
     "tests/captures/others/dynamo_healthy.kvcap",
 )
 FAULTS = (
-    ("ui/demo/heavy_tenant.kvcap", "KVC01"),
-    ("ui/demo/few_slots.kvcap", "SCH01"),
-    ("ui/demo/caching_off.kvcap", "PFX02"),
+    ("app/demo/heavy_tenant.kvcap", "KVC01"),
+    ("app/demo/few_slots.kvcap", "SCH01"),
+    ("app/demo/caching_off.kvcap", "PFX02"),
 )
 SECONDS, STEP = 1200.0, 5.0
 STARTED = -3 * 86400.0

@@ -29,9 +29,9 @@ from tests.oracle.oracle_server import prometheus
 
 REPLAYS = (
     Replay("cascade", "tests/captures/ledger/thrash.kvcap", 0.25, 0.2),
-    Replay("queue", "ui/demo/few_slots.kvcap", 0.25, 0.3),
+    Replay("queue", "app/demo/few_slots.kvcap", 0.25, 0.3),
     Replay("dead", "tests/captures/others/pd_dead_prefill.kvcap", 2.5, 0.5),
-    Replay("healthy", "ui/demo/healthy.kvcap", 2.0, 0.2),
+    Replay("healthy", "app/demo/healthy.kvcap", 2.0, 0.2),
 )
 SECONDS = 116.0
 """As long as the shortest of the recordings that have to last."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.agent.config import Agent, Config, Seconds
 from kvitals.agent.process_titles import ENGINE_CORE
 from kvitals.agent.records import (
     GpuProcess,
@@ -26,18 +25,19 @@ from kvitals.agent.records import (
     ScrapeRecord,
 )
 from kvitals.agent.service import decode, encode
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Agent, Config, Seconds
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
 from kvitals.series.capture import CaptureReader, Record
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp
-from kvitals.ui.pipeline import Pipeline, Setup
 from tests.fleet import loops
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = {
     path.stem: path
     for path in (
-        *(ROOT / "ui" / "demo" / f"{name}.kvcap" for name in ("healthy", "heavy_tenant", "few_slots", "working_set")),
+        *(ROOT / "app" / "demo" / f"{name}.kvcap" for name in ("healthy", "heavy_tenant", "few_slots", "working_set")),
         *(ROOT / "tests" / "captures" / "ledger" / f"{name}.kvcap" for name in ("thrash", "full")),
         *(ROOT / "tests" / "captures" / "others" / f"{name}.kvcap" for name in ("pd_healthy", "pd_expired")),
         *(

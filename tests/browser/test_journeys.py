@@ -191,7 +191,7 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     go(driver, "Triage")
     wait_for(driver, "Requests wait for a slot while the KV cache is idle")
     go(driver, "Sources")
-    send(driver, CASCADE.parents[2] / "demo" / "healthy.kvcap")
+    send(driver, CASCADE.parents[3] / "app" / "demo" / "healthy.kvcap")
     wait_for(driver, "Look at healthy.kvcap")
     button(driver, "choose-upload")
     go(driver, "Triage")

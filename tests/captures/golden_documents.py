@@ -20,7 +20,7 @@ from typing import Any
 from kvitals.ui.cli.main import main as kvitals
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tests/captures", "ui/demo", "ui/web/incidents")
+FOLDERS = ("tests/captures", "app/demo", "ui/web/incidents")
 COMMANDS = {
     "triage": ["triage", "--json", "{}"],
     "cache": ["cache", "--json", "{}"],

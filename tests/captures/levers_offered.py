@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from kvitals.app.pipeline import Pipeline
 from kvitals.rules.authoring import explained
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
 from kvitals.rules.loader import Knowledge, parameters
@@ -19,7 +20,6 @@ from kvitals.rules.model import SCOPES
 from kvitals.rules.versions import in_range
 from kvitals.series.promql import evaluate, expand, parse
 from kvitals.series.types import Labels
-from kvitals.ui.pipeline import Pipeline
 from tests.captures.steadiness import cold, moments, recorded
 
 

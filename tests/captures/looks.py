@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.config import Config, Slo
 from kvitals.agent.records import FactsRecord
 from kvitals.agent.service import decode
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader
-from kvitals.ui.pipeline import Pipeline, Setup
 
 COLD_S = 12.0
 knowledge = cache(load)

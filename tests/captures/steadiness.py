@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.demo import incidents as demos
+from kvitals.app.pipeline import Pipeline
+from kvitals.app.sources.recording import span_of, verdicts
 from kvitals.rules.finding import Triage
-from kvitals.ui.demo import incidents as demos
-from kvitals.ui.pipeline import Pipeline
-from kvitals.ui.recorded import span_of, verdicts
 from tests.captures.looks import COLD_S, cold_look, setup_of, truth
 
 FOLDER = Path(__file__).parent / "incidents"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.config import Config, Slo
+from kvitals.app.cache import Known, of_recording
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Judged, Moments, judge_recording, span_of, verdicts
+from kvitals.config import Config, Slo
 from kvitals.rules.loader import load
-from kvitals.ui.cache import Known, of_recording
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Judged, Moments, judge_recording, span_of, verdicts
 
 FOLDER = Path(__file__).parent / "ledger"
 WELL = ["healthy", "healthy_otlp"]

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.config import Config
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
 from kvitals.agent.ledger.blocks import Room
@@ -21,8 +20,9 @@ from kvitals.agent.ledger.engine import EngineLedger, Look
 from kvitals.agent.ledger.event import GPU, KvEventsRecord, Stored
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.service import Node, decode
+from kvitals.app.ledger import of_recording
+from kvitals.config import Config
 from kvitals.series.capture import CaptureReader
-from kvitals.ui.ledger import of_recording
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ["healthy", "thrash"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts
+from kvitals.config import Config
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Moments, judge_recording, span_of, verdicts
 from kvitals.ui.web.sources.recording import Recording
 
 FOLDER = Path(__file__).parent

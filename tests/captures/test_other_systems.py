@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.sources.recording import Judged, Moments, judge_recording, span_of
 from kvitals.rules.finding import Triage
-from kvitals.ui.recorded import Judged, Moments, judge_recording, span_of
 from tests.captures.looks import cold_look, setup_of, truth
 
 FILES = sorted((Path(__file__).parent / "others").glob("*.kvcap"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kvitals.agent.config import Config
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.config import Config
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.loader import load
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Judged, judge_recording
 
 THRASH = Path(__file__).parent / "ledger/thrash.kvcap"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.config import Config
 from kvitals.diagnoser.judge import Judgement
 from kvitals.rules.loader import load
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Judged, judge_recording
 
 FOLDER = Path(__file__).parent / "requests"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.kvcap"))

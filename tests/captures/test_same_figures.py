@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.cache import of_recording as cache_of
+from kvitals.app.ledger import of_recording as lookups_of
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.config import Config
 from kvitals.dashboards.queries import Queries, readable
 from kvitals.diagnoser.signals import duration
 from kvitals.kvcache.whatif import Plan, what_if
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import evaluate
-from kvitals.ui.cache import of_recording as cache_of
-from kvitals.ui.ledger import of_recording as lookups_of
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Judged, judge_recording
 
 FOLDER = Path(__file__).parent
 RECORDINGS = [

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.config import Config, HistoryTable
 from kvitals.agent.exports.api import build_app
+from kvitals.app.changes import Changes, outcome_event
+from kvitals.app.history_recorder import Keeping
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.since_change import NoChangeError, of_history, of_recording, since_change
+from kvitals.config import Config, HistoryTable
 from kvitals.rules.finding import Effect, SinceChange, Source, Triage
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader
 from kvitals.series.window import Window
-from kvitals.ui.changes import Changes, outcome_event
 from kvitals.ui.cli.main import main
-from kvitals.ui.keeping import Keeping
-from kvitals.ui.pipeline import Pipeline, Setup
-from kvitals.ui.since_change import NoChangeError, of_history, of_recording, since_change
 from tests.unit.history.history_stage import until
 
 FOLDER = Path(__file__).parent / "changes"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import incidents
+from kvitals.app.sources.recording import judge_recording
 from kvitals.rules.finding import Finding, Triage
-from kvitals.ui.demo import incidents
-from kvitals.ui.recorded import judge_recording
 from tests.captures.looks import setup
 
 FILES = {path.stem: path for path in (*incidents(), *Path(__file__).with_name("others").glob("*.kvcap"))}

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.agent.config import Config, Slo
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.senses.exposition import PageParser
 from kvitals.agent.service import decode
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import Knowledge, family_of, load
 from kvitals.series.capture import CaptureReader
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, is_stale
-from kvitals.ui.pipeline import Pipeline, Setup
 
 LAP_SECONDS = 55.0
 """Not a multiple of the scrape interval, so that each scrape meets another phase."""

@@ -13,13 +13,13 @@ from tests.fleet.backfill import Fleet, fleet
 from tests.fleet.loops import Loop, families, pages
 
 ROOT = Path(__file__).parents[2]
-HEALTHY = ("ui/demo/healthy.kvcap", "tests/captures/others/sglang_healthy.kvcap")
+HEALTHY = ("app/demo/healthy.kvcap", "tests/captures/others/sglang_healthy.kvcap")
 FAULTS = (
-    "ui/demo/caching_off.kvcap",
-    "ui/demo/few_slots.kvcap",
-    "ui/demo/heavy_tenant.kvcap",
-    "ui/demo/working_set.kvcap",
-    "ui/demo/unique_prompts.kvcap",
+    "app/demo/caching_off.kvcap",
+    "app/demo/few_slots.kvcap",
+    "app/demo/heavy_tenant.kvcap",
+    "app/demo/working_set.kvcap",
+    "app/demo/unique_prompts.kvcap",
     "tests/captures/others/sglang_working_set.kvcap",
 )
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config, Slo
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.prometheus import Judged, judge_server, look_at_server
+from kvitals.config import Config, Slo
 from kvitals.diagnoser.sources.prometheus import Access, ServerError
 from kvitals.rules.loader import Knowledge, load
-from kvitals.ui.fleet import Judged, judge_server, look_at_server
-from kvitals.ui.pipeline import Setup
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
 from tests.fleet.situations import of_families, of_pages

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.agent.config import Config, Slo
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config, Slo
 from kvitals.diagnoser.review import seen
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import Knowledge, family_of
 from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import Expr, Series, selectors
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, escape, is_stale
-from kvitals.ui.pipeline import Pipeline, Setup
 
 HOUR, DAY = 3600.0, 86400.0
 BLOCK_SECONDS = 7200.0

@@ -47,16 +47,16 @@ MODULES = {
     "patterns": ("kvitals.series.patterns", "kvitals.series.promql"),
     "captures": ("kvitals.series.capture", "kvitals.agent.service"),
     "rules": ("kvitals.rules.loader", "kvitals.rules.condition"),
-    "config": ("kvitals.agent.config",),
+    "config": ("kvitals.config",),
     "http1_requests": ("kvitals.agent.tap.http1",),
     "http1_responses": ("kvitals.agent.tap.http1",),
     "history": ("kvitals.series.history",),
-    "slack": ("kvitals.ui.escaping", "kvitals.ui.notify"),
-    "pagerduty": ("kvitals.ui.escaping", "kvitals.ui.notify"),
-    "alertmanager": ("kvitals.ui.escaping", "kvitals.ui.notify"),
-    "html": ("kvitals.ui.escaping",),
-    "markdown": ("kvitals.ui.escaping",),
-    "terminal": ("kvitals.ui.escaping",),
+    "slack": ("kvitals.app.escaping", "kvitals.app.notify"),
+    "pagerduty": ("kvitals.app.escaping", "kvitals.app.notify"),
+    "alertmanager": ("kvitals.app.escaping", "kvitals.app.notify"),
+    "html": ("kvitals.app.escaping",),
+    "markdown": ("kvitals.app.escaping",),
+    "terminal": ("kvitals.app.escaping",),
 }
 """By the name of an attack, the modules whose coverage leads it."""
 

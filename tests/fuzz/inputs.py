@@ -218,7 +218,7 @@ def capture_seeds() -> list[bytes]:
     """Some records of recordings of every sense, as chunks without their checksums: see `packed`."""
     found = []
     for path in (
-        *sorted((ROOT / "ui" / "demo").glob("*.kvcap"))[:2],
+        *sorted((ROOT / "app" / "demo").glob("*.kvcap"))[:2],
         *sorted((TESTS / "captures").glob("*/*.kvcap"))[::6],
     ):
         by_sense: dict[str, list[Record]] = {}

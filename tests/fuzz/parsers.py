@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import zstandard
 
-from kvitals.agent.config import Config, ConfigError, TenantsTable, load
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger
@@ -34,6 +33,7 @@ from kvitals.agent.senses import otlp_json, otlp_wire
 from kvitals.agent.senses.kv_events_wire import Wire
 from kvitals.agent.senses.otlp_wire import MalformedError
 from kvitals.agent.service import Node, decode, encode
+from kvitals.config import Config, ConfigError, TenantsTable, load
 from kvitals.diagnoser.judge import Judge
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules import loader

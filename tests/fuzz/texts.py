@@ -16,11 +16,11 @@ from typing import Any
 from markdown_it import MarkdownIt
 from rich.table import Table
 
-from kvitals.agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
-from kvitals.ui.escaping import html, markdown, plain
-from kvitals.ui.escaping.terminal import SafeConsole
-from kvitals.ui.notify.notice import Action, Link, Notice, Number, Told
-from kvitals.ui.notify.targets import request
+from kvitals.app.escaping import html, markdown, plain
+from kvitals.app.escaping.terminal import SafeConsole
+from kvitals.app.notify.notice import Action, Link, Notice, Number, Told
+from kvitals.app.notify.targets import request
+from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
 from tests.fuzz.attacked import Target
 
 TextCheck = Callable[[str], None]

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.config import Config
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.service import Node
+from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader
 from tests.oracle.oracle_server import prometheus

@@ -119,7 +119,7 @@ for one in $STEPS; do
         ~/own/bin/pip install -q --require-hashes -r requirements-ui.lock && ~/own/bin/pip install -q --no-deps ./*.whl'
       NETWORK=none inside "$served
         cd /tmp
-        demo=\$(echo ~/own/lib/python3*/site-packages/kvitals/ui/demo/few_slots.kvcap)
+        demo=\$(echo ~/own/lib/python3*/site-packages/kvitals/app/demo/few_slots.kvcap)
         ~/own/bin/kvitals triage \$demo >/tmp/said || [ \$? = 1 ]
         head -n 6 /tmp/said && grep -q SCH01 /tmp/said
         serve ~/own/bin/kvitals run --demo"

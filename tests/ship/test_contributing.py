@@ -48,7 +48,7 @@ def edit(folder: Path) -> None:
 def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, subprocess.CompletedProcess[str]]]:
     """The folder after all commands, in their order, and what each came to."""
     folder = tmp_path_factory.mktemp("contributor")
-    (folder / "ui").symlink_to(ROOT / "ui")
+    (folder / "app").symlink_to(ROOT / "app")
     done: dict[str, subprocess.CompletedProcess[str]] = {}
     for command in COMMANDS:
         done[command] = run(command, folder)
@@ -66,7 +66,7 @@ def test_the_guide_has_the_commands_from_nothing_to_a_board() -> None:
         "kvitals rules new",
         "kvitals rules test",
         "kvitals rules lint",
-        "kvitals triage ui/demo/few_slots.kvcap",
+        "kvitals triage app/demo/few_slots.kvcap",
         "kvitals rules show",
         "kvitals rules site",
         "python -m kvitals.dashboards.generate",

@@ -25,7 +25,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from kvitals.agent.config import build
+from kvitals.config import build
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("agent", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui")
+PACKAGES = ("agent", "app", "config", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def is_ready(at: str) -> bool:
 
 
 def test_the_wheel_judges_a_recorded_incident_that_it_carries(kvitals: Path, tmp_path: Path) -> None:
-    place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/kvitals/ui/demo/heavy_tenant.kvcap"))
+    place = next((kvitals.parents[1] / "lib").glob("python3*/site-packages/kvitals/app/demo/heavy_tenant.kvcap"))
     done = run(kvitals, "triage", str(place), "--json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["causes"][0]["code"] == "KVC01"

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from kvitals.ui.agent_client import (
+from kvitals.app.agent_client import (
     AgentAddressError,
     AgentClient,
     AgentError,
@@ -114,7 +114,7 @@ def test_an_agent_of_another_version(method: str, path: str, body: bytes) -> Non
 
 
 def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvitals.ui.agent_client.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("kvitals.app.agent_client.MAX_BYTES", 1 << 20)
     with answering({"findings": (200, b" " * (2 << 20))}) as url, pytest.raises(AgentError, match="larger than 1 MB"):
         AgentClient(url).findings()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import fields
 
-from kvitals.agent.config import (
+from kvitals.config import (
     FROM_ENVIRONMENT,
     MAX_OBJECTIVES,
     Agent,

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from kvitals.agent import objectives as promised
+from kvitals.app.derived_metrics.scaling_audit import TTFT, pool_objectives
+from kvitals.app.errors import UsageError
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.leading import Audit, Lead, Ready, audits, starts
 from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
-from kvitals.ui.auditing import TTFT, pool_objectives
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import UsageError, add_judging_options, answer_console, print_json, setup
+from kvitals.ui.cli.common import add_judging_options, answer_console, print_json, setup
 from kvitals.ui.cli.knee import add_source, course, with_entity
 from kvitals.ui.cli.words import moment
 

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.app.cache import Known, of_agent, of_engines, of_recording
+from kvitals.app.errors import UsageError
 from kvitals.rules.loader import Knowledge
-from kvitals.ui.cache import Known, of_agent, of_engines, of_recording
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
-    UsageError,
     add_judging_options,
     agent_of,
     answer_console,

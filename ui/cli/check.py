@@ -21,6 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvitals.agent.senses import gpu, host
+from kvitals.app.pipeline import Pipeline
+from kvitals.app.sources.live import Collector
+from kvitals.app.sources.recording import judge_recording
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.inspection import Inspected, Inspection, Score, Sense, schema
 from kvitals.ui.cli import prometheus
@@ -35,9 +38,6 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.live import Collector
-from kvitals.ui.pipeline import Pipeline
-from kvitals.ui.recorded import judge_recording
 
 _STATE_STYLE = {"live": "green", "zero": "dim", "stale": "red", "missing": "red", "off": "yellow", "newer": "dim"}
 _STATE_WORDS = {

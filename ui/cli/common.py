@@ -17,27 +17,24 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from kvitals.agent.config import Config, ConfigError, check_codes, normal_url
-from kvitals.agent.config import load as load_config
-from kvitals.agent.config.checks import host_and_port
+from kvitals.app.errors import UsageError
+from kvitals.app.escaping.terminal import SafeConsole
+from kvitals.app.history_recorder import directory
+from kvitals.app.pipeline import Setup
+from kvitals.config import Config, ConfigError, check_codes, normal_url
+from kvitals.config import load as load_config
+from kvitals.config.checks import host_and_port
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.history.schema import FILE
 from kvitals.ui.cli import piped
-from kvitals.ui.escaping.terminal import SafeConsole
-from kvitals.ui.keeping import directory
-from kvitals.ui.pipeline import Setup
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
 _LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _EXAMPLE = "2026-01-31T04:05:06Z"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-class UsageError(Exception):
-    """The user asked for something that can not be done; the message says what can."""
 
 
 def exit_code(document: Triage) -> int:

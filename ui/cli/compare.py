@@ -13,6 +13,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.live import Collector
+from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
@@ -24,9 +27,6 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.live import Collector
-from kvitals.ui.pipeline import Pipeline, Setup
-from kvitals.ui.recorded import Moments, judge_recording, span_of
 
 
 @dataclass(frozen=True)

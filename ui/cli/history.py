@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.table import Table
 
+from kvitals.app.errors import UsageError
 from kvitals.series.files import replacing
 from kvitals.series.history import notes, retention, schema
 from kvitals.series.history.export import FORMATS, export
@@ -22,7 +23,6 @@ from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import PromQLError, Selector, parse
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 from kvitals.ui.cli.common import (
-    UsageError,
     add_config_option,
     answer_console,
     configuration,

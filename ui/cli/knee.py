@@ -14,6 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.agent import objectives as promised
+from kvitals.app import timeseries_sources
+from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.app.timeseries_sources import Course
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
 from kvitals.diagnoser.leading import Audit, Ready
@@ -21,10 +25,8 @@ from kvitals.diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoi
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
 from kvitals.series.types import Labels
-from kvitals.ui import courses
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
-    UsageError,
     add_judging_options,
     agent_of,
     answer_console,
@@ -35,8 +37,6 @@ from kvitals.ui.cli.common import (
     setup,
 )
 from kvitals.ui.cli.words import bar, moment
-from kvitals.ui.courses import Course
-from kvitals.ui.pipeline import Setup
 
 BINDING_SECONDS = 3600.0
 WIDTH = 24
@@ -115,17 +115,17 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
     if args.source and "://" in args.source:
         args = argparse.Namespace(**{**vars(args), "prometheus": args.source})
     if args.prometheus:
-        return courses.of_server(prometheus.access(args), chosen, start, end or time.time())
+        return timeseries_sources.of_server(prometheus.access(args), chosen, start, end or time.time())
     path = Path(args.source) if args.source else None
     if path is not None and not path.exists():
         raise UsageError(f"no file or directory {path}; a URL begins with http://")
     if path is not None and path.is_file() and path.suffix != ".db":
-        return courses.of_recording(path, chosen)
+        return timeseries_sources.of_recording(path, chosen)
     file = history_file(path, chosen.config)
     if not file.exists():
         at = agent_of(chosen.config)
         raise UsageError(f"no history at {file}: `kvitals run` keeps one; an agent elsewhere is asked by URL ({at})")
-    return courses.of_history(file, start, end)
+    return timeseries_sources.of_history(file, start, end)
 
 
 def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:

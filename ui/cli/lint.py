@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from kvitals.app.errors import UsageError
 from kvitals.dashboards.lint.defect import Defect, Document, Report
 from kvitals.dashboards.lint.grafana_server import Access, read_grafana
 from kvitals.dashboards.lint.lint import lint
@@ -24,7 +25,7 @@ from kvitals.dashboards.lint.pages import Told, read_page
 from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.diagnoser.sizing.quantity import several
 from kvitals.rules.engine_map import systems
-from kvitals.ui.cli.common import UsageError, add_rules_option, answer_console, knowledge, status_console
+from kvitals.ui.cli.common import add_rules_option, answer_console, knowledge, status_console
 
 EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
 

@@ -9,14 +9,20 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from kvitals.agent.config import ConfigError
+from kvitals.app.agent_client import AgentAddressError, AgentError
+from kvitals.app.errors import UsageError
+from kvitals.app.escaping import plain
+from kvitals.app.ledger import LedgerError
+from kvitals.app.since_change import NoChangeError
+from kvitals.app.sizing import SourceError
+from kvitals.app.sources.recording import RecordingError
+from kvitals.config import ConfigError
 from kvitals.diagnoser.review.assemble import NothingSeenError
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.series.capture import CaptureError
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
-from kvitals.ui.agent_client import AgentAddressError, AgentError
 from kvitals.ui.cli import (
     audit,
     cache,
@@ -39,12 +45,7 @@ from kvitals.ui.cli import (
     web,
     whatif,
 )
-from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN, UsageError
-from kvitals.ui.escaping import plain
-from kvitals.ui.ledger import LedgerError
-from kvitals.ui.recorded import RecordingError
-from kvitals.ui.since_change import NoChangeError
-from kvitals.ui.sizing import SourceError
+from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
 
 TOLD = (
     *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),

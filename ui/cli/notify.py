@@ -11,21 +11,22 @@ from typing import Any
 from aiohttp import web
 
 from kvitals.agent import loop_watch, stopping
-from kvitals.agent.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.exports.metrics import CONTENT_TYPE, render
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.listeners import LISTENERS
+from kvitals.app.errors import UsageError
+from kvitals.app.notify.diagnosis import OfFleet
+from kvitals.app.notify.families import add_families
+from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.service import Notifier, directory
+from kvitals.app.notify.spool import DEAD, SpoolError
+from kvitals.config import AlertmanagerTarget, NotifyTable, WebhookTarget
+from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family
 from kvitals.series.window import Window
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import UsageError, add_judging_options, configuration, parse_address, setup, status_console
-from kvitals.ui.notify.diagnosis import OfFleet
-from kvitals.ui.notify.families import add_families
-from kvitals.ui.notify.intake import PATH, add_notify
-from kvitals.ui.notify.service import Notifier, directory
-from kvitals.ui.notify.spool import DEAD, SpoolError
+from kvitals.ui.cli.common import add_judging_options, configuration, parse_address, setup, status_console
 
 SHUTDOWN_SECONDS = 2.0
 WINDOW_SECONDS, MAX_SERIES = 300.0, 1000

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.agent.config import PrometheusTable
+from kvitals.app.errors import UsageError
+from kvitals.app.sources.prometheus import judge_server, look_at_server
+from kvitals.config import PrometheusTable
 from kvitals.diagnoser.sources.presence import Presence
 from kvitals.diagnoser.sources.prometheus import Access, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
-    UsageError,
     answer_console,
     configuration,
     judged_until,
@@ -25,7 +26,6 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.fleet import judge_server, look_at_server
 
 CONFIGURED = "[prometheus]"
 """Stands for the URL of the configuration."""

@@ -22,16 +22,10 @@ from kvitals.agent.exports.requests import Requests
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import Node, decode
+from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.capture import CaptureWriter, Record
-from kvitals.ui.cli.common import (
-    UsageError,
-    add_config_option,
-    configuration,
-    parse_address,
-    parse_duration,
-    status_console,
-)
+from kvitals.ui.cli.common import add_config_option, configuration, parse_address, parse_duration, status_console
 
 MAX_SECONDS = 24 * 3600.0
 EXIT_STOPPED = 130

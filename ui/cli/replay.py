@@ -7,10 +7,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.serve_recorded import serve
+from kvitals.app.sources.recording import span_of, verdicts
 from kvitals.ui.cli.common import EXIT_UNKNOWN, add_judging_options, answer_console, exit_code, port_number, setup
 from kvitals.ui.cli.render import moment
-from kvitals.ui.recorded import span_of, verdicts
-from kvitals.ui.serve_recorded import serve
 
 
 def add(commands: Any) -> None:

@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.agent import objectives as promised
+from kvitals.app import timeseries_sources
+from kvitals.app.agent_client import AgentClient, HistorySpan, NotKvitalsError
+from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.app.timeseries_sources import DAY_SECONDS, Course
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.review import incidents
 from kvitals.diagnoser.review.assemble import Asked, review
@@ -21,11 +26,8 @@ from kvitals.rules.model import Rule
 from kvitals.series.history import notes
 from kvitals.series.history.intake import STEP_SECONDS
 from kvitals.series.history.reader import HistoryReader
-from kvitals.ui import courses
-from kvitals.ui.agent_client import AgentClient, HistorySpan, NotKvitalsError
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
-    UsageError,
     add_judging_options,
     answer_console,
     history_file,
@@ -34,8 +36,6 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.courses import DAY_SECONDS, Course
-from kvitals.ui.pipeline import Setup
 from kvitals.ui.review.write import write
 
 WEEK = "7d"
@@ -137,7 +137,7 @@ def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
         agent = AgentClient.with_access(access)
         kept = _kept(agent) if args.source else None
         first = kept.first if kept is not None else float("-inf")
-        with courses.of_server(access, chosen, start, end, first) as of:
+        with timeseries_sources.of_server(access, chosen, start, end, first) as of:
             if kept is None:
                 yield of, _Happenings(lambda a, b: incidents.of_alerts(of.ask, a, b, of.gap, rules), lambda a, b: [])
             else:
@@ -145,7 +145,7 @@ def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -
                 yield replace(of, gap=max(of.gap, STEP_SECONDS)), _of_agent(agent, rules)
         return
     file = _file(args, chosen)
-    with courses.of_history(file, start, end) as of:
+    with timeseries_sources.of_history(file, start, end) as of:
         yield of, _of_file(file, rules)
 
 

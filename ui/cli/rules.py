@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from kvitals.app.errors import UsageError
 from kvitals.dashboards import runbooks, runbooks_site
 from kvitals.rules.loader import Knowledge, load
 from kvitals.ui.cli import rules_authoring
-from kvitals.ui.cli.common import UsageError, add_rules_option, answer_console
+from kvitals.ui.cli.common import add_rules_option, answer_console
 
 
 def add(commands: Any) -> None:

@@ -11,18 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
+from kvitals.app.errors import UsageError
 from kvitals.diagnoser.cases.case import CaseFile, read, read_all
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
 from kvitals.rules.loader import ROOT, Knowledge, Problem, load
-from kvitals.ui.cli.common import (
-    EXIT_FINDINGS,
-    EXIT_HEALTHY,
-    UsageError,
-    add_config_option,
-    answer_console,
-    configuration,
-)
+from kvitals.ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, add_config_option, answer_console, configuration
 
 CODE, NAME = re.compile(r"[A-Z]{3}\d{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXAMPLE_CODE, EXAMPLE_NAME = "OWN01", "too-many-wait"

@@ -20,7 +20,6 @@ from aiohttp import web
 from rich.console import Console
 
 from kvitals.agent import loop_watch, stopping, systemd
-from kvitals.agent.config import Remote
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.exports.api import allowed_hosts, build_app
@@ -28,19 +27,31 @@ from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.gauge_rows import GaugeRows
 from kvitals.agent.health import Health
-from kvitals.agent.hosts import is_loopback
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.memory import give_back
 from kvitals.agent.places import state_directory
 from kvitals.agent.workers import Worker
+from kvitals.app.alerting import groups
+from kvitals.app.demo import DEMO
+from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import Keeping, directory
+from kvitals.app.notify.diagnosis import OfAgent
+from kvitals.app.notify.families import add_families
+from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.service import Notifier
+from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.runtime.reload import LOOK_SECONDS, Reload
+from kvitals.app.runtime.target_search import Search
+from kvitals.app.sources.recording import judge_recording
+from kvitals.app.state import StateKeeper, state_file
+from kvitals.config import Remote
+from kvitals.config.hosts import is_loopback
 from kvitals.diagnoser.signals import Span
 from kvitals.rules.finding import Source, encode
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
-from kvitals.ui.alerting import groups
 from kvitals.ui.cli.common import (
-    UsageError,
     add_judging_options,
     answer_console,
     parse_address,
@@ -52,18 +63,7 @@ from kvitals.ui.cli.common import (
 )
 from kvitals.ui.cli.notify import set_up
 from kvitals.ui.cli.notify import told as told_of
-from kvitals.ui.cli.reload import LOOK_SECONDS, Reload
 from kvitals.ui.cli.render import show
-from kvitals.ui.cli.search import Search
-from kvitals.ui.demo import DEMO
-from kvitals.ui.keeping import Keeping, directory
-from kvitals.ui.notify.diagnosis import OfAgent
-from kvitals.ui.notify.families import add_families
-from kvitals.ui.notify.intake import PATH, add_notify
-from kvitals.ui.notify.service import Notifier
-from kvitals.ui.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
-from kvitals.ui.recorded import judge_recording
-from kvitals.ui.state import StateKeeper, state_file
 from kvitals.ui.web import serve as web_page
 from kvitals.ui.web.settings import Settings
 

@@ -14,7 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.agent.config import ReviewTable
+from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.app.sizing import Seen, of_trace, seen
+from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
 from kvitals.diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
 from kvitals.diagnoser.sizing.memory import Adapters, Layout, Shares
@@ -29,18 +32,8 @@ from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError, Gpu, Model
 from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import (
-    UsageError,
-    add_judging_options,
-    answer_console,
-    parse_duration,
-    print_json,
-    print_wide,
-    setup,
-)
+from kvitals.ui.cli.common import add_judging_options, answer_console, parse_duration, print_json, print_wide, setup
 from kvitals.ui.cli.knee import add_source, course
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.sizing import Seen, of_trace, seen
 
 DESCRIPTION = """\
 Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.

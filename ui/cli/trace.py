@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.app.errors import UsageError
+from kvitals.app.requests import Asked, Told, of_agent, of_recording
 from kvitals.ui.cli import tails
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
     EXIT_UNKNOWN,
-    UsageError,
     add_config_option,
     agent_of,
     answer_console,
@@ -26,7 +27,6 @@ from kvitals.ui.cli.common import (
 )
 from kvitals.ui.cli.render import moment
 from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
-from kvitals.ui.requests import Asked, Told, of_agent, of_recording
 
 MOST = 100
 NAME_WIDTH = 13

@@ -11,12 +11,16 @@ from typing import Any
 
 from rich.text import Text
 
+from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
+from kvitals.app.errors import UsageError
+from kvitals.app.since_change import Source, of_history, of_recording, since_change
+from kvitals.app.sources.history import judge_history
+from kvitals.app.sources.live import Collector, agent_document
+from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.rules.finding import Triage, encode
 from kvitals.series.promql import PromQLError
-from kvitals.ui.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
-    UsageError,
     add_judging_options,
     answer_console,
     exit_code,
@@ -31,10 +35,6 @@ from kvitals.ui.cli.common import (
     status_console,
 )
 from kvitals.ui.cli.render import show
-from kvitals.ui.historic import judge_history
-from kvitals.ui.live import Collector, agent_document
-from kvitals.ui.recorded import Moments, judge_recording, span_of
-from kvitals.ui.since_change import Source, of_history, of_recording, since_change
 
 
 def add(commands: Any) -> None:

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvitals.app.errors import UsageError
 from kvitals.ui.cli.common import (
-    UsageError,
     add_judging_options,
     agent_of,
     configuration,

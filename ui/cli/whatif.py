@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from kvitals.app.errors import UsageError
+from kvitals.app.ledger import of_agent, of_recording
 from kvitals.diagnoser.whatif import Worth, base_of, worth
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.eviction import POLICIES
@@ -20,8 +22,7 @@ from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import Plan, Row, what_if
-from kvitals.ui.cli.common import UsageError, answer_console, parse_duration, parse_url, print_wide, status_console
-from kvitals.ui.ledger import of_agent, of_recording
+from kvitals.ui.cli.common import answer_console, parse_duration, parse_url, print_wide, status_console
 
 BY_SESSION = ("sticky", "prefix")
 MAX_ROWS = 1000

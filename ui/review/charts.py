@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from kvitals.app.escaping import html
 from kvitals.diagnoser.review.efficiency import NAMES as NAMES
 from kvitals.diagnoser.review.words import count, share
-from kvitals.ui.escaping import html
 
 WIDTH, HEIGHT = 760, 190
 LEFT, RIGHT, TOP, BOTTOM = 62, 8, 10, 24

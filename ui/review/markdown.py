@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kvitals.app.escaping.markdown import text
 from kvitals.diagnoser.review.result import Review
 from kvitals.diagnoser.review.words import moment
-from kvitals.ui.escaping.markdown import text
 from kvitals.ui.review.sections import Block, Chart, Table, sections, tiles
 
 

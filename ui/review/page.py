@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvitals.app.escaping import html
 from kvitals.diagnoser.review.result import Review
 from kvitals.diagnoser.review.words import moment
-from kvitals.ui.escaping import html
 from kvitals.ui.review.sections import Block, Chart, Table, Text, sections, tiles
 
 SHORT = 16

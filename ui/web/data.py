@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvitals.app.cache import Known as Blocks
+from kvitals.app.ledger import Known as Lookups
+from kvitals.app.requests import Asked, Found
 from kvitals.rules.finding import Triage
-from kvitals.ui.cache import Known as Blocks
-from kvitals.ui.ledger import Known as Lookups
-from kvitals.ui.requests import Asked, Found
 from kvitals.ui.web import commands, places
 from kvitals.ui.web.sources.base import Extent, Line, Look, Past
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvitals.app.escaping.markdown import code
+from kvitals.app.escaping.markdown import text as plain
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
-from kvitals.ui.escaping.markdown import code
-from kvitals.ui.escaping.markdown import text as plain
 from kvitals.ui.web.wording import moment
 
 

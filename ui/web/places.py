@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvitals.agent.config import Config, ConfigError
-from kvitals.agent.config import load as load_config
+from kvitals.app.demo import incidents
+from kvitals.app.pipeline import Setup
+from kvitals.config import Config, ConfigError
+from kvitals.config import load as load_config
 from kvitals.rules.loader import Knowledge, KnowledgeError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.history.schema import FILE
-from kvitals.ui.demo import incidents
-from kvitals.ui.pipeline import Setup
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import Settings, read
 from kvitals.ui.web.sources.agent import Agent

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, tzinfo
 
-from kvitals.ui.escaping import plain
+from kvitals.app.escaping import plain
 
 JOINER = "\u2060"  # invisible, no width, no break
 _SPECIAL = re.compile(r"([!#$&()*+\-.:<=>@\[\\\]^_`{|}~])")

@@ -15,7 +15,7 @@ RULE_SECONDS = 10.0 + TOLD_SECONDS
 """Until the rule about it (TEL01, `for: 10s`) is open."""
 USUAL = 1.25
 """The median time between two looks, at most, in intervals: situations run beside each other on few cores."""
-RECORDED = "ui/demo/few_slots.kvcap"
+RECORDED = "app/demo/few_slots.kvcap"
 
 
 async def killed(stage: Stage, told: Told) -> None:

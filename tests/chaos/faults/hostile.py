@@ -126,7 +126,7 @@ async def files(stage: Stage, told: Told) -> None:
     await on_time(agent, told, "engine", 5.0)
     peak = agent.program.megabytes("VmHWM")
     told.expect(peak < PEAK_MB, f"the agent took {peak:.0f} MB")
-    status, said, took = await stage.run([*KVITALS, "triage", str(ROOT / "ui/demo/healthy.kvcap"), f"--rules={bad}"])
+    status, said, took = await stage.run([*KVITALS, "triage", str(ROOT / "app/demo/healthy.kvcap"), f"--rules={bad}"])
     told.expect(status in (0, 1, 3), f"triage with those rules ended with {status}: {said[-300:]}")
     flat = " ".join(said.split())
     for word in ("pipe.yaml", "zero.yaml", "nowhere.yaml", "aliases", "nested deeper", "UTF-8", "not a regular file"):
@@ -201,7 +201,7 @@ def _recordings(folder: Path) -> dict[str, Path]:
         writer.write(Record(1.0, "../../../etc/kvitals-chaos", "../../x", b"\x80"))
     made["zip"].write_bytes(b"PK\x03\x04" + b"../../../etc/kvitals-chaos" * 100)
     made["noise"].write_bytes(os.urandom(100_000))
-    whole = (ROOT / "ui/demo/healthy.kvcap").read_bytes()
+    whole = (ROOT / "app/demo/healthy.kvcap").read_bytes()
     made["cut"].write_bytes(whole[: len(whole) // 2])
     made["bomb"].write_bytes(whole[:4000] + b"\x00" * 50_000_000)
     return made

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.spool import Outcome, Spool, SpoolError
+from kvitals.app.state import StateKeeper
 from kvitals.diagnoser.judge import Memory
 from kvitals.series.history import log
 from kvitals.series.history.intake import Part, Tick
 from kvitals.series.history.retention import Kept
 from kvitals.series.history.store import History, Settings
 from kvitals.series.types import Labels
-from kvitals.ui.notify.notice import Notice
-from kvitals.ui.notify.spool import Outcome, Spool, SpoolError
-from kvitals.ui.state import StateKeeper
 
 START = 1_800_000_000.0
 STEP = 5.0

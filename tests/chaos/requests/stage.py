@@ -16,9 +16,9 @@ from pathlib import Path
 
 import aiohttp
 
-from kvitals.agent.config import TenantsTable
 from kvitals.agent.requests.stitch import SETTLE_SECONDS
 from kvitals.agent.requests.tenants import open_tenants
+from kvitals.config import TenantsTable
 from tests.processes import free_port
 
 from .clients import HOST, page

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.rules.finding import Finding, Triage
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Moments, judge_recording, span_of
 from tests.captures.looks import COLD_S, cold_look, setup, truth
 
 from .incident import Incident, Label, load

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvitals.ui.recorded import span_of
-from kvitals.ui.serve_recorded import read_pages
+from kvitals.app.serve_recorded import read_pages
+from kvitals.app.sources.recording import span_of
 from tests.captures.looks import truth
 
 from ..paths import HOME, LabError

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.config import Agent, Config, Target
 from kvitals.agent.ledger.event import Cleared, KvEventsRecord
 from kvitals.agent.service import Node, decode
+from kvitals.config import Agent, Config, Target
 
 from ..engines import Engines, FlagValue
 from ..paths import LabError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.config import Slo
 from kvitals.agent.ledger.blame import UNATTRIBUTED
+from kvitals.config import Slo
 
 from ..ports import Port
 from ..requests.checks import Check

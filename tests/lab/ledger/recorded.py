@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvitals.agent.config import Config, Slo
 from kvitals.agent.ledger.engine import Look
 from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
 from kvitals.agent.ledger.side import LedgerSide
 from kvitals.agent.requests.part import PartsRecord
 from kvitals.agent.service import Node, decode, encode
+from kvitals.config import Config, Slo
 from kvitals.series.capture import CaptureReader
 
 from ..paths import LabError

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvitals.agent.config import TenantsTable
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.agent.senses.siphash import KEY_BYTES, siphash
+from kvitals.config import TenantsTable
 
 from ..engines import DEFAULT_FLAGS, FlagValue
 from ..metrics import scrape, total

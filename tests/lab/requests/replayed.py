@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from kvitals.agent.config import Config
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.service import Node
+from kvitals.config import Config
 from kvitals.series.capture import CaptureReader
 
 from .checks import Check

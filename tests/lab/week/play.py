@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvitals.agent.config import Config, HistoryTable, Slo
+from kvitals.app.history_recorder import Keeping
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config, HistoryTable, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
 from kvitals.series.history import log, schema, seal
 from kvitals.series.history.store import History
 from kvitals.series.types import STALE, Floats, Labels
-from kvitals.ui.keeping import Keeping
-from kvitals.ui.pipeline import Pipeline, Setup
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ SLO = Slo(ttft_p99_seconds=0.1, itl_p99_seconds=0.5)
 RECORDINGS = {
     "good": ("tests/captures/ledger/thrash.kvcap", (2.0, 24.0)),  # three tenants, whose prompts nearly fit
     "heavy": ("tests/captures/ledger/thrash.kvcap", (28.0, 50.0)),  # one more, whose prompts are never seen again
-    "slots": ("ui/demo/few_slots.kvcap", (65.0, 118.0)),  # the engine was started with two slots
+    "slots": ("app/demo/few_slots.kvcap", (65.0, 118.0)),  # the engine was started with two slots
 }
 """Which seconds of which recording."""
 WEEK = ("good", "good", "heavy", "good", "slots", "good", "good")

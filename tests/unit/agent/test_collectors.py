@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from kvitals.agent.collectors import HUNG, TOO_MANY_FILES, Collectors, Run, reason_of
-from kvitals.agent.config import Agent, Config
 from kvitals.agent.records import ProbeRecord, Record
 from kvitals.agent.service import Node
 from kvitals.agent.workers import ThreadedResolver, Worker, WorkerHungError
+from kvitals.config import Agent, Config
 from kvitals.series.promql import evaluate
 from kvitals.series.window import Window
 

@@ -16,9 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent import kubernetes
-from kvitals.agent.config import Agent, Config, Kubernetes, Seconds
 from kvitals.agent.kubernetes import KubernetesError, Pods
 from kvitals.agent.service import Node
+from kvitals.config import Agent, Config, Kubernetes, Seconds
 
 AUTHORITY = trustme.CA()
 SERVER = AUTHORITY.issue_cert("127.0.0.1")

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from kvitals.agent.config import build
 from kvitals.agent.process_titles import ENGINE_CORE
 from kvitals.agent.records import GpuProcess, GpuReading, GpuRecord, HostRecord, ProcessSample, Record, ScrapeRecord
 from kvitals.agent.service import Node, encode
+from kvitals.config import build
 from kvitals.series.promql import evaluate, parse
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kvitals.agent.config import Config, Objective, Slo, SomeSlo
 from kvitals.agent.objectives import Said, general, of_engine
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import Node, encode
+from kvitals.config import Config, Objective, Slo, SomeSlo
 from kvitals.series.promql import evaluate
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B"

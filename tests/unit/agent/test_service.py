@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Agent, Config, ConfigError, Slo, Target
 from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
 from kvitals.agent.service import Node, decode, encode
+from kvitals.config import Agent, Config, ConfigError, Slo, Target
 from kvitals.series.capture import Record
 from kvitals.series.promql import evaluate
 

@@ -16,11 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent import targets
-from kvitals.agent.config import Agent, Config, ConfigError, Seconds, SomeSlo, Target
 from kvitals.agent.discovery import Found
 from kvitals.agent.discovery import Target as Process
 from kvitals.agent.service import Node
 from kvitals.agent.targets import Sources, TargetFiles, scraped
+from kvitals.config import Agent, Config, ConfigError, Seconds, SomeSlo, Target
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 

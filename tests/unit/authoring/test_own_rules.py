@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import DEMO
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import DEMO
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, list[str]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.config import Config
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.service import Node
+from kvitals.app.cache import Known
+from kvitals.config import Config
 from kvitals.series.capture import CaptureReader
-from kvitals.ui.cache import Known
 from kvitals.ui.cli import cache
 from kvitals.ui.cli.main import main
 

@@ -81,7 +81,7 @@ def test_everything_at_length(url: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
-    recording = str(Path(__file__).parents[3] / "ui" / "demo" / "healthy.kvcap")
+    recording = str(Path(__file__).parents[3] / "app" / "demo" / "healthy.kvcap")
     code, out = run(capsys, "check", recording)
     assert code == 0 and "vllm 0.32, model tiny" in out and "on      --kv-cache-metrics" in out
     assert "Nothing is wrong with the telemetry that is on." in out

@@ -10,20 +10,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rich.console import Console
 
-from kvitals.agent.config import Config
+from kvitals.app.agent_client import AgentRefusedError
+from kvitals.app.demo import DEMO, FOLDER, incidents
+from kvitals.app.pipeline import Setup
+from kvitals.app.serve_recorded import read_pages, serve
+from kvitals.app.sources.live import Collector, agent_document
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.diagnoser.signals import Signals
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
-from kvitals.ui.agent_client import AgentRefusedError
 from kvitals.ui.cli.compare import change, differences
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
-from kvitals.ui.demo import DEMO, FOLDER, incidents
-from kvitals.ui.live import Collector, agent_document
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
-from kvitals.ui.serve_recorded import read_pages, serve
 from tests.processes import free_port
 
 
@@ -204,7 +204,7 @@ async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.
         raise PromQLError("the query took too long")
 
     monkeypatch.setattr(Signals, "observe", observe)
-    monkeypatch.setattr("kvitals.ui.live.FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("kvitals.app.sources.live.FIRST_LOOK_SECONDS", 0.0)
     async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{free_port()}"]) as collector:
         assert [done async for done in collector.collect(0.0)]
         with pytest.raises(PromQLError):

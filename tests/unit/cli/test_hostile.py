@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import DEMO
 
 BIG = b"kvitals_filler_total 1\n" * 2_200_000  # 50 MB
 

@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
 from kvitals.agent.ledger.side import LedgerSide
+from kvitals.app import ledger
+from kvitals.app.agent_client import NotKvitalsError
+from kvitals.app.cache import replayed
 from kvitals.kvcache.accesses import COLUMNS
-from kvitals.ui import ledger
-from kvitals.ui.agent_client import NotKvitalsError
-from kvitals.ui.cache import replayed
 
 THRASH = Path(__file__).parents[2] / "captures" / "ledger" / "thrash.kvcap"
 

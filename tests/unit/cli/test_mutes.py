@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import DEMO
 
 MUTE = """
 [[mute]]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import DEMO, FOLDER
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.ui.cli import rules
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import DEMO, FOLDER
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
 
 NOTHING = "no-such-host-or-file.invalid"
 

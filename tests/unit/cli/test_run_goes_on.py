@@ -25,13 +25,13 @@ import kvitals.agent.service
 kvitals.agent.service.NODE_DEADLINE = 1.0
 """
 HOLDS_LOOP = """
-import kvitals.ui.pipeline
-observe = kvitals.ui.pipeline.Pipeline.observe_steps
+import kvitals.app.pipeline
+observe = kvitals.app.pipeline.Pipeline.observe_steps
 def held(self, span):
     time.sleep(600 if threading.active_count() and time.monotonic() - begun > 6.0 else 0.0)
     return observe(self, span)
 begun = time.monotonic()
-kvitals.ui.pipeline.Pipeline.observe_steps = held
+kvitals.app.pipeline.Pipeline.observe_steps = held
 """
 CYCLES_STOP = """
 import kvitals.agent.health, kvitals.agent.service, asyncio

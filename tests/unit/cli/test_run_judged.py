@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
+from kvitals.app.pipeline import Pipeline
 from kvitals.series.promql import PromQLError
 from kvitals.ui.cli.run import _judged
-from kvitals.ui.pipeline import Pipeline
 
 
 async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import DEMO
 
 
 def triage(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> dict[str, Any]:

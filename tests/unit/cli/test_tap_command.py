@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config, build
-from kvitals.ui.cli.common import UsageError
+from kvitals.app.errors import UsageError
+from kvitals.config import Config, build
 from kvitals.ui.cli.main import parser
 from kvitals.ui.cli.tap import _settings
 from tests.processes import free_port

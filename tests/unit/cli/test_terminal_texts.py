@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from rich.table import Table
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import DEMO
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.rules.finding import Entity, Triage
 from kvitals.rules.loader import load
 from kvitals.ui.cli.common import answer_console, status_console
 from kvitals.ui.cli.piped import COLUMNS, Trimmed
 from kvitals.ui.cli.render import show
-from kvitals.ui.demo import DEMO
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
 
 NAMES = ["http://[fd00::1]:8000", "a[/b]c", "[red]engine[/red]", "node :fire: 7"]
 

@@ -18,12 +18,12 @@ from kvitals.agent.requests.record import Phase, RequestRecord
 from kvitals.agent.requests.store import Store
 from kvitals.agent.requests.tail import Recent, TailReport
 from kvitals.agent.service import encode
+from kvitals.app.agent_client import NotKvitalsError
+from kvitals.app.requests import Asked, of_agent
 from kvitals.series.capture import CaptureWriter
 from kvitals.series.window import Window
-from kvitals.ui.agent_client import NotKvitalsError
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.tails import lines
-from kvitals.ui.requests import Asked, of_agent
 from tests.unit.requests.parts import llm, one, tap
 
 T = 1_790_000_000.0

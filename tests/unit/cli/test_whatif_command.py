@@ -186,7 +186,7 @@ def test_todays_size_comes_to_what_the_clients_were_told(capsys: pytest.CaptureF
 
 
 def test_a_recording_without_kv_events_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    demo = Path(__file__).parents[3] / "ui" / "demo" / "healthy.kvcap"
+    demo = Path(__file__).parents[3] / "app" / "demo" / "healthy.kvcap"
     code, out, err = run(capsys, "curve", "--capture", str(demo))
     assert (code, out) == (2, "")
     assert "has no KV events" in err and "--kv-events-config" in err

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from kvitals.agent.config import LISTS, TABLES, Config
+from kvitals.config import LISTS, TABLES, Config
 from kvitals.dashboards import reference
 from kvitals.dashboards.generate import stale
 from kvitals.dashboards.reference import compatibility, configuration

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import incidents
+from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
+from kvitals.app.sources.recording import AT_ONCE, judged_before, span_of
+from kvitals.config import Config
 from kvitals.diagnoser import ahead
 from kvitals.rules.finding import Source, encode
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import PromQLError
-from kvitals.ui.demo import incidents
-from kvitals.ui.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
-from kvitals.ui.recorded import AT_ONCE, judged_before, span_of
 
 SETUP = Setup(load(), Config())
 STOPPED_SHARING = next(path for path in incidents() if path.stem == "unique_prompts")
@@ -54,7 +54,7 @@ def singly() -> tuple[list[Any], bytes]:
 def test_moments_that_are_judged_together_are_judged_alike(
     singly: tuple[list[Any], bytes], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvitals.ui.recorded.AT_ONCE", at_once)
+    monkeypatch.setattr("kvitals.app.sources.recording.AT_ONCE", at_once)
     assert judged(STOPPED_SHARING, judged_before) == singly
     assert b"Prompts stopped sharing their beginning." in singly[1]
 

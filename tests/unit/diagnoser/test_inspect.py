@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import build
 from kvitals.agent.records import FactsRecord, Record, ScrapeRecord
 from kvitals.agent.service import encode
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import build
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.finding import Source
 from kvitals.rules.inspection import Inspected, Inspection
 from kvitals.rules.journeys import journeys
 from kvitals.rules.loader import load
 from kvitals.series.promql import expand, parse
-from kvitals.ui.pipeline import Pipeline, Setup
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 URL = "http://127.0.0.1:8000/metrics"

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvitals.app.state import load_state, save_state
 from kvitals.diagnoser.findings import Mute
 from kvitals.diagnoser.judge import Judge, Judgement, Memory
 from kvitals.diagnoser.signals import Signals, Span
@@ -17,7 +18,6 @@ from kvitals.rules.loader import Knowledge, load
 from kvitals.series.promql import parse
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
-from kvitals.ui.state import load_state, save_state
 
 KNOWLEDGE = load()
 STEP = 5.0

@@ -28,7 +28,7 @@ from kvitals.series.window import Window
 ROOT = Path(__file__).parents[2]
 CAPTURED = ROOT / "fixtures" / "exposition" / "captured"
 PAGES = sorted(path for system in ("vllm-0", "sglang-0") for path in CAPTURED.glob(f"{system}*.prom"))
-RECORDINGS = [ROOT.parent / "ui" / "demo" / f"{name}.kvcap" for name in ("heavy_tenant", "working_set", "few_slots")]
+RECORDINGS = [ROOT.parent / "app" / "demo" / f"{name}.kvcap" for name in ("heavy_tenant", "working_set", "few_slots")]
 RECORDINGS += [ROOT / "captures" / "others" / "sglang_working_set.kvcap"]
 KNOWLEDGE = load()
 ADDRESS = "10.0.0.1:8000"

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import incidents
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config
 from kvitals.diagnoser.judge import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.sources.prometheus import Access, Found, Question, ServerError
@@ -24,8 +26,6 @@ from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import Series, evaluate, evaluate_range, parse
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
-from kvitals.ui.demo import incidents
-from kvitals.ui.pipeline import Pipeline, Setup
 
 KNOWLEDGE = load()
 INTERVAL = 5.0

@@ -9,8 +9,8 @@ from typing import Any, cast
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.exports.requests import Requests
+from kvitals.app.notify.intake import PATH
 from kvitals.series.window import Window
-from kvitals.ui.notify.intake import PATH
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import build
+from kvitals.config import build
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main, parser
 from tests.support.loops import for_each

@@ -12,9 +12,9 @@ import pytest
 import trustme
 from aiohttp import web
 
-from kvitals.agent.config import Config, ConfigError, build
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.inbound import server_tls
+from kvitals.config import Config, ConfigError, build
 from kvitals.series.window import Window
 
 BASE = {"listen": "127.0.0.1:0", "cert_file": "tls.crt", "key_file": "tls.key"}

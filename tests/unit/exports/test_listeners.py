@@ -18,7 +18,7 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("ui/cli/run.py", "GuardedSite("): ("api", "remote"),
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
-    ("ui/serve_recorded.py", "GuardedSite("): ("replay",),
+    ("app/serve_recorded.py", "GuardedSite("): ("replay",),
     ("ui/web/serve.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/senses/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/senses/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import DEMO
+from kvitals.app.history_recorder import DOCUMENT_SECONDS, Episodes
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.config import Config
 from kvitals.rules.finding import Finding, Source
 from kvitals.rules.loader import load
 from kvitals.series.capture import CaptureReader
 from kvitals.series.history.notes import Episode, Event
-from kvitals.ui.demo import DEMO
-from kvitals.ui.keeping import DOCUMENT_SECONDS, Episodes
-from kvitals.ui.pipeline import Pipeline, Setup
 
 
 def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:

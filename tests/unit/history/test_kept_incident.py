@@ -17,12 +17,17 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvitals.agent.config import Config, HistoryTable, Seconds
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.history import status
 from kvitals.agent.history.requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import Phase, RequestRecord
 from kvitals.agent.requests.store import Store
+from kvitals.app.demo import FOLDER
+from kvitals.app.history_recorder import Keeping
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.history import judge_history
+from kvitals.app.sources.recording import Moments, RecordingError, judge_recording
+from kvitals.config import Config, HistoryTable, Seconds
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
@@ -34,11 +39,6 @@ from kvitals.series.promql import Vector, evaluate, evaluate_range
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
-from kvitals.ui.demo import FOLDER
-from kvitals.ui.historic import judge_history
-from kvitals.ui.keeping import Keeping
-from kvitals.ui.pipeline import Pipeline, Setup
-from kvitals.ui.recorded import Moments, RecordingError, judge_recording
 from tests.unit.cli.test_commands import run
 from tests.unit.history.history_stage import until
 

@@ -12,7 +12,6 @@ import pytest
 from fake_engine import FakeEngine, batch, until
 
 from kvitals.agent.command_line import LAUNCHERS, parse
-from kvitals.agent.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
 from kvitals.agent.kv_event_senses import KvEventSenses, View
 from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
 from kvitals.agent.requests.tenants import Tenants
@@ -21,6 +20,7 @@ from kvitals.agent.senses.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, 
 from kvitals.agent.senses.kv_events_in import KvEventsIn
 from kvitals.agent.senses.kv_events_sources import Refusal, Source
 from kvitals.agent.service import Node, decode, encode
+from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 from tests.processes import free_port

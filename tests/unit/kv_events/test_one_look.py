@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 from fake_engine import FakeEngine, batch
 
-from kvitals.agent.config import Config
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.live import Collector
+from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
-from kvitals.ui.live import Collector
-from kvitals.ui.pipeline import Setup
 from tests.processes import free_port
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"

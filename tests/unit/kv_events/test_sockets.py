@@ -9,11 +9,11 @@ import pytest
 import zmq
 from fake_engine import FakeEngine, batch, until
 
-from kvitals.agent.config import TenantsTable
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.agent.senses import kv_events_sockets
 from kvitals.agent.senses.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
 from kvitals.agent.senses.kv_events_sources import Source
+from kvitals.config import TenantsTable
 from tests.processes import free_port
 
 

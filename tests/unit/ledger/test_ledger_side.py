@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvitals.agent.config import Config
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.ledger.event import HOST, Batch, Cleared, KvEventsRecord, Removed, Stored
@@ -17,6 +16,7 @@ from kvitals.agent.ledger.side import MAX_ENGINES, LedgerSide
 from kvitals.agent.records import FactsRecord, ScrapeRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.service import Node, encode
+from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 from kvitals.series.window import Window

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.demo import DEMO
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
-from kvitals.ui.demo import DEMO
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
 
 
 @pytest.fixture(scope="session")

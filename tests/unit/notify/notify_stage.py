@@ -11,13 +11,13 @@ from typing import Any
 
 from aiohttp import web
 
+from kvitals.app.notify.concern import Asked, lead
+from kvitals.app.notify.incoming import Alert, Message
+from kvitals.app.notify.telling import Diagnosis
 from kvitals.rules.finding import Triage
-from kvitals.ui.notify.concern import Asked, lead
-from kvitals.ui.notify.incoming import Alert, Message
-from kvitals.ui.notify.telling import Diagnosis
 
 ENGINE = "127.0.0.1:8201/0"
-"""Of the recording that ships, ui/demo/heavy_tenant.kvcap."""
+"""Of the recording that ships, app/demo/heavy_tenant.kvcap."""
 AT = 1_795_238_990.0
 """Some seconds after that recording's end."""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import ConfigError
-from kvitals.agent.config import load as load_config
+from kvitals.config import ConfigError
+from kvitals.config import load as load_config
 from kvitals.ui.cli.main import main
 
 HOOK = '[[notify.webhook]]\nurl = "http://127.0.0.1:1/"\n'

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kvitals.agent.config import Mute
+from kvitals.app.notify.incidents import Rules, Settled, settle
+from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
+from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.spool import Incident
+from kvitals.config import Mute
 from kvitals.rules.finding import Triage
-from kvitals.ui.notify.incidents import Rules, Settled, settle
-from kvitals.ui.notify.incoming import OURS, Alert, IncomingError, read
-from kvitals.ui.notify.notice import Notice
-from kvitals.ui.notify.spool import Incident
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 
 RULES = Rules(repeat=3600.0, page="https://kvitals.example.org")

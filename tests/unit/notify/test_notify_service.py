@@ -20,17 +20,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from kvitals.agent.config import NotifyTable, WebhookTarget
+from kvitals.app.notify import intake, sending, service, spool
+from kvitals.app.notify.concern import Asked
+from kvitals.app.notify.families import series
+from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.sending import asked_pause, pause
+from kvitals.app.notify.service import Notifier, TargetFacts
+from kvitals.app.notify.spool import DEAD, FILE, Spool, SpoolError
+from kvitals.app.notify.telling import Diagnosis
+from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
-from kvitals.ui.notify import intake, sending, service, spool
-from kvitals.ui.notify.concern import Asked
-from kvitals.ui.notify.families import series
-from kvitals.ui.notify.intake import PATH, add_notify
-from kvitals.ui.notify.sending import asked_pause, pause
-from kvitals.ui.notify.service import Notifier, TargetFacts
-from kvitals.ui.notify.spool import DEAD, FILE, Spool, SpoolError
-from kvitals.ui.notify.telling import Diagnosis
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
 
 ROOT = Path(__file__).parents[3]
@@ -279,12 +279,12 @@ RECEIVER = """
 import asyncio, sys
 from pathlib import Path
 from aiohttp import web
-from kvitals.agent.config import NotifyTable
-from kvitals.agent.config import WebhookTarget
-from kvitals.ui.notify.telling import Diagnosis
-from kvitals.ui.notify.intake import add_notify
-from kvitals.ui.notify.families import series
-from kvitals.ui.notify.service import Notifier, TargetFacts
+from kvitals.config import NotifyTable
+from kvitals.config import WebhookTarget
+from kvitals.app.notify.telling import Diagnosis
+from kvitals.app.notify.intake import add_notify
+from kvitals.app.notify.families import series
+from kvitals.app.notify.service import Notifier, TargetFacts
 
 async def main():
     async def diagnose(about):

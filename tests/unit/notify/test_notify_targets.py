@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
+from kvitals.app.notify.incidents import Rules, settle
+from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.targets import request, wants
+from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.series.secret_file import SecretError
-from kvitals.ui.notify.incidents import Rules, settle
-from kvitals.ui.notify.notice import Notice
-from kvitals.ui.notify.targets import request, wants
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvitals.app.derived_metrics.operating_families import asking
 from kvitals.diagnoser.judge import ENTITIES
 from kvitals.diagnoser.steps import Steps, gather
 from kvitals.series.types import METRIC_NAME, Floats, Labels
 from kvitals.series.window import Window
-from kvitals.ui.operating import asking
 
 SLOTS = 8
 ALONE, GROWTH = 0.11, 0.05

@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 
+from kvitals.app.derived_metrics.scaling_audit import Auditing
 from kvitals.rules.loader import load
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
-from kvitals.ui.auditing import Auditing
 
 START = 1.7e9
 ONSETS = range(1500, 12000, 2000)

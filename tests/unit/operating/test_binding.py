@@ -73,9 +73,9 @@ def test_the_slots_are_said_to_be_guessed_from_a_plateau() -> None:
 @pytest.mark.parametrize(
     ("recording", "first"),
     [
-        ("ui/demo/few_slots.kvcap", "slots"),
-        ("ui/demo/heavy_tenant.kvcap", "kv"),
-        ("ui/demo/healthy.kvcap", "arrival"),
+        ("app/demo/few_slots.kvcap", "slots"),
+        ("app/demo/heavy_tenant.kvcap", "kv"),
+        ("app/demo/healthy.kvcap", "arrival"),
         ("tests/captures/others/dynamo_overload.kvcap", "slots"),
     ],
 )

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.pipeline import FAST_SECONDS
 from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin
 from kvitals.ui.cli.knee import _nearest
 from kvitals.ui.cli.main import main
-from kvitals.ui.pipeline import FAST_SECONDS
 
 ROOT = Path(__file__).parents[3]
-RECORDING = str(ROOT / "ui/demo/few_slots.kvcap")
+RECORDING = str(ROOT / "app/demo/few_slots.kvcap")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

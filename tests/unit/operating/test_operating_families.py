@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.agent.config import Config
+from kvitals.app.derived_metrics.operating_families import Operating
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.diagnoser.judge import ENTITIES
 from kvitals.rules.loader import load
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
-from kvitals.ui.operating import Operating
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
 
 ROOT = Path(__file__).parents[3]
 KNOWLEDGE = load()
@@ -35,7 +35,11 @@ def shares_in(recording: str) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("recording", "first"),
-    [("ui/demo/few_slots.kvcap", "slots"), ("ui/demo/heavy_tenant.kvcap", "kv"), ("ui/demo/healthy.kvcap", "arrival")],
+    [
+        ("app/demo/few_slots.kvcap", "slots"),
+        ("app/demo/heavy_tenant.kvcap", "kv"),
+        ("app/demo/healthy.kvcap", "arrival"),
+    ],
 )
 def test_what_binds_is_a_family_in_a_recording(recording: str, first: str) -> None:
     shares = shares_in(recording)

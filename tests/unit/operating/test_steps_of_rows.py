@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
+from kvitals.app.derived_metrics.operating_families import asking
 from kvitals.diagnoser.steps import Steps, gather
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
-from kvitals.ui.operating import asking
 
 START = 1.7e9
 UNEVEN = (0.0, 5.0, 10.0, 14.45, 16.51, 21.4, 26.45, 31.4, 32.5, 38.45, 43.5, 45.4, 50.4)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.config import TenantsTable
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader
 from kvitals.agent.requests.part import RequestPart
 from kvitals.agent.requests.tenants import Tenants
+from kvitals.config import TenantsTable
 from kvitals.rules.log_map import LogMap, formats, shipped
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "request_logs"

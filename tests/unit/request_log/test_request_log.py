@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.config import ConfigError, RequestLog, TenantsTable
 from kvitals.agent.requests.part import PartsRecord
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.agent.senses import request_log as module
 from kvitals.agent.senses.request_log import DROPPED, RequestLogs
+from kvitals.config import ConfigError, RequestLog, TenantsTable
 
 TENANTS = Tenants(TenantsTable(), bytes(32))
 MAPPING = "system: mine\ntitle: Mine\nfields: {end: t, prompt_tokens: n}\nids: {request: id}\ntenant: who\n"

@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.agent.config import Config, Objective, Slo, TenantsTable
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.request_senses import RequestSenses
 from kvitals.agent.requests.part import PartsRecord
@@ -13,6 +12,7 @@ from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.agent.service import Node, encode
+from kvitals.config import Config, Objective, Slo, TenantsTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels
 from tests.unit.requests.parts import llm, tap

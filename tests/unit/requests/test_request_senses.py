@@ -7,8 +7,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from kvitals.agent.config import Config, ConfigError, Otlp, RequestLog, TenantsTable
 from kvitals.agent.request_senses import RequestSenses
+from kvitals.config import Config, ConfigError, Otlp, RequestLog, TenantsTable
 from tests.unit.otlp.span_fixtures import protobuf, request, span
 
 PLAIN = Config(otlp=Otlp(grpc="", http="127.0.0.1:0"), tenants=TenantsTable(names="plain", attributes=("a.tenant",)))

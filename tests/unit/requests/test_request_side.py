@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.agent.config import Config
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.requests.part import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.agent.service import NOBODY, Node, decode, encode
+from kvitals.config import Config
 from kvitals.series.capture import Record
 from kvitals.series.promql import evaluate
 from tests.unit.requests.parts import llm, tap

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.config import ConfigError, TenantsTable
 from kvitals.agent.requests import tenants as module
 from kvitals.agent.requests.tenants import MAX_NAME, MAX_RAW, Tenants, make_key, normal, open_tenants, read_key
+from kvitals.config import ConfigError, TenantsTable
 
 KEY = bytes(range(32))
 
@@ -230,7 +230,7 @@ def test_a_key_that_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_table_is_refused(table: dict[str, object], problem: str | None) -> None:
-    from kvitals.agent.config import build
+    from kvitals.config import build
 
     with pytest.raises(ConfigError, match=problem or r"\[tenants\]"):
         build({"tenants": table})

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.config import Config, ConfigError, ReviewTable, build
+from kvitals.app.errors import UsageError
+from kvitals.app.pipeline import Setup
+from kvitals.config import Config, ConfigError, ReviewTable, build
 from kvitals.rules.loader import Knowledge
-from kvitals.ui.cli.common import UsageError
 from kvitals.ui.cli.main import main, parser
 from kvitals.ui.cli.review import _given
-from kvitals.ui.pipeline import Setup
 
 
 def given(table: ReviewTable, *options: str) -> tuple[float | None, dict[str, float], float]:

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from kvitals.app.derived_metrics.operating_families import asking
 from kvitals.diagnoser.review.assemble import Asked, NothingSeenError, review
 from kvitals.diagnoser.review.money import Given
 from kvitals.diagnoser.review.result import Happened, Incidents, Review
 from kvitals.rules.loader import Knowledge
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
-from kvitals.ui.operating import asking
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.write import write

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvitals.agent.config import Config
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.rules.finding import LeverAdvice, Predicted, Triage
 from kvitals.rules.loader import load
 from kvitals.ui.cli.render import show
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import judge_recording
 
 ROOT = Path(__file__).parents[3]
-DEMO = ROOT / "ui" / "demo"
+DEMO = ROOT / "app" / "demo"
 
 
 @functools.cache

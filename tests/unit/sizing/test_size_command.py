@@ -13,7 +13,7 @@ from tests.unit.sizing.test_model_config import LLAMA_70B
 
 ROOT = Path(__file__).parents[3]
 TRACE = str(ROOT / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")
-CAPTURE = str(ROOT / "ui" / "demo" / "working_set.kvcap")
+CAPTURE = str(ROOT / "app" / "demo" / "working_set.kvcap")
 LLAMA = ("--model", "Llama 3.3 70B", "--gpu", "H100 SXM")
 LOAD = ("--peak", "120", "--prompt", "1000,3000,8000", "--answer", "200,400")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app import state
+from kvitals.app.state import StateKeeper, load_state
 from kvitals.diagnoser.judge import Memory
-from kvitals.ui import state
-from kvitals.ui.state import StateKeeper, load_state
 from tests.unit.history.history_stage import until
 
 NOW = 1_800_000_000.0

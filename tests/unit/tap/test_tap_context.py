@@ -7,10 +7,10 @@ import re
 import pytest
 from tap_stage import Names
 
-from kvitals.agent.config import TenantsTable
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.agent.tap.context import Wanted, context_of
 from kvitals.agent.tap.http1 import Request, read_request
+from kvitals.config import TenantsTable
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -10,7 +10,7 @@ import pytest
 import trustme
 from tap_stage import LAST, STREAM, Call, event, post, staged
 
-from kvitals.ui.cli.common import UsageError
+from kvitals.app.errors import UsageError
 from kvitals.ui.cli.tap import _tls
 
 AUTHORITY = trustme.CA()

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kvitals.ui.demo import DEMO
+from kvitals.app.demo import DEMO
 from kvitals.ui.web import serve
 from kvitals.ui.web.settings import Settings
 from tests.processes import free_port

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kvitals.app.cache import Known
 from kvitals.rules.finding import Entity, Finding, Triage
-from kvitals.ui.cache import Known
 from kvitals.ui.web import places
 from kvitals.ui.web.sources.base import Extent, Line, Past
 from kvitals.ui.web.views import finding, fleet, tenants, triage

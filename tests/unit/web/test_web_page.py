@@ -171,7 +171,7 @@ def test_an_address_that_is_no_url(monkeypatch: pytest.MonkeyPatch, url: str) ->
 
 
 def test_an_answer_without_end_is_cut_off(api: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvitals.ui.agent_client.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("kvitals.app.agent_client.MAX_BYTES", 1 << 20)
     api.body = b" " * (2 << 20)
     assert "larger than 1 MB" in words(run())
 

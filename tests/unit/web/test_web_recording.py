@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvitals.app.sources.recording import judge_recording
 from kvitals.rules.finding import encode
-from kvitals.ui.recorded import judge_recording
 from kvitals.ui.web import places
 from kvitals.ui.web.sources import recording
 from kvitals.ui.web.sources.recording import Recording

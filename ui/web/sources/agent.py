@@ -10,13 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from kvitals.rules.finding import Finding, Triage
-from kvitals.series.history import notes
-from kvitals.series.history.codec import DamagedError
-from kvitals.series.history.reader import HistoryReader
-from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import PromQLError
-from kvitals.ui.agent_client import (
+from kvitals.app.agent_client import (
     AgentAddressError,
     AgentClient,
     AgentError,
@@ -26,16 +20,22 @@ from kvitals.ui.agent_client import (
     OtherVersionError,
     SeriesAnswer,
 )
-from kvitals.ui.cache import Known as Blocks
-from kvitals.ui.cache import of_agent as blocks_of
-from kvitals.ui.historic import judge_history
-from kvitals.ui.ledger import Known as Lookups
-from kvitals.ui.ledger import LedgerError
-from kvitals.ui.ledger import of_agent as lookups_of
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.recorded import Moments, RecordingError
-from kvitals.ui.requests import Asked, Found
-from kvitals.ui.requests import of_agent as requests_of
+from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import of_agent as blocks_of
+from kvitals.app.ledger import Known as Lookups
+from kvitals.app.ledger import LedgerError
+from kvitals.app.ledger import of_agent as lookups_of
+from kvitals.app.pipeline import Setup
+from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import of_agent as requests_of
+from kvitals.app.sources.history import judge_history
+from kvitals.app.sources.recording import Moments, RecordingError
+from kvitals.rules.finding import Finding, Triage
+from kvitals.series.history import notes
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import API_VARIABLE, DEFAULT_API
 from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from kvitals.app.cache import Known as Blocks
+from kvitals.app.ledger import Known as Lookups
+from kvitals.app.requests import Asked, Found
 from kvitals.rules.finding import Triage
-from kvitals.ui.cache import Known as Blocks
-from kvitals.ui.ledger import Known as Lookups
-from kvitals.ui.requests import Asked, Found
 
 MAX_STEPS = 200
 """Points of a line: one for every four pixels of a chart, which are what drawing takes its time for."""

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from kvitals.app.cache import Known as Blocks
+from kvitals.app.ledger import Known as Lookups
+from kvitals.app.pipeline import Setup
+from kvitals.app.requests import Asked, Found
+from kvitals.app.sources.prometheus import judge_server
 from kvitals.diagnoser.sources.prometheus import Access, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cache import Known as Blocks
-from kvitals.ui.fleet import judge_server
-from kvitals.ui.ledger import Known as Lookups
-from kvitals.ui.pipeline import Setup
-from kvitals.ui.requests import Asked, Found
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.sources.base import Extent, Line, Look, Past
 from kvitals.ui.web.sources.recording import happening_of

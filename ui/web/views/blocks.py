@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvitals.ui.cache import Known as Blocks
+from kvitals.app.cache import Known as Blocks
 from kvitals.ui.web import bar, places
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from kvitals.ui.cache import Known as Blocks
+from kvitals.app.cache import Known as Blocks
 from kvitals.ui.cli.whatif import short
 from kvitals.ui.web import bar, data, graphs
 from kvitals.ui.web.charts import value_axis

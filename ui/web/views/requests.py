@@ -10,10 +10,10 @@ import streamlit as st
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.tail import IN_WORDS, TailReport
+from kvitals.app.requests import Asked, Found, Told
 from kvitals.ui.cli.tails import IN_WORDS as GROUPS
 from kvitals.ui.cli.tails import TITLES
 from kvitals.ui.cli.words import seconds
-from kvitals.ui.requests import Asked, Found, Told
 from kvitals.ui.web import bar, data, graphs, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.sources.base import Look

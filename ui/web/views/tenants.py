@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from kvitals.ui.cache import Known as Blocks
+from kvitals.app.cache import Known as Blocks
+from kvitals.app.requests import Asked
 from kvitals.ui.cli.whatif import short
-from kvitals.ui.requests import Asked
 from kvitals.ui.web import bar, data, graphs, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError

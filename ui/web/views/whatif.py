@@ -9,12 +9,12 @@ from typing import Any, get_args
 import altair as alt
 import streamlit as st
 
+from kvitals.app.errors import UsageError
 from kvitals.diagnoser.whatif import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import MAX_NODES, Plan, Row, what_if
-from kvitals.ui.cli.common import UsageError
 from kvitals.ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
 from kvitals.ui.web import bar, data, graphs, places, tables
 from kvitals.ui.web.charts import value_axis

@@ -1,0 +1,1 @@
+"""The application: agent and diagnoser joined, and what people are told of it. It renders nothing."""

@@ -1,0 +1,76 @@
+"""What caches hold and for whom: of a running agent, of a live engine that is listened to, or of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.service import Node
+from kvitals.app.agent_client import AgentClient, NotKvitalsError
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.live import Collector
+from kvitals.config import Config
+from kvitals.series.capture import CaptureReader
+
+
+@dataclass(frozen=True)
+class Known:
+    """The ledger's report (docs/ledger.md) and its cascades (docs/cascade.md); both empty where no engine told of
+    blocks."""
+
+    cache: dict[str, Any] = field(default_factory=dict)
+    cascades: dict[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()  # what was said while looking
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What stands for a tenant -> its name, where it may be told."""
+        names = self.cache.get("tenant_names", {})
+        return names if isinstance(names, dict) else {}
+
+
+def of_recording(path: Path, setup: Setup) -> Known:
+    """Replay a recording, by the objectives of a setup. Raises CaptureError, ConfigError."""
+    return _known(*replayed(path, setup))
+
+
+def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None, Sequence[str]]:
+    """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Without a setup
+    by the defaults. Raises CaptureError, ConfigError."""
+    node, last = Node(setup.config, setup.slo_sources) if setup is not None else Node(Config()), 0.0
+    with CaptureReader.open(path) as reader:
+        node.expect(reader.header.meta)
+        for record in reader:
+            node.feed(record)
+            last = max(last, record.t)
+        notes = (f"damaged: {reader.problem}",) if reader.problem else ()
+    node.requests.flush()
+    if node.ledger is not None:
+        node.ledger.flush(last)
+    return node.ledger, notes
+
+
+async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known:
+    """Listen to engines for so long. Raises ConfigError."""
+    async with Collector(setup, urls) as collector:
+        async for _ in collector.collect(seconds):
+            pass
+        node = collector.pipeline.node
+        return _known(node.ledger, (*collector.said, *collector.complaints()))
+
+
+def of_agent(url: str) -> Known | None:
+    """Ask a running agent; None where something else answers, such as an engine. Raises AgentError."""
+    client = AgentClient(url)
+    try:
+        report = client.cache()
+        return Known() if report is None else Known(report, client.cascades())
+    except NotKvitalsError:
+        return None
+
+
+def _known(ledger: LedgerSide | None, notes: Sequence[str]) -> Known:
+    return Known(notes=notes) if ledger is None else Known(ledger.report(), ledger.cascades.report(), notes)

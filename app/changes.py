@@ -1,0 +1,108 @@
+"""The running agent sees engines' configurations change, writes that down, and some minutes later what came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvitals.app.pipeline import Pipeline
+from kvitals.app.since_change import NoChangeError, of_history, since_change
+from kvitals.app.sources.recording import RecordingError
+from kvitals.diagnoser import outcome
+from kvitals.rules.finding import SinceChange, encode
+from kvitals.rules.model import SCOPES
+from kvitals.series.capture import CaptureError
+from kvitals.series.history.notes import Event
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
+
+EVERY_SECONDS = 15.0
+LOOKBACK_SECONDS = 60.0
+JUDGED_AFTER_SECONDS = 300.0
+"""Engines start, caches fill, load comes back. Another change before that begins the wait anew."""
+BEFORE_SECONDS = 3600.0
+"""Of history that is looked at from before the change."""
+KEPT_SECONDS = 60.0
+CONFIG, OUTCOME = "config", "outcome"
+
+
+class Changes:
+    """Asked once a cycle; gives events for the history."""
+
+    def __init__(self, pipeline: Pipeline, history: Path) -> None:
+        self._pipeline = pipeline
+        self._history = history
+        self._known: dict[Labels, dict[str, str]] = {}
+        self._looked = float("-inf")
+        self._due = float("inf")
+        self._judging: threading.Thread | None = None
+        self._asked = (float("-inf"), b"")
+        self._told: deque[SinceChange] = deque(maxlen=16)
+
+    def cycle(self, now: float) -> list[Event]:
+        """What is to be written down now."""
+        events = [outcome_event(now, self._told.popleft()) for _ in range(len(self._told))]
+        if 0 <= now - self._looked < EVERY_SECONDS:
+            return events
+        self._looked = now
+        events += self._changed(now)
+        idle = self._judging is None or not self._judging.is_alive()
+        if now >= self._due and idle:
+            self._due = float("inf")
+            self._judging = threading.Thread(target=self._judge, args=(now,), daemon=True)
+            self._judging.start()
+        return events
+
+    def document(self) -> bytes:
+        """The verdict on now with what came of the latest change, as JSON, for whoever asks; the same one for a minute,
+        since it takes seconds. In any thread. Raises ValueError with what to do; PromQLError."""
+        now = time.monotonic()
+        at, document = self._asked
+        if document and now - at < KEPT_SECONDS:
+            return document
+        try:
+            judged = since_change(of_history(self._history, self._pipeline.setup, None, None))
+        except (HistoryError, RecordingError, CaptureError) as error:
+            raise ValueError(str(error)) from error
+        self._asked = now, encode(judged.document)
+        return self._asked[1]
+
+    def _changed(self, now: float) -> Iterator[Event]:
+        for entity, told in self._configurations(now).items():
+            before = self._known.get(entity, {})
+            self._known[entity] = {**before, **told}
+            if settings := outcome.differences(before, told):
+                self._due = now + JUDGED_AFTER_SECONDS
+                text = f"{entity.get('engine', '')}: {', '.join(map(str, settings))}"
+                yield Event(now, CONFIG, text, "engine", dict(entity))
+
+    def _configurations(self, now: float) -> dict[Labels, dict[str, str]]:
+        found: dict[Labels, dict[str, str]] = {}
+        for family in outcome.FACTS:
+            matchers = [Matcher(METRIC_NAME, MatchOp.EQ, family)]
+            for row in self._pipeline.node.window.newest(matchers, now - LOOKBACK_SECONDS, now):
+                for labels, value in zip(row.labels, row.values.tolist(), strict=True):
+                    if value == value:
+                        told = found.setdefault(labels.keep(SCOPES["engine"]), {})
+                        told.update(outcome.said(family, labels, value))
+        return found
+
+    def _judge(self, now: float) -> None:
+        """In a thread: it reads history and takes seconds."""
+        source = of_history(self._history, self._pipeline.setup, now - JUDGED_AFTER_SECONDS - BEFORE_SECONDS, now)
+        try:
+            told = since_change(source).document.since_change
+        except (NoChangeError, HistoryError, PromQLError, RecordingError, CaptureError):
+            return  # `kvitals triage --since-change` says why
+        if told is not None:
+            self._told.append(told)
+
+
+def outcome_event(now: float, told: SinceChange) -> Event:
+    """What came of a change, for the history."""
+    text = f"{told.entity.title}, {', '.join(told.changed)}: {told.conclusion}"
+    return Event(now, OUTCOME, text, "agent", told.entity.labels)

@@ -1,0 +1,1 @@
+"""What PromQL cannot say, computed by functions of series and written as families."""

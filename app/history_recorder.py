@@ -1,0 +1,169 @@
+"""A running agent's history: what is written to it at each cycle, and how it fares."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.history import status
+from kvitals.agent.history.kinds import kind_of
+from kvitals.agent.history.requests import NewRequests
+from kvitals.agent.places import state_directory
+from kvitals.app.changes import Changes
+from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.pipeline import SIGNALS, Pipeline
+from kvitals.config import Config
+from kvitals.diagnoser.review.incidents import TOLD
+from kvitals.rules.finding import Finding
+from kvitals.series.history.intake import Intake
+from kvitals.series.history.notes import Episode, Event, Note
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.history.retention import Kept
+from kvitals.series.history.store import History, Settings
+
+DOCUMENT_SECONDS = 60.0
+"""How often what is said of open findings is written anew."""
+ROW_SECONDS = 5.0
+"""Between two rows of one target, at least."""
+GROUP = "history"
+
+
+def directory(config: Config) -> Path:
+    """Where the history of an agent is."""
+    return config.history.directory or state_directory() / "history"
+
+
+class Keeping:
+    """Writes down what a pipeline sees and says. It begins with `start` and ends with `close`."""
+
+    def __init__(self, pipeline: Pipeline, tell: Callable[[str], None]) -> None:
+        """`tell` is called, from any thread, with what a person should read."""
+        config = pipeline.setup.config
+        kept = Kept(config.history.full, config.history.keep, config.history.max_bytes)
+        settings = Settings(directory(config), kept, config.history.min_free_bytes)
+        self._pipeline = pipeline
+        self._history = History(settings, kind_of(pipeline.setup.knowledge.families), tell)
+        self._intake = Intake({"": lambda: pipeline.node.window, SIGNALS: lambda: pipeline.judge.signals.store})
+        self._rows = GaugeRows(pipeline.node.window, GROUP)
+        self._labels = {"cluster": config.labels.cluster, "node": config.labels.node}
+        self._requests = NewRequests()
+        self._episodes = Episodes(pipeline)
+        self._waiting: list[Note] = []
+        self._configuration: dict[str, Any] = {}
+        self._targets: frozenset[str] = frozenset()
+        self.past = HistoryReader(self._history.path, suspect=self._history.suspect)
+        """What was written, for any thread."""
+        self._gap = max(config.agent.interval, ROW_SECONDS)
+        self._changes = Changes(pipeline, self._history.path)
+        self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
+
+    def start(self, version: str) -> None:
+        """Begin to write. `version`: of kvitals."""
+        self._history.start()
+        operating = self._pipeline.operating
+        if operating is not None:
+            threading.Thread(target=operating.backfill, args=(self.past, time.time(), self._gap), daemon=True).start()
+        self.note(Event(time.time(), "agent", f"started, version {version}", "agent", self._labels))
+
+    def note(self, note: Note) -> None:
+        """Have something written down with the next cycle."""
+        self._waiting.append(note)
+
+    def since_change(self) -> bytes:
+        """As `Changes.document`."""
+        return self._changes.document()
+
+    def cycle(self, now: float, configuration: dict[str, Any]) -> None:
+        """Have what is new at `now` written; on the event loop, where it takes a fraction of a millisecond.
+
+        configuration: what is said of how it was loaded; written down when it changes.
+        """
+        self._rows.write(now, status.series(self._history.status, self._labels))
+        self._auditing.cycle(now)
+        self._say_changes(now, configuration)
+        self._waiting += self._changes.cycle(now)
+        self._waiting += self._episodes.changed(now)
+        requests = self._requests.take(self._pipeline.node.requests.store)
+        if requests is not None:
+            self._waiting.append(requests)
+        tick = self._intake.take(now, self._waiting)
+        if tick is not None:
+            self._waiting = []
+            self._history.offer(tick)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        now = time.time()
+        self._waiting += self._episodes.end(now)
+        self.note(Event(now, "agent", "stopped", "agent", self._labels))
+        tick = self._intake.take(now, self._waiting)
+        if tick is not None:
+            self._history.offer(tick)
+        self._history.close()
+        self.past.close()
+
+    def _say_changes(self, now: float, configuration: dict[str, Any]) -> None:
+        if configuration != self._configuration:
+            if self._configuration:
+                good = configuration.get("reloadConfigSuccess", True)
+                text = "configuration taken over" if good else "configuration refused, the old one stays in force"
+                self.note(Event(now, "config", text, "agent", self._labels))
+            self._configuration = configuration
+        targets = frozenset(self._pipeline.node.targets)
+        if targets != self._targets:
+            for url in sorted(targets - self._targets):
+                self.note(Event(now, "target", f"{url}: watched from now on", "agent", self._labels))
+            for url in sorted(self._targets - targets):
+                self.note(Event(now, "target", f"{url}: no longer watched", "agent", self._labels))
+            self._targets = targets
+
+
+class Episodes:
+    """Findings from when they open until they close."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._fired: frozenset[tuple[str, object]] = frozenset()
+        self._open: dict[str, Episode] = {}
+        self._written = 0.0
+
+    def changed(self, now: float) -> list[Note]:
+        """What is to be written of them now."""
+        span = self._pipeline.span
+        if span is None:
+            return []
+        fired = frozenset((j.rule.code, j.entity) for j in self._pipeline.judgements if j.outcome == "fired")
+        lately = 0 <= now - self._written < DOCUMENT_SECONDS
+        if fired == self._fired and (not fired or lately):
+            return []
+        self._fired, self._written = fired, self._written if lately else now
+        known = self._open if lately else {}  # what opens or closes is written at once, the others in their turn
+        found = self._pipeline.true_findings(known)
+        written = {key: _episode(finding, span.at) for key, finding in found.items() if finding is not None}
+        open_ = {key: written.get(key) or known[key] for key in found}
+        closed = [replace(e, end=span.at, open=False) for key, e in self._open.items() if key not in open_]
+        told = [_told(one, span.at) for key, one in open_.items() if key not in self._open]
+        self._open = open_
+        return [*written.values(), *closed, *told]
+
+    def end(self, now: float) -> list[Note]:
+        """Nobody looks any more."""
+        return [replace(episode, end=now, open=False) for episode in self._open.values()]
+
+
+def _told(episode: Episode, at: float) -> Event:
+    """That a finding is told for the first time; an episode has when its trouble began."""
+    return Event(at, TOLD, f"{episode.code} is told from now on", "agent", episode.entity, episode.key)
+
+
+def _episode(finding: Finding, at: float) -> Episode:
+    start = finding.since if finding.since is not None else at
+    entity = finding.entity.labels
+    return Episode(finding.episode, finding.code, entity, start, at, True, msgspec.json.encode(finding))

@@ -1,0 +1,193 @@
+"""From alerts and a diagnosis to what is told: each trouble once, again when it is worse or its cause is found, and
+when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from kvitals.app.notify import notice as notices
+from kvitals.app.notify.concern import Asked, asked
+from kvitals.app.notify.incoming import OURS, Alert, Message
+from kvitals.app.notify.notice import Change, Link, Notice, Told
+from kvitals.app.notify.spool import Incident
+from kvitals.app.notify.telling import Diagnosis, digest_of, notice_of, resolved
+from kvitals.config import Mute
+from kvitals.rules.finding import Finding
+
+Diagnose = Callable[[Asked], Awaitable[Diagnosis]]
+
+
+@dataclass
+class Settled:
+    """What a message comes to."""
+
+    incidents: dict[str, Incident] = field(default_factory=dict)  # as they are now
+    over: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    folded: int = 0  # alerts that were not told by themselves
+    muted: int = 0  # alerts of rules that the configuration mutes
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What differs between installations. repeat: seconds after which an incident that goes on is told again, when an
+    Alertmanager repeats it; page: URL of our web page, or empty; mutes: of rules that nobody is to be told of."""
+
+    repeat: float
+    page: str = ""
+    mutes: Sequence[Mute] = ()
+
+
+async def settle(
+    message: Message, received: float, known: Sequence[Incident], diagnose: Diagnose, rules: Rules
+) -> Settled:
+    """Deal with one message. Alerts that we made ourselves are left out, so that nothing goes round in circles."""
+    dealing = _Dealing(message, received, diagnose, rules)
+    at_hand = {incident.id: incident for incident in known}
+    by_entity: dict[tuple[tuple[str, str], ...], list[Alert]] = {}
+    for alert in message.alerts:
+        if alert.status == "firing" and any(one.covers(alert.code, alert.entity, received) for one in rules.mutes):
+            dealing.out.muted += 1
+        elif OURS not in alert.labels:
+            by_entity.setdefault(tuple(sorted(alert.entity.items())), []).append(alert)
+    for entity, alerts in by_entity.items():
+        here = [one for one in at_hand.values() if tuple(sorted(one.entity.items())) == entity]
+        left = dealing.resolve(alerts, here)
+        firing = [one for one in alerts if one.status == "firing"]
+        if firing:
+            await dealing.fire(dict(entity), firing, left)
+    return dealing.out
+
+
+def look_again(incident: Incident, found: Diagnosis, now: float) -> Settled:
+    """An incident that was told without a cause, and a later diagnosis of it."""
+    lead = found.lead
+    if lead is None:
+        return Settled()
+    after = msgspec.structs.replace(incident, code=lead.code, title=lead.title, explains=list(lead.explains), told=now)
+    return Settled({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
+
+
+def asked_again(incident: Incident, now: float) -> Asked:
+    """What is wanted of a later diagnosis."""
+    several = incident.open.values()
+    codes = frozenset(one.code for one in several if one.code)
+    symptomatic = any(not one.code or one.kind == "symptom" for one in several)
+    return Asked(incident.entity, codes, symptomatic, incident.began, now)
+
+
+@dataclass
+class _Dealing:
+    """With one message."""
+
+    message: Message
+    received: float
+    diagnose: Diagnose
+    rules: Rules
+    out: Settled = field(default_factory=Settled)
+
+    def resolve(self, alerts: Sequence[Alert], here: Sequence[Incident]) -> list[Incident]:
+        """Take resolved alerts from the incidents of an entity; those without any are over. Those that go on."""
+        gone = {one.key for one in alerts if one.status == "resolved"}
+        going_on = []
+        for incident in here:
+            left = {key: one for key, one in incident.open.items() if key not in gone}
+            if left:
+                after = incident if len(left) == len(incident.open) else msgspec.structs.replace(incident, open=left)
+                if after is not incident:
+                    self.out.incidents[after.id] = after
+                going_on.append(after)
+                continue
+            self.out.over.append(incident.id)
+            links = self._links([one for one in alerts if one.key in incident.open], incident.code)
+            self.out.notices.append(resolved(incident, self.received, links))
+        return going_on
+
+    async def fire(self, entity: dict[str, str], firing: Sequence[Alert], here: Sequence[Incident]) -> None:
+        """Join firing alerts to an incident of their entity, or begin one; tell it where there is something to tell."""
+        known = {key for incident in here for key in incident.open}
+        fresh = [one for one in firing if one.key not in known]
+        due = [one for one in here if self._is_due(one) and any(a.key in one.open for a in firing)]
+        if not fresh and not due:
+            self.out.folded += len(firing)
+            return
+        about = fresh or [one for one in firing if one.key in due[0].open]
+        found = await self.diagnose(asked(about, entity, self.received))
+        before = _same_trouble(about, here, found.lead) if fresh else due[0]
+        change = self._change(before, about, found.lead)
+        incident = self._incident(before, entity, about, found.lead, told=change is not None)
+        self.out.incidents[incident.id] = incident
+        if change is None:
+            self.out.folded += len(about)
+        else:
+            self.out.notices.append(notice_of(incident, change, found, self.received, incident.links, self._beyond))
+
+    def _change(self, before: Incident | None, fresh: Sequence[Alert], lead: Finding | None) -> Change | None:
+        """Why an incident is told now; None where all of it was told before."""
+        if before is None:
+            return "new"
+        severities = [*(one.severity for one in fresh), before.severity]
+        if notices.highest(severities) != before.severity:
+            return "worse"
+        if lead is not None and lead.code != before.code and lead.code not in before.explains:
+            return "cause"
+        if any(one.key not in before.open and one.code not in before.codes for one in fresh):
+            return "more"
+        return "again" if self._is_due(before) else None
+
+    def _incident(
+        self,
+        before: Incident | None,
+        entity: dict[str, str],
+        fresh: Sequence[Alert],
+        lead: Finding | None,
+        *,
+        told: bool,
+    ) -> Incident:
+        new = {one.key: notices.told(one, self.received) for one in fresh}
+        open_: Mapping[str, Told] = {**(before.open if before else {}), **new}
+        first = next(iter(open_.values()))
+        explained = before is not None and lead is not None and lead.code in before.explains
+        if before is not None and (lead is None or explained):
+            code, title, explains = before.code, before.title, before.explains
+        elif lead is not None:
+            code, title, explains = lead.code, lead.title, list(lead.explains)
+        else:
+            code, title, explains = "", first.summary or first.name, []
+        return Incident(
+            id=before.id if before else digest_of(entity, code or first.name, self.received),
+            entity=entity,
+            code=code,
+            title=title,
+            severity=notices.highest(one.severity for one in open_.values()),
+            began=min(one.since for one in open_.values()),
+            told=self.received if told or before is None else before.told,
+            explains=explains,
+            open=dict(open_),
+            links=self._links(fresh, code),
+        )
+
+    def _is_due(self, incident: Incident) -> bool:
+        return self.received - incident.told >= self.rules.repeat
+
+    def _links(self, alerts: Sequence[Alert], code: str) -> list[Link]:
+        return notices.links(alerts, code, self.message.url, self.rules.page)
+
+    @property
+    def _beyond(self) -> int:
+        """Alerts that the message does not list."""
+        return self.message.truncated
+
+
+def _same_trouble(fresh: Sequence[Alert], here: Sequence[Incident], lead: Finding | None) -> Incident | None:
+    """The incident that fresh alerts belong to: of the same cause, or one of the two explains the other."""
+    codes = {one.code for one in fresh if one.code}
+    for incident in here:
+        if lead is not None and not incident.codes.isdisjoint({lead.code, *lead.explains}):
+            return incident
+        if codes & incident.codes:
+            return incident
+    return None

@@ -1,0 +1,155 @@
+"""What is told of an incident: the one form that every target's message is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from kvitals.app.notify.incoming import Alert
+from kvitals.rules.finding import Finding, LeverAdvice
+from kvitals.rules.model import Severity
+
+SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
+MAX_NUMBERS = 6
+MAX_LEVERS = 3
+MAX_ALERTS = 10
+
+Change = Literal["new", "cause", "worse", "more", "again", "resolved"]
+
+
+class Number(Struct, frozen=True):
+    title: str
+    text: str
+
+
+class Action(Struct, frozen=True):
+    """A lever: what to set, and what it will not mend."""
+
+    title: str
+    setting: str  # empty where no setting is known
+    why: str
+    does_not_fix: str
+
+
+class Link(Struct, frozen=True):
+    title: str
+    url: str
+
+
+class Told(Struct, frozen=True):
+    """An alert of the incident."""
+
+    name: str
+    code: str
+    severity: Severity
+    summary: str
+    description: str
+    since: float
+    kind: str = ""  # of the rule
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """One message about one incident. Times are seconds since the epoch."""
+
+    version: str = "1.0"
+    id: str  # of this message: the same again is the same message sent twice
+    incident: str  # the same for all messages of one incident
+    status: Literal["firing", "resolved"]
+    change: Change  # why it is told now
+    severity: Severity
+    title: str
+    where: str
+    entity: dict[str, str]
+    began: float
+    at: float  # when the message of the Alertmanager came
+    judged: str  # by what and when, or why nothing could be said
+    code: str = ""  # of the cause; empty where none was found
+    verdict: str = ""  # one sentence with numbers
+    confidence: str = ""
+    numbers: list[Number] = []
+    actions: list[Action] = []
+    explains: list[str] = []
+    ruled_out: list[str] = []
+    unknown: list[str] = []
+    alerts: list[Told] = []
+    not_listed: int = 0  # alerts of it that are not among `alerts`
+    links: list[Link] = []
+    finding: Finding | None = None  # the whole of it, as in the triage document, less its courses
+
+
+def highest(severities: Iterable[Severity]) -> Severity:
+    return max(severities, key=SEVERITIES.index, default="info")
+
+
+def told(alert: Alert, otherwise: float) -> Told:
+    """What is kept of an alert. otherwise: when it began, where it does not say."""
+    said = alert.annotations
+    summary = said.get("summary") or said.get("message") or said.get("title") or ""
+    return Told(
+        alert.name,
+        alert.code,
+        alert.severity,
+        summary,
+        said.get("description", ""),
+        alert.began(otherwise),
+        alert.labels.get("kind", ""),
+    )
+
+
+def numbers(finding: Finding) -> list[Number]:
+    """The values that show the finding, those of its proof first."""
+    shown = [Number(one.title, one.text) for one in finding.evidence if one.text]
+    if not shown:
+        shown = [Number(one.meaning or one.signal, one.text) for one in finding.measures if one.value is not None]
+    return shown[:MAX_NUMBERS]
+
+
+def actions(levers: Sequence[LeverAdvice]) -> list[Action]:
+    return [Action(one.title, _setting(one), one.why, _first(one.does_not_fix)) for one in levers[:MAX_LEVERS]]
+
+
+def links(alerts: Sequence[Alert], code: str, manager: str, page: str) -> list[Link]:
+    """Where to read on, each once. code: of the cause, whose runbook stands beside the alerts' and comes first;
+    manager: URL of the Alertmanager; page: of our web page."""
+    found: dict[str, str] = {}
+    for alert in alerts:
+        own = alert.annotations.get("runbook_url", "")
+        folder, slash, name = own.rpartition("/")
+        if code and slash and alert.code and name.startswith(alert.code) and _url(own):
+            found[f"{folder}/{code}{name.removeprefix(alert.code)}"] = f"Runbook {code}"
+            break
+    wanted = (("runbook_url", "Runbook"), ("dashboard_url", "Board"))
+    for alert in alerts:
+        for name, title in wanted:
+            if url := _url(alert.annotations.get(name, "")):
+                found.setdefault(url, title if not alert.code else f"{title} {alert.code}")
+    for alert in alerts[:1]:
+        if url := _url(alert.url):
+            found.setdefault(url, "Query")
+    for url, title in ((page, "kvitals"), (manager, "Alertmanager")):
+        if _url(url):
+            found.setdefault(url, title)
+    return [Link(title, url) for url, title in list(found.items())[:8]]
+
+
+def _setting(lever: LeverAdvice) -> str:
+    setting = lever.setting
+    if setting is None:
+        return ""
+    change = f"{setting.now} → {setting.to}" if setting.now and setting.to else setting.to
+    return f"{setting.flag} {change}".strip() + (" (restart)" if setting.restart else "")
+
+
+def _first(text: str) -> str:
+    """The first sentence."""
+    words = " ".join(text.split())
+    first, stop, _ = words.partition(". ")
+    return f"{first}." if stop else words
+
+
+def _url(text: str) -> str:
+    """A link that a browser may follow, else nothing."""
+    good = text.startswith(("http://", "https://")) and not any(c.isspace() or c in '<>"|' for c in text)
+    return text if good and len(text) <= 2000 else ""

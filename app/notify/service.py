@@ -1,0 +1,239 @@
+"""The whole way of a message: kept, acknowledged, diagnosed, told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from kvitals.agent.places import state_directory
+from kvitals.app.notify.concern import Asked
+from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
+from kvitals.app.notify.incoming import read
+from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.sending import Sender
+from kvitals.app.notify.spool import Outcome, Spool, SpoolError, Waiting
+from kvitals.app.notify.targets import wants
+from kvitals.app.notify.telling import Diagnosis
+from kvitals.config import Mute, NotifyTable
+
+MAX_SECONDS = 120.0
+"""Of one diagnosis; after it alerts are handed on without."""
+FORGET_SECONDS = 3 * 86400.0
+"""An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
+CLOSE_SECONDS = 5.0
+"""For what is being sent when it is to end."""
+LOOK_SECONDS = 60.0
+AGAIN_SECONDS = (10.0, 20.0, 35.0, 60.0, 120.0, 300.0)
+"""After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+def directory(table: NotifyTable) -> Path:
+    """Where what waits is kept."""
+    return table.directory or state_directory() / "notify"
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """How one target fares, since the start. ok: whether it took the last notice; None before the first."""
+
+    waiting: int
+    sent: int
+    retried: int
+    dead: int
+    ok: bool | None
+    last_sent: float | None
+    last_error: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How it all fares."""
+
+    messages: int  # taken since the start
+    undiagnosed: int
+    incidents: int
+    counts: Mapping[str, int]
+    targets: Mapping[str, TargetFacts]
+
+
+class Notifier:
+    """From `open` to `close`: takes messages, and hands on what they come to."""
+
+    def __init__(
+        self,
+        table: NotifyTable,
+        diagnose: Diagnose,
+        clock: Callable[[], float] = time.time,
+        mutes: Callable[[], Sequence[Mute]] = tuple,
+    ) -> None:
+        """mutes: those of the configuration as it is now."""
+        self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, muted, failed
+        self._table = table
+        self._diagnose = diagnose
+        self._clock = clock
+        self._mutes = mutes
+        self._spool = Spool(directory(table))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
+        self._some = asyncio.Event()
+        self._sending: list[asyncio.Task[None]] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._targets = dict(table.targets)
+        self._senders: dict[str, Sender] = {}
+        self._memory = max(FORGET_SECONDS, 2 * table.repeat)
+        self._forgot = float("-inf")
+        self._looks: dict[str, tuple[float, int]] = {}  # incidents without a cause: since when, and how often looked at
+
+    async def open(self) -> None:
+        """Begin with what was left by the last run. Raises SpoolError."""
+        await self._in_thread(self._spool.open)
+        await self._in_thread(self._bury_strangers)
+        for name, target in self._targets.items():
+            sender = Sender(name, target, self._spool, self._thread, self._table.give_up, self._clock)
+            self._senders[name] = sender
+            self._sending.append(asyncio.create_task(sender.run(), name=f"notify {name}"))
+        self._working.append(asyncio.create_task(self._work(), name="notify"))
+
+    async def close(self) -> None:
+        """End; what waits is there when it begins again."""
+        for sender in self._senders.values():
+            sender.stop()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=CLOSE_SECONDS)
+        tasks = [*self._sending, *self._working]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._in_thread(self._spool.close)
+        self._thread.shutdown()
+
+    async def take(self, body: bytes) -> None:
+        """Keep a message; on the disk when this returns. Raises IncomingError for what is none, SpoolError where there
+        is no room."""
+        message = read(body)
+        received = self._clock()
+        await self._in_thread(lambda: self._spool.put(body, received))
+        self.counts["messages"] += 1
+        self.counts["alerts"] += len(message.alerts)
+        self._some.set()
+
+    async def facts(self) -> Facts:
+        """What waits and how the targets fare. Raises SpoolError."""
+        undiagnosed, waiting = await self._in_thread(self._spool.counts)
+        targets = {
+            name: TargetFacts(
+                waiting=waiting.get(name, (0, ""))[0],
+                sent=sender.counts["sent"],
+                retried=sender.counts["retried"],
+                dead=sender.counts["dead"],
+                ok=sender.ok,
+                last_sent=sender.last_sent,
+                last_error=sender.last_error or waiting.get(name, (0, ""))[1],
+            )
+            for name, sender in self._senders.items()
+        }
+        open_ = await self._in_thread(self._spool.incidents)
+        return Facts(self.counts["messages"], undiagnosed, len(open_), dict(self.counts), targets)
+
+    async def _work(self) -> None:
+        """Diagnose one message after the other."""
+        while True:
+            self._some.clear()
+            try:
+                waiting = await self._in_thread(self._spool.next)
+                if waiting is not None:
+                    await self._deal_with(waiting)
+                    continue
+                next_look = await self._look_again()
+                if self._clock() - self._forgot > FORGET_SECONDS / 10:
+                    self._forgot = self._clock()
+                    await self._in_thread(lambda: self._spool.forget(self._clock() - self._memory))
+            except SpoolError as error:
+                _log.warning("what waits can not be read or written; trying again", why=str(error))
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            except Exception:  # what nobody expected ends nothing
+                _log.error("an incident can not be dealt with", trace=traceback.format_exc(limit=-5))
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
+
+    async def _deal_with(self, waiting: Waiting) -> None:
+        await self._done(waiting.id, await self._outcome(waiting))
+
+    async def _look_again(self) -> float:
+        """Look at incidents whose cause is not known, when it is time. Seconds until it is again."""
+        without = {one.id: one for one in await self._in_thread(self._spool.incidents) if not one.code}
+        self._looks = {name: self._looks.get(name, (self._clock(), 0)) for name in without}
+        soonest = LOOK_SECONDS
+        for name, incident in without.items():
+            since, looks = self._looks[name]
+            if looks >= len(AGAIN_SECONDS):
+                continue
+            now = self._clock()
+            wait = since + AGAIN_SECONDS[looks] - now
+            if wait <= 0:
+                self._looks[name] = (since, looks + 1)
+                settled = look_again(incident, await self._diagnosis(asked_again(incident, now)), now)
+                await self._done(None, self._counted(settled))
+                wait = 0.0
+            soonest = min(soonest, wait)
+        return soonest
+
+    async def _done(self, message: int | None, outcome: Outcome) -> None:
+        await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))
+        for sender in self._senders.values():
+            sender.look()
+
+    async def _outcome(self, waiting: Waiting) -> Outcome:
+        known = await self._in_thread(self._spool.incidents)
+        rules = Rules(self._table.repeat, self._table.page, self._mutes())
+        try:
+            settled = await settle(read(waiting.body), waiting.received, known, self._diagnosis, rules)
+        except Exception as error:  # it must not hold up what comes after it, nor be lost
+            why = repr(error)
+            _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
+            await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
+            self.counts["failed"] += 1
+            return Outcome()
+        return self._counted(settled)
+
+    def _counted(self, settled: Settled) -> Outcome:
+        self.counts["told"] += len(settled.notices)
+        self.counts["folded"] += settled.folded
+        self.counts["muted"] += settled.muted
+        return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
+
+    async def _diagnosis(self, about: Asked) -> Diagnosis:
+        """The diagnosis, if it comes; without one the alerts are handed on all the same."""
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                return await self._diagnose(about)
+        except TimeoutError:
+            return Diagnosis(f"not judged within {MAX_SECONDS:.0f} s")
+        except Exception:
+            _log.error("a diagnosis failed", trace=traceback.format_exc(limit=-5))
+            return Diagnosis("not judged: the diagnosis failed, kvitals' log says why")
+
+    def _for_targets(self, notices: Sequence[Notice]) -> list[tuple[str, Notice]]:
+        return [(name, notice) for notice in notices for name, target in self._targets.items() if wants(target, notice)]
+
+    def _bury_strangers(self) -> None:
+        for delivery in self._spool.strangers(self._targets, self._clock()):
+            self._spool.bury(delivery, "its target is no longer configured", self._clock())
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

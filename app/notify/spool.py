@@ -1,0 +1,321 @@
+"""What was taken in and what is still to be handed on, in one SQLite file: a commit is synced to the disk before
+anybody is told that it is done, so that nothing acknowledged is lost when the process is killed or the power fails.
+
+One process at a time uses a directory: two would send every notice twice. Blocking, and one thread's.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from kvitals.app.notify.notice import Link, Notice, Told
+from kvitals.rules.model import Severity
+from kvitals.series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
+from kvitals.series.history.schema import is_corrupt
+
+FILE = "notify.db"
+DEAD = "dead-letters.jsonl"
+LOCK = "notify.lock"
+MAX_MESSAGES = 1000
+MAX_BYTES = 64 << 20
+MAX_DELIVERIES = 10_000
+MAX_OPEN = 10_000
+MAX_DEAD_BYTES = 32 << 20
+MAX_WAL_BYTES = 16 << 20
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY AUTOINCREMENT, received REAL NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS incident (id TEXT PRIMARY KEY, seen REAL NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS delivery (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, incident TEXT NOT NULL, notice BLOB NOT NULL,
+  created REAL NOT NULL, due REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS of_target ON delivery (target, incident, id);
+"""
+
+_log = structlog.get_logger(__name__)
+
+
+class SpoolError(Exception):
+    """Nothing can be kept now, and why."""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A trouble that was told of, until all of its alerts are resolved."""
+
+    id: str
+    entity: dict[str, str]
+    code: str  # of the cause that was found last; empty where none was
+    title: str
+    severity: Severity
+    began: float
+    told: float
+    explains: list[str]  # codes that the cause explains
+    open: dict[str, Told]  # alerts by their key
+    links: list[Link] = []
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The rules that are spoken of already."""
+        return frozenset({self.code, *self.explains, *(one.code for one in self.open.values())} - {""})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message that is to be diagnosed."""
+
+    id: int
+    received: float
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A notice on its way to one target."""
+
+    id: int
+    target: str
+    notice: Notice
+    created: float
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a message comes to: incidents as they are now, those that are over, and what is to be told to whom."""
+
+    incidents: Sequence[Incident] = ()
+    over: Sequence[str] = ()
+    notices: Sequence[tuple[str, Notice]] = ()  # target, what
+
+
+@dataclass
+class Spool:
+    """The file, from `open` to `close`."""
+
+    directory: Path
+    _db: sqlite3.Connection | None = field(default=None, repr=False)
+    _lock: int | None = field(default=None, repr=False)
+
+    def open(self) -> None:
+        """Take the directory over. A damaged file is set aside and a new one is begun. Raises SpoolError."""
+        path = self.directory / FILE
+        try:
+            make_directory(self.directory, 0o700)
+            self._lock = lock_file(self.directory / LOCK)
+        except FileInUseError:
+            raise SpoolError(f"another process hands on the messages in {self.directory}") from None
+        except OSError as error:
+            raise SpoolError(f"{self.directory} cannot be used: {error}") from error
+        try:
+            try:
+                self._db = _opened(path)
+            except sqlite3.DatabaseError as error:
+                if not is_corrupt(error):
+                    raise
+                _set_aside(path, error)
+                self._db = _opened(path)
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise SpoolError(f"{path} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        if self._db is not None:
+            with suppress(sqlite3.Error):  # all that was committed is on the disk
+                self._db.close()
+            self._db = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def put(self, body: bytes, received: float) -> None:
+        """Keep a message; on the disk when this returns. Raises SpoolError where there is no room."""
+        with self._writing() as db:
+            count, size = db.execute("SELECT count(*), coalesce(sum(length(body)), 0) FROM message").fetchone()
+            (deliveries,) = db.execute("SELECT count(*) FROM delivery").fetchone()
+            if count >= MAX_MESSAGES or size + len(body) > MAX_BYTES or deliveries >= MAX_DELIVERIES:
+                raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be handed on")
+            db.execute("INSERT INTO message (received, body) VALUES (?, ?)", (received, body))
+
+    def next(self) -> Waiting | None:
+        """The oldest message that waits. Raises SpoolError."""
+        with self._reading() as db:
+            row = db.execute("SELECT id, received, body FROM message ORDER BY id LIMIT 1").fetchone()
+        return Waiting(*row) if row else None
+
+    def incidents(self) -> list[Incident]:
+        """Those that are open. Raises SpoolError."""
+        with self._reading() as db:
+            rows = db.execute("SELECT body FROM incident ORDER BY rowid").fetchall()
+        found = []
+        for (body,) in rows:
+            with suppress(msgspec.DecodeError):  # another version's is begun anew
+                found.append(msgspec.json.decode(body, type=Incident))
+        return found
+
+    def done(self, message: int | None, outcome: Outcome, now: float) -> None:
+        """A message was dealt with, or an incident looked at again (None): all that it comes to is written at once, or
+        nothing. Raises SpoolError."""
+        with self._writing() as db:
+            db.executemany("DELETE FROM incident WHERE id = ?", [(one,) for one in outcome.over])
+            db.executemany(
+                "INSERT INTO incident (id, seen, body) VALUES (?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, body = excluded.body",
+                [(one.id, now, msgspec.json.encode(one)) for one in outcome.incidents],
+            )
+            db.executemany(
+                "INSERT INTO delivery (target, incident, notice, created, due) VALUES (?, ?, ?, ?, ?)",
+                [(target, n.incident, msgspec.json.encode(n), now, now) for target, n in outcome.notices],
+            )
+            db.execute("DELETE FROM message WHERE id = ?", (message,))
+
+    def forget(self, before: float) -> list[str]:
+        """Drop incidents that nobody spoke of since, and the oldest of too many. Their ids. Raises SpoolError."""
+        with self._writing() as db:
+            (count,) = db.execute("SELECT count(*) FROM incident").fetchone()
+            rows = db.execute(
+                "SELECT id FROM incident WHERE seen < ? UNION"
+                " SELECT id FROM (SELECT id FROM incident ORDER BY seen LIMIT ?)",
+                (before, max(0, count - MAX_OPEN)),
+            ).fetchall()
+            db.executemany("DELETE FROM incident WHERE id = ?", rows)
+        return [one for (one,) in rows]
+
+    def due(self, target: str, now: float) -> Delivery | None:
+        """What is to be sent to a target now. Of one incident the messages go in their order. Raises SpoolError."""
+        with self._reading() as db:
+            row = db.execute(
+                "SELECT id, target, notice, created, attempts, error FROM delivery AS d WHERE target = ? AND due <= ?"
+                " AND NOT EXISTS (SELECT 1 FROM delivery AS e WHERE e.target = d.target AND e.incident = d.incident"
+                " AND e.id < d.id) ORDER BY due, id LIMIT 1",
+                (target, now),
+            ).fetchone()
+        return self._delivery(row, now) if row is not None else None
+
+    def _delivery(self, row: tuple[int, str, bytes, float, int, str], now: float) -> Delivery | None:
+        """A row as a delivery; one that can not be read, of another version, is laid down as it is."""
+        number, target, notice, created, attempts, error = row
+        try:
+            return Delivery(number, target, msgspec.json.decode(notice, type=Notice), created, attempts, error)
+        except msgspec.DecodeError as problem:
+            self._lay_down(
+                {"at": now, "target": target, "why": str(problem), "unread": notice.decode(errors="replace")}
+            )
+            with self._writing() as db:
+                db.execute("DELETE FROM delivery WHERE id = ?", (number,))
+            return None
+
+    def soonest(self, target: str) -> float | None:
+        """When the next attempt at a target is due; None where nothing waits. Raises SpoolError."""
+        with self._reading() as db:
+            found: float | None = db.execute("SELECT min(due) FROM delivery WHERE target = ?", (target,)).fetchone()[0]
+        return found
+
+    def later(self, delivery: Delivery, due: float, error: str) -> None:
+        """It failed, and is to be tried again. Raises SpoolError."""
+        with self._writing() as db:
+            db.execute(
+                "UPDATE delivery SET due = ?, attempts = attempts + 1, error = ? WHERE id = ?",
+                (due, error[:500], delivery.id),
+            )
+
+    def sent(self, delivery: Delivery) -> None:
+        """It is off our hands. Raises SpoolError."""
+        with self._writing() as db:
+            db.execute("DELETE FROM delivery WHERE id = ?", (delivery.id,))
+
+    def bury(self, delivery: Delivery, why: str, now: float) -> None:
+        """It is given up: written to the file of dead letters, then dropped. Raises SpoolError."""
+        line = {"at": now, "target": delivery.target, "why": why[:500], "attempts": delivery.attempts}
+        self._lay_down(line | {"notice": msgspec.to_builtins(delivery.notice)})
+        self.sent(delivery)
+
+    def bury_message(self, waiting: Waiting, why: str, now: float) -> None:
+        """Likewise a message that nothing can be made of; it is dropped when it is done. Raises SpoolError."""
+        self._lay_down({"at": now, "why": why[:500], "message": waiting.body.decode("utf-8", "replace")})
+
+    def _lay_down(self, line: dict[str, Any]) -> None:
+        text = msgspec.json.encode(line) + b"\n"
+        path = self.directory / DEAD
+        try:
+            if path.exists() and path.stat().st_size + len(text) > MAX_DEAD_BYTES:
+                path.replace(path.with_suffix(".jsonl.1"))
+            append_line(path, text)
+        except OSError as error:
+            raise SpoolError(f"{path} cannot be written: {error}") from error
+
+    def strangers(self, targets: Iterable[str], now: float) -> list[Delivery]:
+        """What waits for targets that are no longer configured. Raises SpoolError."""
+        known = set(targets)
+        with self._reading() as db:
+            rows = db.execute("SELECT id, target, notice, created, attempts, error FROM delivery").fetchall()
+        found = (self._delivery(row, now) for row in rows if row[1] not in known)
+        return [one for one in found if one is not None]
+
+    def counts(self) -> tuple[int, dict[str, tuple[int, str]]]:
+        """Messages that wait, and for each target how many wait and the oldest's last error. Raises SpoolError."""
+        with self._reading() as db:
+            (messages,) = db.execute("SELECT count(*) FROM message").fetchone()
+            rows = db.execute(
+                "SELECT target, count(*), (SELECT error FROM delivery AS e WHERE e.target = d.target"
+                " ORDER BY attempts DESC, id LIMIT 1) FROM delivery AS d GROUP BY target"
+            ).fetchall()
+        return messages, {target: (count, error) for target, count, error in rows}
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # a full disk has ended it already, or no more can be written
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        if self._db is None:
+            raise SpoolError("it is closed")
+        try:
+            yield self._db
+        except sqlite3.Error as error:
+            raise SpoolError(f"{self.directory / FILE}: {error}") from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file, with its tables. Each commit is synced before it returns. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
+        connection.executescript(_SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_aside(path: Path, why: sqlite3.Error) -> None:
+    """Give a damaged file another name. One is kept, the last. Raises OSError."""
+    name = f"{path.name}.damaged"
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
+    sync_directory(path.parent)
+    _log.error(
+        "the queue of messages is damaged: it is set aside and a new one is begun. Messages in it are not sent",
+        file=str(path), set_aside=name, why=str(why),
+    )  # fmt: skip

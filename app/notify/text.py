@@ -1,0 +1,66 @@
+"""A notice as short plain text, and its parts for those that format them otherwise."""
+
+from __future__ import annotations
+
+import time
+
+from kvitals.app.notify.notice import Change, Notice
+
+CHANGES: dict[Change, str] = {
+    "new": "",
+    "cause": "cause found",
+    "worse": "now a page",
+    "more": "more alerts",
+    "again": "goes on",
+    "resolved": "resolved",
+}
+
+
+def headline(notice: Notice) -> str:
+    """Whose trouble it is and which."""
+    said = CHANGES[notice.change]
+    return f"{said + ': ' if said else ''}{notice.title} ({notice.where})"
+
+
+def lines(notice: Notice) -> list[str]:
+    """What stands below the headline, a sentence or two each."""
+    if notice.status == "resolved":
+        return [f"It lasted {lasted(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."]
+    found = [notice.verdict] if notice.verdict else []
+    if notice.finding is None:
+        why = "The diagnosis names no cause for it." if notice.verdict else ""
+        found = [" ".join(filter(None, (why, *found)))] if why else []
+        found += [f"{one.name}: {one.description or one.summary}" for one in notice.alerts[:3]]
+    if notice.explains:
+        found.append(f"Explains {', '.join(notice.explains[:4])}.")
+    return found
+
+
+def action(notice: Notice) -> str:
+    """The first lever, as one line; empty where there is none."""
+    if not notice.actions:
+        return ""
+    first = notice.actions[0]
+    return f"Do first: {first.title}" + (f": {first.setting}" if first.setting else "")
+
+
+def foot(notice: Notice) -> str:
+    """Since when, how sure, and who says so."""
+    said = [f"since {moment(notice.began)}"]
+    if notice.confidence:
+        said.append(f"confidence {notice.confidence}")
+    said.append(notice.judged)
+    codes = [one.code or one.name for one in notice.alerts]
+    said.append(f"alerts: {', '.join(dict.fromkeys(codes))}" + (f" and {n} more" if (n := notice.not_listed) else ""))
+    return " · ".join(said)
+
+
+def moment(t: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(t))
+
+
+def lasted(seconds: float) -> str:
+    """`42 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,1 @@
+"""What the running agent does beside its cycles."""

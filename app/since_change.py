@@ -1,0 +1,197 @@
+"""The latest change of an engine's configuration in a history or a recording, and whether it worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from kvitals.app import timeseries_sources
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.history import CYCLE_SECONDS, judge_history
+from kvitals.app.sources.recording import Judged, Moments, judge_recording
+from kvitals.app.timeseries_sources import Course
+from kvitals.diagnoser import outcome
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.outcome import Change, Period, Sides
+from kvitals.diagnoser.predictions import Predictions
+from kvitals.diagnoser.questions import Questions
+from kvitals.diagnoser.signals import Signals, Span, by_entity
+from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
+from kvitals.rules.model import SCOPES, Lever
+from kvitals.series.promql import expand
+from kvitals.series.types import Labels
+
+AT_ONCE_SECONDS, OVERLAP_SECONDS = 3600.0, 300.0
+
+
+class NoChangeError(ValueError):
+    """There is no change to tell of; the message says where was looked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where it is read what was. judged: the verdict at a moment of it."""
+
+    course: Callable[[], AbstractContextManager[Course]]
+    judged: Callable[[Moments], Judged]
+
+
+def of_recording(path: Path, setup: Setup) -> Source:
+    """A recording."""
+    return Source(
+        lambda: timeseries_sources.of_recording(path, setup), lambda at: judge_recording(path, setup, at, CYCLE_SECONDS)
+    )
+
+
+def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> Source:
+    """A history on disk; changes are looked for in the last day of it, where nothing else is said."""
+    return Source(lambda: timeseries_sources.of_history(path, start, end), lambda at: judge_history(path, setup, at))
+
+
+def since_change(source: Source) -> Judged:
+    """The verdict on the end of a source, with what came of the latest change in it.
+
+    Raises NoChangeError; HistoryError, PromQLError, RecordingError, CaptureError as the source does.
+    """
+    with source.course() as of:
+        change = _latest(of)
+        steps = next(
+            (one for one in gather(of.ask, of.start, of.end, step_of(of.gap)) if one.entity == change.entity), None
+        )
+        before, after = _periods(steps, change, of)
+    now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds))
+    if before is None or after is None:
+        side = "before it" if before is None else "after it"
+        why = f"There are fewer than {outcome.LEAST_SECONDS:.0f} s with load {side}."
+        return _with(now, _told(change, [], ("can not be told", why), now.document))
+    then = source.judged(Moments(before.end))
+    told = _compared(change, then, now, before, after)
+    return _with(now, told)
+
+
+def _latest(of: Course) -> Change:
+    """The latest change, looked for from the end on backwards: a day of many engines is much to ask for at once."""
+    step, end = step_of(of.gap) / 2, of.end
+    while end > of.start:
+        start = max(of.start, end - AT_ONCE_SECONDS)
+        if found := outcome.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
+            return found[-1]
+        end = start
+    raise NoChangeError(f"{of.name} has no change of an engine's configuration")
+
+
+def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | None, Period | None]:
+    """The last load before a change, and the last after it, less what it takes to settle. The engine went in the last
+    step before."""
+    if steps is None:
+        return None, None
+    first = outcome.busy(steps, change.first, of.end, most=float("inf"))
+    settled = change.first if first is None else first.end - first.seconds + outcome.SETTLE_SECONDS
+    last = outcome.busy(steps, of.start, change.last)
+    before = last.less(steps.step) if last is not None else None
+    return before, outcome.busy(steps, settled, of.end)
+
+
+def _compared(change: Change, then: Judged, now: Judged, before: Period, after: Period) -> SinceChange:
+    knowledge = now.pipeline.judge.knowledge
+    levers = outcome.pulled(change, knowledge, Sides(_number(then.pipeline, change), _number(now.pipeline, change)))
+    advised = [name for name in _advised(then.document, change) if name in {lever.name for lever in levers}]
+    levers = [lever for lever in levers if lever.name in advised] or levers
+    sides = outcome.looked(_look(then.pipeline), before), outcome.looked(_look(now.pipeline), after)
+    unlike = outcome.unlike(change.entity, sides[0].whole, sides[1].whole)
+    effects = outcome.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
+    told = _told(change, levers, outcome.conclude(effects, unlike, levers), now.document)
+    gone, come = _differences(then.document, now.document, change)
+    return msgspec.structs.replace(told, effects=effects, gone=gone, come=come)
+
+
+def _told(change: Change, levers: list[Lever], verdict: tuple[outcome.Outcome, str], document: Triage) -> SinceChange:
+    labels = change.entity
+    return SinceChange(
+        entity=Entity("engine", dict(labels), labels.get("engine", "")),
+        at=change.first,
+        changed=[str(one) for one in change.settings],
+        levers=[lever.name for lever in levers],
+        verdict=verdict[0],
+        conclusion=verdict[1],
+        effects=[],
+    )
+
+
+def _with(judged: Judged, told: SinceChange) -> Judged:
+    return replace(judged, document=msgspec.structs.replace(judged.document, since_change=told))
+
+
+def _look(pipeline: Pipeline) -> outcome.Look:
+    """The signals of any moment that the pipeline's window holds."""
+    signals = Signals(pipeline.judge.knowledge, pipeline.node.window)
+
+    def look(at: float, seconds: float) -> Mapping[str, Mapping[Labels, float]]:
+        known = signals.observe(Span(at, seconds, seconds, cold=True))
+        return {name: one.values for name, one in known.items()}
+
+    return look
+
+
+def _number(pipeline: Pipeline, change: Change) -> Callable[[str], float | None]:
+    """The value of a lever's query for the changed engine at the moment that the pipeline judged."""
+
+    def number(text: str) -> float | None:
+        assert pipeline.span is not None
+        scope = SCOPES["engine"]
+        result = pipeline.judge.signals.now.evaluate(
+            expression(expand(text, pipeline.span.windows.values("fast", "engine")))
+        )
+        return result if isinstance(result, float) else by_entity(result, scope).get(change.entity)
+
+    return number
+
+
+def _findings(document: Triage, change: Change) -> list[Finding]:
+    """What fired of the changed engine."""
+    every = (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
+    return [one for one in every if one.entity.labels == dict(change.entity)]
+
+
+def _advised(document: Triage, change: Change) -> list[str]:
+    return [advice.lever for finding in _findings(document, change) for advice in finding.levers]
+
+
+def _predicted(then: Judged, change: Change, levers: list[Lever]) -> list[Predicted]:
+    """What is predicted of the levers that were pulled, with what was set; each signal once."""
+    by_name = {lever.name: lever for lever in levers}
+    found: dict[str, Predicted] = {}
+    for finding in _findings(then.document, change):
+        for advice in _as_set(then, finding, by_name, change):
+            for one in advice.predicted:
+                found.setdefault(one.metric, one)
+    return list(found.values())
+
+
+def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change: Change) -> list[LeverAdvice]:
+    """A finding's advice of these levers, predicted anew for what was set where that is another value than advised."""
+    pipeline = then.pipeline
+    assert pipeline.span is not None
+    predictions = Predictions(Questions(pipeline.judge, pipeline.span))
+    made = []
+    for advice in (one for one in finding.levers if one.lever in levers):
+        real = outcome.as_set(advice, levers[advice.lever], change)
+        for judgement in pipeline.judgements if real is not advice else ():
+            if judgement.rule.code == finding.code and dict(judgement.entity) == finding.entity.labels:
+                real = predictions.with_effects(real, judgement)
+        made.append(real)
+    return pipeline.replays.of(
+        msgspec.structs.replace(finding, levers=made), pipeline.judge.knowledge, pipeline.span.at
+    )
+
+
+def _differences(then: Triage, now: Triage, change: Change) -> tuple[list[str], list[str]]:
+    """What fired before and does not now, and the other way round."""
+    old, new = ({f.code: f.title for f in _findings(one, change)} for one in (then, now))
+    gone = [f"{code} {title}" for code, title in old.items() if code not in new]
+    return gone, [f"{code} {title}" for code, title in new.items() if code not in old]

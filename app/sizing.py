@@ -1,0 +1,161 @@
+"""What a trace or watched engines tell of a workload, for a sizing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from kvitals.agent import objectives as promised
+from kvitals.app.pipeline import Setup
+from kvitals.app.timeseries_sources import Course
+from kvitals.diagnoser import steps
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.operating_point import Limit, operating_point
+from kvitals.diagnoser.sizing.workload import Lengths
+from kvitals.diagnoser.steps import Steps, gather, step_of
+from kvitals.kvcache.accesses import Accesses
+from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
+from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.rules.model import SCOPES
+from kvitals.series.types import Floats
+
+MINUTE = 60.0
+PEAK = 0.95
+"""Of minutes, or of steps: the rate that is sized for."""
+DAY_SECONDS = 86400.0
+_BY = ", ".join(SCOPES["engine"])
+
+
+class SourceError(ValueError):
+    """It does not tell what a sizing takes; the message says what is missing."""
+
+
+@dataclass
+class Seen:
+    """What is known; None where it is not. peak, mean: requests a second of all engines together. usable, c_max: of
+    one engine, at its objective. days: it was watched for a day and more. doubts: what the user should know."""
+
+    source: str = ""
+    peak: float | None = None
+    mean: float | None = None
+    prompt: Lengths | None = None
+    output: Lengths | None = None
+    cached: float | None = None
+    usable: float | None = None
+    c_max: float | None = None
+    littles_gap: float | None = None
+    model: str = ""
+    tensor: int = 0
+    days: bool = False
+    doubts: list[str] = field(default_factory=list)
+
+
+def of_trace(path: Path) -> Seen:
+    """The workload of a trace; hits are those of an endless cache. Raises SourceError."""
+    try:
+        accesses = read(path, BLOCK_SIZE)
+    except TraceError as error:
+        raise SourceError(str(error)) from error
+    made = accesses.output[accesses.output >= 0]
+    if not len(made):
+        raise SourceError(f"{path}: no request has an output_length")
+    lasted = float(accesses.time[-1] - accesses.time[0])
+    if lasted < MINUTE:
+        raise SourceError(f"{path}: {lasted:.0f} s of requests make no rate; a minute and more does")
+    found = Seen(
+        source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min",
+        peak=_peak(accesses, lasted),
+        mean=len(accesses) / lasted,
+        prompt=_of(accesses.tokens.astype(np.float64)),
+        output=_of(made.astype(np.float64)),
+        cached=what_if(accesses, Plan(capacities=(None,)))[0].token_hit_rate,
+        days=lasted >= DAY_SECONDS,
+    )
+    found.doubts.append(
+        f"hits of {found.cached:.0%} are those of one endless cache; `kvitals curve --trace` has smaller ones"
+    )
+    return found
+
+
+def _peak(accesses: Accesses, lasted: float) -> float:
+    minutes = np.bincount(((accesses.time - accesses.time[0]) // MINUTE).astype(np.int64))
+    whole = minutes[: max(int(lasted // MINUTE), 1)]
+    return float(np.quantile(whole, PEAK)) / MINUTE
+
+
+def _of(values: Floats) -> Lengths:
+    mean, p95, p99 = float(values.mean()), *(float(np.quantile(values, q)) for q in (0.95, 0.99))
+    return Lengths(mean, max(p95, mean), max(p99, mean))
+
+
+def seen(of: Course, chosen: Setup) -> Seen:
+    """The workload of all engines of a course together, and what one of them was seen to carry. Raises SourceError."""
+    several = gather(of.ask, of.start, of.end, step_of(of.gap))
+    rate = _together(several)
+    if rate is None:
+        raise SourceError(f"{of.name}: no engine there says how many requests it finished")
+    found = Seen(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
+    found.days = of.end - of.start >= DAY_SECONDS * 0.9
+    seconds = f"{max(1, round(of.end - of.start))}s"
+    found.prompt = _lengths(of, "kvitals_request_prompt_tokens", seconds)
+    found.output = _lengths(of, "kvitals_request_generation_tokens", seconds)
+    hits, queries = (f"sum(increase(kvitals_prefix_{what}_tokens_total[{seconds}]))" for what in ("hit", "query"))
+    found.cached = _value(of, f"{hits} / {queries}")
+    found.tensor = int(_value(of, 'max(kvitals_engine_fact{fact="tensor_parallel"})') or 0)
+    found.model = _model(of)
+    _carried(found, several, {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}, of)
+    return found
+
+
+def _together(several: list[Steps]) -> Floats | None:
+    """Requests that finished a second in each step, of all engines."""
+    sums: dict[float, float] = {}
+    for one in several:
+        for t, value in zip(one.times.tolist(), one.requests.tolist(), strict=True):
+            if value == value:
+                sums[round(t, 3)] = sums.get(round(t, 3), 0.0) + value
+    return np.array(list(sums.values())) if sums and max(sums.values()) > 0 else None
+
+
+def _carried(found: Seen, several: list[Steps], objectives: Mapping[str, float], of: Course) -> None:
+    """What one engine carried at its objective: the least of all engines that passed theirs."""
+    told = steps.objectives(of.ask, of.end)
+    best: Limit | None = None
+    for one in several:
+        own = told.get(one.entity, {})
+        point = operating_point(one, {name: own.get(name, objectives[name]) for name in steps.OBJECTIVES})
+        for limit in point.limits:
+            if limit.requests and limit.concurrency and (best is None or limit.requests < (best.requests or 0.0)):
+                best, found.littles_gap = limit, point.littles_gap
+    if best is not None and best.concurrency is not None:
+        found.usable, found.c_max = best.requests, best.concurrency.value
+        found.doubts.append(
+            "an instance carries what these engines were seen to carry at their objective, on their hardware"
+        )
+
+
+def _lengths(of: Course, family: str, seconds: str) -> Lengths | None:
+    mean = _value(of, f"sum(increase({family}_sum[{seconds}])) / sum(increase({family}_count[{seconds}]))")
+    tails = [
+        _value(of, f"histogram_quantile({q}, sum by (le) (increase({family}_bucket[{seconds}])))") for q in (0.95, 0.99)
+    ]
+    if mean is None or tails[0] is None or tails[1] is None:
+        return None
+    return Lengths(mean, max(tails[0], mean), max(tails[1], mean))
+
+
+def _value(of: Course, text: str) -> float | None:
+    found = of.ask(expression(text), of.end, of.end, 1.0)
+    value = float(found[0].values[-1]) if found and len(found[0].values) else np.nan
+    return value if np.isfinite(value) else None
+
+
+def _model(of: Course) -> str:
+    """The model of the engines, where it is one."""
+    named = {one.labels.get("model", "") for one in of.ask(expression("kvitals_engine_info"), of.end, of.end, 1.0)} - {
+        ""
+    }
+    return next(iter(named)) if len(named) == 1 else ""

@@ -1,0 +1,118 @@
+"""Verdicts on moments that are past, from the history on disk: the rows go into the windows again, and the same judge
+looks at them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.sources.recording import Judged, Moments, RecordingError, with_window
+from kvitals.diagnoser.judge import Memory, seconds
+from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.steps import row_gap
+from kvitals.rules.finding import Source
+from kvitals.series.history import notes
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.types import Frame, Labels
+from kvitals.series.window import Window
+
+MAX_CELLS = 20_000_000
+"""That are read into memory, 8 bytes each."""
+LOOKBACK_SECONDS = 300.0
+BASELINE_SECONDS = 7200.0
+CYCLE_SECONDS = 15.0
+ROWS_IN_WINDOW = 5
+"""Fewer of them say nothing: where rows are further apart, as those that are old, the window is longer."""
+
+
+def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
+    """The verdict at one moment of a history; without one, at its end.
+
+    Raises HistoryError, PromQLError, RecordingError where there is nothing to judge.
+    """
+    reader = HistoryReader(path, max_samples=MAX_CELLS)
+    span = reader.span()
+    if span is None:
+        raise RecordingError(f"{path} holds nothing yet")
+    at = min(moments.at, span[1]) if moments.at is not None else span[1]
+    step = _step(reader, at, span[0])
+    asked = at - moments.start if moments.start is not None else FAST_SECONDS
+    fast = max(asked, ROWS_IN_WINDOW * step)
+    cycle = max(CYCLE_SECONDS, step)
+    run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
+    lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
+    pipeline = Pipeline(with_window(setup, lead), Source("agent", f"history, {path}"))
+    pipeline.operating = None  # what was computed then is among the rows
+    cells = _fill(pipeline, reader, at - lead, at, at - run_up)
+    if cells == 0:
+        raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
+    pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
+    before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
+    for _ in pipeline.observe_all([Span(moment, fast, SLOW_SECONDS) for moment in before]):
+        pass
+    pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
+    said = []
+    if fast > asked:
+        said.append(f"rows of that time are {step:.0f} s apart, so {fast:.0f} s are looked at rather than {asked:.0f}")
+    if reader.damaged:
+        said.append(f"{reader.damaged} parts of it are damaged and were left out")
+    return Judged(pipeline, pipeline.triage(), "; ".join(said))
+
+
+def _step(reader: HistoryReader, at: float, first: float) -> float:
+    """Seconds between rows around a moment. Raises RecordingError where there are none."""
+    gap = row_gap(reader, at - LOOKBACK_SECONDS, at) if at > first else None
+    if gap is None:
+        raise RecordingError(
+            f"history knows nothing of {_written(at)}: it begins at {_written(first)}, and has gaps where no agent ran"
+        )
+    return gap
+
+
+def _fill(pipeline: Pipeline, reader: HistoryReader, start: float, end: float, until: float) -> int:
+    """Put the rows of start <= t <= end into the windows, of signals those before `until`; how many cells they were.
+
+    Raises RecordingError where they are too many.
+    """
+    signals, cells = pipeline.judge.signals.store, 0
+    for name, frame in _parts(reader, start, end, until):
+        cells += frame.values.size
+        if cells > MAX_CELLS:
+            raise RecordingError("that is more than can be read at once: ask for a shorter time with --from and --to")
+        own = name.startswith(SIGNALS)
+        _place(signals if own else pipeline.node.window, name.removeprefix(SIGNALS), frame)
+    return cells
+
+
+def _parts(reader: HistoryReader, start: float, end: float, until: float) -> Iterator[tuple[str, Frame]]:
+    yield from ((name, frame) for name, frame in reader.groups(start, end) if not name.startswith(SIGNALS))
+    yield from ((name, f) for name, f in reader.groups(until - BASELINE_SECONDS, until) if name.startswith(SIGNALS))
+
+
+def _place(window: Window, name: str, frame: Frame) -> None:
+    group = window.group(name)
+    columns = [group.column(labels) for labels in frame.labels]
+    kept = [place for place, column in enumerate(columns) if column is not None]
+    numbers = [column for column in columns if column is not None]
+    for t, row in zip(frame.times.tolist(), frame.values[:, kept], strict=True):
+        group.append(t, numbers, row)
+    group.end(numbers)  # those that are judged anew begin again
+
+
+def _open_episodes(reader: HistoryReader, at: float) -> dict[str, Memory]:
+    """What the agent remembered at a moment: since when each finding had been open."""
+    try:
+        with reader.reading() as connection:
+            known = list(notes.episodes(connection, at, at))
+    except DamagedError:
+        return {}
+    return {f"{e.code}{Labels(e.entity)}": Memory(e.start, at, fired=True) for e in known if e.start < at}
+
+
+def _written(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))

@@ -1,0 +1,113 @@
+"""Looking at live engines for one window: what a cold `kvitals triage` does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from kvitals.app.agent_client import (
+    AgentAddressError,
+    AgentClient,
+    AgentSlowError,
+    AgentUnreachableError,
+    NotKvitalsError,
+)
+from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.capture import Record
+from kvitals.series.promql import PromQLError
+
+INTERVAL_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing
+
+
+class Collector:
+    """Scrapes targets every second, listens to their KV events meanwhile, and judges what it saw.
+
+        async with Collector(setup, urls) as collector:
+            async for seconds in collector.collect(12): ...
+            document = collector.document()
+
+    Without URLs it discovers the engines on this node; `said` tells what was found and what was learned.
+    """
+
+    def __init__(self, setup: Setup, urls: Sequence[str]) -> None:
+        name = ", ".join(urls) if urls else "this node"
+        self.pipeline = Pipeline(setup, Source("live", name))
+        self._urls = urls
+        self._started: float | None = None
+        self._last = 0.0
+        self.said: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.said = await self.pipeline.node.open(self._urls, once=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.pipeline.node.close()
+
+    @property
+    def targets(self) -> list[str]:
+        """The URLs that are looked at."""
+        return self.pipeline.node.targets
+
+    def complaints(self) -> list[str]:
+        """For each target that can not be read, why and what to do."""
+        return self.pipeline.node.complaints()
+
+    async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
+        """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""
+        begun = time.monotonic()
+        probing: asyncio.Task[list[Record]] | None = None
+        while (done := time.monotonic() - begun) < seconds or self._started is None:
+            await self._read(done)
+            if probe and probing is None:  # after a page, which tells the model to ask for
+                probing = asyncio.create_task(self.pipeline.node.probe())
+            yield done
+            await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
+        if probing is not None:
+            self.pipeline.feed(await probing)
+            await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
+
+    async def _read(self, done: float) -> None:
+        self.pipeline.feed(await self.pipeline.node.read())
+        self._last = time.time()
+        self._started = self._started or self._last
+        if done >= FIRST_LOOK_SECONDS:
+            with contextlib.suppress(PromQLError):  # without this moment the course has a gap, and goes on
+                self.pipeline.look(self._last, done)
+
+    def document(self) -> Triage:
+        """The verdict on what was seen so far, at most the configured window of it, without history. Raises PromQLError
+        where the machine is too busy to judge."""
+        seen = self._last - (self._started or self._last)
+        fast = min(max(seen, INTERVAL_SECONDS), FAST_SECONDS)
+        self.pipeline.observe(self._last, fast=fast, cold=True)
+        return self.pipeline.triage()
+
+
+async def agent_document(url: str) -> Triage | None:
+    """The document of the kvitals agent at `url`; None where something else answers, or nothing. Raises AgentError
+    where an agent is there and has no document."""
+    client = AgentClient(url)
+    try:
+        return await asyncio.to_thread(client.findings)
+    except (NotKvitalsError, AgentUnreachableError, AgentAddressError):
+        return None
+    except AgentSlowError:
+        if await asyncio.to_thread(_is_agent, client):
+            raise
+        return None  # an engine whose API server is overloaded is slow to answer 404
+
+
+def _is_agent(client: AgentClient) -> bool:
+    try:
+        return bool(client.version())
+    except (NotKvitalsError, AgentUnreachableError, AgentSlowError):
+        return False

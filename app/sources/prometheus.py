@@ -1,0 +1,110 @@
+"""Verdicts on a fleet whose series a Prometheus has, or another server that answers as it does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from kvitals.agent import objectives
+from kvitals.app.pipeline import Setup, mutes
+from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.judge import ENTITIES, Judge
+from kvitals.diagnoser.sources.pages import read_pages, scalers
+from kvitals.diagnoser.sources.presence import Presence, presence
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus, ServerError
+from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
+from kvitals.diagnoser.sources.served import Dialect, Families, Served
+from kvitals.diagnoser.sources.survey import Survey, survey
+from kvitals.diagnoser.triage import triage
+from kvitals.rules.finding import Slo, Source, Triage
+
+_OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and what it took: questions, the seconds that were spent waiting for answers, their bytes."""
+
+    document: Triage
+    survey: Survey
+    questions: int
+    judging: int  # of these, those that it took to judge; the others are evidence of what was found
+    waited: float
+    received: int
+
+
+def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -> Judged:
+    """The verdict at one moment. `window`: seconds that are judged, where not as many as samples ask for.
+
+    Raises ServerError where the server can not be asked, or has nothing to judge.
+    """
+    with Prometheus(access) as server, _without_collections():
+        found = survey(server, at, window)
+        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
+        judge = Judge(setup.knowledge, signals, setup.config.params)
+        judgements = judge_with_past(judge, signals, found.span)
+        judging = server.asked
+        source = Source("prometheus", access.url)
+        document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
+        said = [f"the server warned: {warning}" for warning in server.warnings]
+        return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
+
+
+def look_at_server(access: Access, setup: Setup, at: float) -> tuple[Survey, Presence]:
+    """What a server has, family by family and pool by pool. Raises ServerError."""
+    with Prometheus(access) as server:
+        found = survey(server, at)
+        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
+        return found, presence(setup.knowledge, signals, found.span)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A fleet is hundreds of thousands of small objects in no circles, and to look for circles takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
+    if found.agents:
+        return Families(found.names, scalers(found.names))
+
+    def of_engine(model: str, role: str) -> list[tuple[str, float, str]]:
+        said = objectives.of_engine(setup.config, None, model, role, setup.slo_sources)
+        return [(one.name, one.seconds, one.source) for one in said if not one.class_]
+
+    pages = read_pages(server, found.names, found.at, of_engine)
+    if not pages.rows[ENTITIES]:
+        raise ServerError(
+            "no engine is known by its metrics there: neither families of agents (kvitals_target_up) nor the names of"
+            " an engine (vllm:, sglang:, ...); is this the server that scrapes the engines?"
+        )
+    return pages
+
+
+def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[Slo]:
+    """The objectives of the fleet, the least and the greatest where they differ."""
+    answers = signals.ask(_OBJECTIVES, at, shared=True).values()
+    said = {(labels["slo"], value, labels["source"]) for rows in answers for labels, value in rows}
+    general = objectives.general(setup.config, setup.slo_sources)
+    return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general})]
+
+
+def _with_warnings(document: Triage, said: list[str]) -> Triage:
+    """What a part of the series says is not what all of it would: no clean bill of health on it."""
+    if not said:
+        return document
+    coverage = msgspec.structs.replace(document.coverage, warnings=said)
+    if document.healthy is not True:
+        return msgspec.structs.replace(document, coverage=coverage)
+    verdict = "Could not tell: what was read is clear, but the server's answers were not whole."
+    return msgspec.structs.replace(document, coverage=coverage, healthy=None, verdict=verdict)

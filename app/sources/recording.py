@@ -1,0 +1,118 @@
+"""Verdicts on recorded incidents: the same pipeline as live, on the recording's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
+from kvitals.config import Seconds
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.capture import CaptureReader, Record
+
+LEAST_SECONDS = 1.0
+"""Of a window that can be judged."""
+MIN_GAP_SECONDS = 0.5  # two cycles closer than this would be the same one
+AT_ONCE = 60
+"""Moments whose signals are evaluated together."""
+
+
+class RecordingError(Exception):
+    """Nothing can be judged in this recording, and why."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a recording says at one moment."""
+
+    pipeline: Pipeline
+    document: Triage
+    damage: str  # empty, or what is wrong with the file and that the rest was read
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Which part of a recording is judged; None: its end, or the configured window before it."""
+
+    at: float | None = None
+    start: float | None = None
+
+
+NOW = Moments()
+
+
+def span_of(path: Path) -> tuple[float, float]:
+    """First and last time of a recording. Raises CaptureError, RecordingError."""
+    first = last = None
+    with CaptureReader.open(path) as reader:
+        for record in reader:
+            first = record.t if first is None else first
+            last = record.t
+        damage = f": {reader.problem}" if reader.problem else ""
+    if first is None or last is None:
+        raise RecordingError(f"{path.name} holds no record{damage}")
+    return first, last
+
+
+def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
+    """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds.
+
+    Raises CaptureError, and RecordingError where there is nothing to judge.
+    """
+    first, last = span_of(path)
+    at = min(moments.at, last) if moments.at is not None else last
+    if at <= first:
+        raise RecordingError(f"{path.name} begins {first - at:.0f} s after the moment asked for; write +75s of it")
+    span = span_at(first, at, moments.start)
+    if span.fast < LEAST_SECONDS:
+        raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
+    pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        for _ in judged_before(at, pipeline, reader, step):
+            pass
+        damage = reader.problem or ""
+    pipeline.observe_span(span)
+    return Judged(pipeline, pipeline.triage(), damage)
+
+
+def judged_before(
+    at: float, pipeline: Pipeline, records: Iterable[Record], step: float = STEP_SECONDS
+) -> Iterator[float]:
+    """Take in the records until `at` and judge the moments before it, yielding each once it is judged.
+
+    Each is judged over `span_at` it. Records are up to `AT_ONCE` steps further than the moment: the window is to hold
+    as much more.
+    """
+    due = pipeline.replay((record for record in records if record.t <= at), step)
+    first: float | None = None
+    while some := list(islice(due, AT_ONCE)):
+        first = some[0] - step if first is None else first
+        yield from pipeline.observe_all([span_at(first, moment) for moment in some if moment < at - MIN_GAP_SECONDS])
+
+
+def with_window(setup: Setup, least: float) -> Setup:
+    """The same setup, with a window that holds so many seconds."""
+    window = Seconds(max(setup.config.agent.window, least))
+    agent = msgspec.structs.replace(setup.config.agent, window=window)
+    return replace(setup, config=msgspec.structs.replace(setup.config, agent=agent))
+
+
+def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
+    """The document at every cycle of a recording, in order, and at its end: each what `judge_recording` says of that
+    moment. Raises CaptureError, RecordingError."""
+    first, last = span_of(path)
+    pipeline = Pipeline(
+        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), Source("capture", path.name)
+    )
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        for at in judged_before(last, pipeline, reader):
+            yield at, pipeline.triage()
+    if last > first:
+        pipeline.observe_span(span_at(first, last))
+        yield last, pipeline.triage()

@@ -1,0 +1,113 @@
+"""Where it can be read what engines did over time: a history, a recording, a running agent or a Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.prometheus import dialect
+from kvitals.app.sources.recording import RecordingError, span_of, with_window
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus
+from kvitals.diagnoser.sources.served import Families, Served
+from kvitals.diagnoser.sources.survey import survey
+from kvitals.diagnoser.steps import Ask, row_gap
+from kvitals.rules.finding import Source
+from kvitals.series.capture import CaptureReader
+from kvitals.series.history.reader import HistoryReader
+from kvitals.series.promql import Expr, Series, selectors
+from kvitals.series.types import Labels, SeriesSource
+
+DAY_SECONDS = 86400.0
+LOOK_SECONDS = 300.0
+MAX_SAMPLES = 10_000_000
+LATE = 0.05
+ALERTS = "ALERTS"
+"""What the names of a server's series of alerts begin with."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows.
+    first: before it there is nothing."""
+
+    name: str
+    ask: Ask
+    start: float
+    end: float
+    gap: float
+    first: float = float("-inf")
+
+
+@contextmanager
+def of_history(path: Path, start: float | None, end: float | None) -> Iterator[Course]:
+    """A history on disk; the last day of it, where nothing else is said. Raises HistoryError, RecordingError."""
+    reader = HistoryReader(path, max_samples=MAX_SAMPLES)
+    try:
+        span = reader.span()
+        if span is None:
+            raise RecordingError(f"{path} holds nothing yet")
+        until = min(span[1], end) if end is not None else span[1]
+        since = max(span[0], start if start is not None else until - DAY_SECONDS)
+        if since >= until:
+            raise RecordingError(f"{path} has nothing of that time")
+        yield Course(f"history, {path}", asking(reader), since, until, _gap(reader, until), span[0])
+    finally:
+        reader.close()
+
+
+@contextmanager
+def of_recording(path: Path, setup: Setup) -> Iterator[Course]:
+    """A recording, whole. Raises CaptureError, RecordingError."""
+    first, last = span_of(path)
+    pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), Source("capture", path.name))
+    with CaptureReader.open(path) as reader:
+        pipeline.node.expect(reader.header.meta)
+        pipeline.feed(reader)
+    yield Course(f"recording, {path.name}", asking(pipeline.node.window), first, last, _gap(pipeline.node.window, last))
+
+
+@contextmanager
+def of_server(
+    access: Access, setup: Setup, start: float | None, end: float, first: float = float("-inf")
+) -> Iterator[Course]:
+    """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said. `first`: it is
+    known to have nothing before.
+
+    Raises ServerError.
+    """
+    with Prometheus(access) as server:
+        found = survey(server, end, first=first)
+        served = Served(server, dialect(server, found, setup))
+        alerts = Served(server, Families(()))  # the server's own, which no dialect has other names for
+        since = max(start or end - DAY_SECONDS, first)
+        yield Course(access.url, _asking(served, alerts), since, end, found.interval, first)
+
+
+def _asking(served: Served, alerts: Served) -> Ask:
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        asked = alerts if all(use.name.startswith(ALERTS) for use in selectors(expr)) else served
+        times = [start + i * step for i in range(round((end - start) / step) + 1)]
+        points: dict[Labels, list[tuple[float, float]]] = {}
+        for t, rows in asked.course([expr], times)[expr].items():
+            for labels, value in rows:
+                points.setdefault(labels, []).append((t, value))
+        columns = ((labels, np.array(course).T) for labels, course in points.items())
+        return [Series(labels, at, values) for labels, (at, values) in columns]
+
+    return ask
+
+
+def _gap(source: SeriesSource, end: float) -> float:
+    """Seconds between rows, with most targets, without what a cycle is late by. Raises RecordingError where there are
+    none."""
+    gap = row_gap(source, end - LOOK_SECONDS, end)
+    if gap is None:
+        raise RecordingError("no engine was watched in the last five minutes of it")
+    whole = float(round(gap))
+    return whole if abs(gap - whole) < LATE * gap else gap

@@ -1,0 +1,88 @@
+"""The configuration of the agent, `kvitals.toml`: its tables as types, and the reader that checks it as a whole.
+
+Every key is described in docs/configuration.md.
+"""
+
+from kvitals.config.checks import ConfigError, Seconds, is_pattern, normal_url
+from kvitals.config.judging import ENTITY_LABELS, Mute, Objective, Slo, SomeSlo
+from kvitals.config.listening import (
+    MAX_CONNECTIONS,
+    KvEventsSource,
+    KvEventsTable,
+    Otlp,
+    RequestLog,
+    TapTable,
+    TenantsTable,
+)
+from kvitals.config.notify import (
+    AlertmanagerTarget,
+    NotifyTable,
+    NotifyTarget,
+    PagerDutyTarget,
+    SlackTarget,
+    WebhookTarget,
+)
+from kvitals.config.reader import (
+    FROM_ENVIRONMENT,
+    LISTS,
+    MAX_FILE_BYTES,
+    MAX_OBJECTIVES,
+    MAX_REQUEST_LOGS,
+    TABLES,
+    build,
+    check_codes,
+    find,
+    load,
+    read_targets,
+)
+from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
+from kvitals.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+
+__all__ = [
+    "ENTITY_LABELS",
+    "FROM_ENVIRONMENT",
+    "LISTS",
+    "MAX_CONNECTIONS",
+    "MAX_FILE_BYTES",
+    "MAX_OBJECTIVES",
+    "MAX_REQUEST_LOGS",
+    "ROLES",
+    "TABLES",
+    "TARGET_LABELS",
+    "Agent",
+    "AlertmanagerTarget",
+    "Config",
+    "ConfigError",
+    "HistoryTable",
+    "Kubernetes",
+    "KvEventsSource",
+    "KvEventsTable",
+    "Mute",
+    "NodeLabels",
+    "NotifyTable",
+    "NotifyTarget",
+    "Objective",
+    "Otlp",
+    "OtlpOutTable",
+    "PagerDutyTarget",
+    "PrometheusTable",
+    "Remote",
+    "RequestLog",
+    "ReviewTable",
+    "Seconds",
+    "SlackTarget",
+    "Slo",
+    "SomeSlo",
+    "TapTable",
+    "Target",
+    "TenantsTable",
+    "WebhookTarget",
+    "build",
+    "check_codes",
+    "find",
+    "is_pattern",
+    "load",
+    "normal_url",
+    "read_targets",
+]

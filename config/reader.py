@@ -1,0 +1,334 @@
+"""Read `kvitals.toml`, the environment and targets files. What is wrong is told as a whole, not one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from kvitals.config.checks import ConfigError, Seconds, nearest, normal_url
+from kvitals.config.judging import Mute, Objective, Slo, SomeSlo
+from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
+from kvitals.config.notify import NotifyTable
+from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
+from kvitals.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.series.files import read_regular
+
+MAX_FILE_BYTES = 1 << 20
+FROM_ENVIRONMENT = {
+    "KVITALS_LISTEN": ("agent", "listen"),
+    "KVITALS_INTERVAL": ("agent", "interval"),
+    "KVITALS_WINDOW": ("agent", "window"),
+    "KVITALS_CLUSTER": ("labels", "cluster"),
+    "KVITALS_NODE": ("labels", "node"),
+}
+"""Variables and the keys that they come before."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+TABLES: dict[str, type[Struct]] = {
+    "agent": Agent,
+    "remote": Remote,
+    "labels": NodeLabels,
+    "slo": Slo,
+    "kubernetes": Kubernetes,
+    "tenants": TenantsTable,
+    "otlp": Otlp,
+    "otlp_out": OtlpOutTable,
+    "kv_events": KvEventsTable,
+    "history": HistoryTable,
+    "tap": TapTable,
+    "prometheus": PrometheusTable,
+    "review": ReviewTable,
+    "notify": NotifyTable,
+}
+"""Tables that there may be one of, by their names in the file and in a Config."""
+
+MAX_OBJECTIVES = 200
+MAX_REQUEST_LOGS = 16
+LISTS: dict[str, tuple[str, type[Struct], int | None]] = {
+    "objective": ("objectives", Objective, MAX_OBJECTIVES),
+    "target": ("targets", Target, None),
+    "request_log": ("request_logs", RequestLog, MAX_REQUEST_LOGS),
+    "mute": ("mutes", Mute, None),
+}
+"""Tables that there may be several of: the name in the file -> the name in a Config, what each is, how many."""
+
+T = TypeVar("T", bound=Struct)
+
+
+def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Config:
+    """The configuration from the first file there is, with what the environment overrides.
+
+    Raises ConfigError with every problem that was found.
+    """
+    file = path or find(env)
+    data = _parse(file) if file else {}
+    config = build(_on_its_node(_overlaid(data, env), env), file)
+    return msgspec.structs.replace(config, targets=(*config.targets, *_targets_of(config, env)))
+
+
+def build(data: Mapping[str, Any], file: Path | None = None) -> Config:
+    """A configuration from parsed TOML. Raises ConfigError."""
+    return _Reader(file).config(data)
+
+
+def find(env: Mapping[str, str] = os.environ) -> Path | None:
+    """The configuration file; the one that $KVITALS_CONFIG names is taken without looking."""
+    if env.get("KVITALS_CONFIG"):
+        return Path(env["KVITALS_CONFIG"])
+    xdg = env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/"), ".config")
+    places = (Path("kvitals.toml"), Path(xdg, "kvitals", "kvitals.toml"), Path("/etc/kvitals/kvitals.toml"))
+    return next((place for place in places if place.is_file()), None)
+
+
+def read_targets(path: Path) -> tuple[Target, ...]:
+    """The targets of a targets file: a URL a line (# begins a comment), or Prometheus' file_sd as JSON.
+
+    Of file_sd's labels those that targets here may have are taken over, a `role` only where it is one of ours, and
+    __scheme__ and __metrics_path__. Raises ConfigError.
+    """
+    text = _read(path)
+    try:
+        if text.lstrip().startswith(("[", "{")):
+            return tuple(_from_groups(json.loads(text)))
+        return tuple(_from_lines(text))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def check_codes(config: Config, known: Mapping[str, Collection[str]]) -> list[str]:
+    """What in [params] and [[mute]] names nothing that there is. `known`: rule code -> its parameters."""
+    return [f"{config.file or 'configuration'}: {problem}" for problem in _unknown_codes(config, known)]
+
+
+def _unknown_codes(config: Config, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+    for mute in config.mutes:
+        if mute.rule not in known:
+            yield f"[[mute]] rule {mute.rule!r} is no rule{nearest(mute.rule, known)}"
+    for code, values in config.params.items():
+        if code not in known:
+            yield f"[params.{code}] is no rule{nearest(code, known)}"
+            continue
+        for name in values:
+            if name not in known[code]:
+                yield f"[params.{code}] has no parameter {name!r}{nearest(name, known[code])}"
+
+
+class _Reader:
+    """Builds a Config and gathers what is wrong on the way."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._folder = file.parent if file else Path()
+        self._problems: list[str] = []
+
+    def config(self, data: Mapping[str, Any]) -> Config:
+        self._unknown("", data, (*TABLES, *LISTS, "params"))
+        made: dict[str, Any] = {
+            name: self._table(f"[{name}]", _listed(data[name]), kind) for name, kind in TABLES.items() if name in data
+        }
+        for name, (plural, kind, most) in LISTS.items():
+            made[plural] = self._list(name, data.get(name, []), kind, most)
+        self._check_names(made["request_logs"])
+        made["params"] = self._params(data.get("params", {}))
+        if self._problems:
+            raise ConfigError("\n".join(f"{self._file or 'configuration'}: {p}" for p in self._problems))
+        return Config(**made, file=self._file)
+
+    def _check_names(self, logs: Sequence[RequestLog]) -> None:
+        names = [one.name for one in logs]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._problems.append(f"[[request_log]] several are called {name!r}: give each a name of its own")
+
+    def _list(self, name: str, value: Any, kind: type[T], most: int | None) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            self._problems.append(f"[[{name}]] is a list: write it with two brackets")
+            return ()
+        if most is not None and len(value) > most:
+            self._problems.append(f"[[{name}]] {most} entries are allowed, these are {len(value)}")
+            return ()
+        made = [self._table(f"[[{name}]] {n}", item, kind) for n, item in enumerate(value, 1)]
+        return tuple(item for item in made if item is not None)
+
+    def _table(self, where: str, value: Any, kind: type[T]) -> T | None:
+        if not isinstance(value, dict):
+            self._problems.append(f"{where} must be a table")
+            return None
+        if not self._unknown(where, value, _fields(kind)):
+            return None
+        if isinstance(value.get("slo"), dict) and not self._unknown(f"{where}.slo", value["slo"], _fields(SomeSlo)):
+            return None
+        try:
+            return msgspec.convert({k: _at_midnight(v) for k, v in value.items()}, kind, dec_hook=self._hook)
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `$")
+            self._problems.append(f"{where}{_dotted(path)}: {_plain(message)}")
+            return None
+
+    def _unknown(self, where: str, value: Mapping[str, Any], allowed: Collection[str]) -> bool:
+        """Note the keys that are not allowed; whether there are none."""
+        unknown = [key for key in value if key not in allowed]
+        for key in unknown:
+            hint = nearest(key, allowed) or f"; there are {', '.join(allowed)}"
+            self._problems.append(f"{where} unknown key {key!r}{hint}".lstrip())
+        return not unknown
+
+    def _hook(self, kind: type, value: Any) -> Any:
+        if kind is Seconds:
+            return _seconds(value)
+        if isinstance(value, str) and value:
+            return self._folder / Path(value).expanduser()
+        raise ValueError("must be the path of a file")
+
+    def _params(self, value: Any) -> dict[str, dict[str, float]]:
+        try:
+            params = msgspec.convert(value, dict[str, dict[str, float]])
+        except msgspec.ValidationError:
+            self._problems.append("[params] must hold tables of numbers, such as [params.KVC05]")
+            return {}
+        for code, values in params.items():
+            self._problems += [f"[params.{code}].{k}: not a number" for k, v in values.items() if v != v]
+        return params
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_regular(file, MAX_FILE_BYTES).decode()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _overlaid(data: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """`data` with what the environment says. Raises ConfigError that names the variable."""
+    merged = dict(data)
+    for variable, (table, key) in FROM_ENVIRONMENT.items():
+        if not env.get(variable) or not isinstance(merged.get(table, {}), dict):
+            continue
+        try:
+            build({table: {key: env[variable]}})
+        except ConfigError as error:
+            raise ConfigError(f"{variable}: {str(error).partition(']')[2].lstrip('.: ')}") from None
+        merged[table] = {**merged.get(table, {}), key: env[variable]}
+    return merged
+
+
+def _on_its_node(data: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """`data` with the name of the node in [kubernetes], and with it as the label `node` where that is not said: in a
+    pod the host's name is the pod's. Raises ConfigError where the name is nowhere."""
+    table, labels = data.get("kubernetes"), data.get("labels", {})
+    if not isinstance(table, dict) or not isinstance(labels, dict):
+        return data
+    node = table.get("node") or env.get("KVITALS_NODE") or env.get("NODE_NAME")
+    if not node:
+        raise ConfigError(
+            "[kubernetes] the node's name is not known: set the variable NODE_NAME from spec.nodeName in the pod's"
+            " template (valueFrom, fieldRef), or write node = ..."
+        )
+    return data | {"kubernetes": {**table, "node": node}, "labels": {"node": node, **labels}}
+
+
+def _targets_of(config: Config, env: Mapping[str, str]) -> list[Target]:
+    """The targets that the environment adds."""
+    known = {target.url for target in config.targets}
+    try:
+        urls = [normal_url(text) for text in re.split(r"[\s,]+", env.get("KVITALS_TARGETS", "")) if text]
+    except ValueError as error:
+        raise ConfigError(f"KVITALS_TARGETS: {error}") from error
+    return [Target(url=url) for url in dict.fromkeys(urls) if url not in known]
+
+
+def _from_lines(text: str) -> Iterator[Target]:
+    """A URL a line. Raises ValueError."""
+    for number, line in enumerate(text.splitlines(), 1):
+        url = line.partition("#")[0].strip()
+        if not url:
+            continue
+        try:
+            yield Target(url=url)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+
+
+def _from_groups(groups: Any) -> Iterator[Target]:
+    """Prometheus' file_sd: [{"targets": ["host:port"], "labels": {...}}]. Raises ValueError."""
+    if not isinstance(groups, list):
+        raise ValueError('must be a list, [{"targets": ["host:port", ...]}]')
+    for group in groups:
+        if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
+            raise ValueError('each entry must be {"targets": ["host:port", ...], "labels": {...}}')
+        labels = group.get("labels") or {}
+        if not isinstance(labels, dict):
+            raise ValueError("labels must be an object")
+        kept = {name: str(value) for name, value in labels.items() if name in TARGET_LABELS}
+        if kept.get("role") not in ROLES:  # such a file is often shared with others, who mean something else by it
+            kept.pop("role", None)
+        path = str(labels.get("__metrics_path__", ""))
+        for address in group["targets"]:
+            if "://" in str(address):
+                raise ValueError(f"{address!r} must be HOST:PORT; its scheme is the label __scheme__")
+            url = normal_url(f"{labels.get('__scheme__', 'http')}://{address}")
+            yield Target(url=url + path, labels=kept)
+
+
+def _listed(table: Any) -> Any:
+    """A table in which one text counts as a list of one, where a list of files may be named."""
+    if isinstance(table, dict) and isinstance(table.get("targets_file"), str):
+        return {**table, "targets_file": [table["targets_file"]]}
+    return table
+
+
+def _seconds(value: Any) -> Seconds:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Seconds(value)
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('must be a duration, such as 5, "5s" or "30m"')
+    return Seconds(float(match[1]) * _UNITS[match[2]])
+
+
+def _fields(kind: type[Struct]) -> list[str]:
+    return [item.encode_name for item in msgspec.structs.fields(kind)]
+
+
+def _at_midnight(value: Any) -> Any:
+    """A TOML date is its midnight in UTC."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return value
+
+
+def _dotted(path: str) -> str:
+    """A path as msgspec writes it, without its marks for places in lists and tables."""
+    return path.rstrip("`").replace("[...]", "")
+
+
+_WORDS = {
+    "float": "a number", "int": "a whole number", "str": "text", "bool": "true or false", "null": "nothing",
+    "array": "a list", "object": "a table", "datetime": "a time", "Seconds": "a duration", "Path": "a path",
+}  # fmt: skip
+
+
+def _plain(message: str) -> str:
+    """msgspec's message in TOML's words."""
+    message = re.sub(r"Object missing required field `(\w+)`", r"there must be a key '\1'", message)
+    words = re.sub(r"`(\w+)( \| null)?`", lambda match: _WORDS.get(match[1], match[1]), message)
+    return words[:1].lower() + words[1:]
