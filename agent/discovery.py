@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from kvitals.agent.collectors import procfs
 from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
 from kvitals.agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
-from kvitals.agent.senses import procfs
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import EngineMap
 from kvitals.series.files import open_regular

@@ -1,7 +1,7 @@
 """From the raw pages of one target to families in the window.
 
-What the series of a page mean is worked out once per layout (`kvitals.agent.senses.reading`) and compiled into arrays
-that say for each position of the page where its value goes. After that a page costs a few array operations,
+What the series of a page mean is worked out once per layout (`kvitals.agent.collectors.reading`) and compiled into
+arrays that say for each position of the page where its value goes. After that a page costs a few array operations,
 however many series it has.
 
 Three things are mended on the way, because whoever reads the window could not:
@@ -25,10 +25,10 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.senses.exposition import Indices, Layout, Page
-from kvitals.agent.senses.reading import MAX_LABEL, Meaning, Reading, read, recognise
-from kvitals.agent.senses.reading import PAGE as WHOLE
-from kvitals.agent.senses.status import Identity, Outcome, Status
+from kvitals.agent.collectors.exposition import Indices, Layout, Page
+from kvitals.agent.collectors.reading import MAX_LABEL, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.reading import PAGE as WHOLE
+from kvitals.agent.collectors.status import Identity, Outcome, Status
 from kvitals.rules.engine_map import EngineMap
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from kvitals.agent.senses import procfs
+from kvitals.agent.collectors import procfs
 from kvitals.series.types import METRIC_NAME, Labels
 
 log = structlog.get_logger(__name__)

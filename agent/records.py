@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from kvitals.agent.ledger.event import KvEventsRecord
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.observation import PartsRecord
 
 OK = "ok"
 
@@ -18,7 +18,7 @@ class ScrapeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="scrape"):
 
     t: float  # when the request was sent, seconds since the epoch
     target: str  # the target's key
-    reason: str = OK  # what the attempt came to: a key of kvitals.agent.senses.scrape.MESSAGES
+    reason: str = OK  # what the attempt came to: a key of kvitals.agent.collectors.scrape.MESSAGES
     message: str = ""  # the same for a person, with what to do; empty when ok
     status: int = 0  # HTTP status; 0 where there was no answer
     content_type: str = ""
@@ -115,7 +115,7 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
     clock: float = 0.0  # seconds of a clock that nobody sets
     duration: float = 0.0  # seconds that the look took
     state: str = OK  # ok, partial, not_applicable, failed
-    reason: str = ""  # why it is not ok: a key of kvitals.agent.senses.host.REASONS
+    reason: str = ""  # why it is not ok: a key of kvitals.agent.collectors.host.REASONS
     node: NodeSample = NodeSample()
     processes: tuple[ProcessSample, ...] = ()
     cgroups: tuple[CgroupSample, ...] = ()
@@ -137,7 +137,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     mig_profile: str = ""
     share: float = 1.0  # of the whole GPU that this is
     up: bool = True  # it answered; else it is lost or needs a reset
-    values: dict[str, float] = {}  # by the names of kvitals.agent.senses.nvml.VALUES, in base units
+    values: dict[str, float] = {}  # by the names of kvitals.agent.collectors.nvml.VALUES, in base units
     processes: list[GpuProcess] | None = None  # None: not told; of a GPU in MIG mode its instances have them
 
 
@@ -154,7 +154,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
     t: float
     target: str = ""  # it is of the node and of no target
     state: str = OK  # ok, not_applicable, unknown or failed
-    reason: str = OK  # a key of kvitals.agent.senses.gpu.REASONS
+    reason: str = OK  # a key of kvitals.agent.collectors.gpu.REASONS
     message: str = ""  # the same for a person, with what to do; empty when ok
     driver: str = ""  # its version
     gpus: list[GpuReading] = []

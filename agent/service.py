@@ -18,35 +18,35 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvitals.agent import discovery, objectives
-from kvitals.agent.collectors import Collectors, Run
+from kvitals.agent.collectors import scrape
+from kvitals.agent.collectors.boundary import Collectors, Run
+from kvitals.agent.collectors.kv_events_in import KvEventsIn
+from kvitals.agent.collectors.parts_in import PartsIn
+from kvitals.agent.collectors.probe import probe
+from kvitals.agent.collectors.scrape import ScrapeSense
 from kvitals.agent.discovery import DiscoveryError, Finder
+from kvitals.agent.engine_resolver import SeenEngines
 from kvitals.agent.exports.otlp import OtlpOut
 from kvitals.agent.families import CONFIGURATION, VERSION
-from kvitals.agent.gauge_rows import GaugeRows
-from kvitals.agent.kv_event_senses import KvEventSenses, View
+from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.kv_event_collectors import KvEventSenses, View
 from kvitals.agent.ledger.event import KvEventsRecord
-from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.memory_limit import MemoryLimit, limit_of
-from kvitals.agent.node_senses import NodeSenses
+from kvitals.agent.node_collectors import NodeSenses
 from kvitals.agent.process_titles import ProcessRef
 from kvitals.agent.records import FactsRecord, GpuRecord, HostRecord, ProbeRecord, Record, ScrapeRecord
-from kvitals.agent.request_senses import RequestSenses
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.request_collectors import RequestSenses
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.tenants import classes_as_listed, tenants_of_one_look
-from kvitals.agent.seen_engines import SeenEngines
-from kvitals.agent.senses import scrape
-from kvitals.agent.senses.kv_events_in import KvEventsIn
-from kvitals.agent.senses.parts_in import PartsIn
-from kvitals.agent.senses.probe import probe
-from kvitals.agent.senses.scrape import ScrapeSense
 from kvitals.agent.targets import Look, Sources, scraped
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError, Target
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import load_map, systems
-from kvitals.series.capture import Record as Captured
+from kvitals.series.recordings import Record as Captured
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 from kvitals.series.window import Window

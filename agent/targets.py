@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from kvitals.agent.changes import Stamp, stamp
-from kvitals.agent.collectors import Collectors
+from kvitals.agent.collectors import scrape
+from kvitals.agent.collectors.boundary import Collectors
 from kvitals.agent.discovery import Finder
 from kvitals.agent.kubernetes import Pods
-from kvitals.agent.senses import scrape
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
 from kvitals.series.secret_file import SecretError, secret

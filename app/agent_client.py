@@ -17,11 +17,11 @@ import msgspec
 from kvitals.agent.ledger.packed import MAX_BYTES as MAX_ACCESSES_BYTES
 from kvitals.agent.ledger.packed import PackedError, unpack
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.tail import TailReport
+from kvitals.agent.requests.slow_tail import TailReport
 from kvitals.diagnoser.sources.prometheus import Access
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.finding import VERSION, Triage
-from kvitals.series.history.notes import Episode, Event
+from kvitals.series.history.event_log import Episode, Event
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, NotKvitalsError
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
 from kvitals.config import Config
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.since_change import NoChangeError, of_history, since_change
 from kvitals.app.sources.recording import RecordingError
-from kvitals.diagnoser import outcome
+from kvitals.diagnoser import change_effect
 from kvitals.rules.finding import SinceChange, encode
 from kvitals.rules.model import SCOPES
-from kvitals.series.capture import CaptureError
-from kvitals.series.history.notes import Event
+from kvitals.series.history.event_log import Event
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
+from kvitals.series.recordings import CaptureError
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
 EVERY_SECONDS = 15.0
@@ -75,20 +75,20 @@ class Changes:
         for entity, told in self._configurations(now).items():
             before = self._known.get(entity, {})
             self._known[entity] = {**before, **told}
-            if settings := outcome.differences(before, told):
+            if settings := change_effect.differences(before, told):
                 self._due = now + JUDGED_AFTER_SECONDS
                 text = f"{entity.get('engine', '')}: {', '.join(map(str, settings))}"
                 yield Event(now, CONFIG, text, "engine", dict(entity))
 
     def _configurations(self, now: float) -> dict[Labels, dict[str, str]]:
         found: dict[Labels, dict[str, str]] = {}
-        for family in outcome.FACTS:
+        for family in change_effect.FACTS:
             matchers = [Matcher(METRIC_NAME, MatchOp.EQ, family)]
             for row in self._pipeline.node.window.newest(matchers, now - LOOKBACK_SECONDS, now):
                 for labels, value in zip(row.labels, row.values.tolist(), strict=True):
                     if value == value:
                         told = found.setdefault(labels.keep(SCOPES["engine"]), {})
-                        told.update(outcome.said(family, labels, value))
+                        told.update(change_effect.said(family, labels, value))
         return found
 
     def _judge(self, now: float) -> None:

@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.history import status
 from kvitals.agent.history.kinds import kind_of
 from kvitals.agent.history.requests import NewRequests
-from kvitals.agent.places import state_directory
+from kvitals.agent.paths import state_directory
 from kvitals.app.changes import Changes
 from kvitals.app.derived_metrics.scaling_audit import Auditing
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Finding
-from kvitals.series.history.intake import Intake
-from kvitals.series.history.notes import Episode, Event, Note
+from kvitals.series.history.event_log import Episode, Event, Note
+from kvitals.series.history.new_rows import Intake
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import Kept
-from kvitals.series.history.store import History, Settings
+from kvitals.series.history.writer import History, Settings
 
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""

@@ -18,16 +18,16 @@ from kvitals.agent.service import Node
 from kvitals.agent.workers import Worker
 from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.config import Config
-from kvitals.diagnoser.ahead import Ahead
+from kvitals.diagnoser.batch_signals import Ahead
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Mute
-from kvitals.diagnoser.judge import Judge, Judgement
 from kvitals.diagnoser.replays import Recorded, Replays
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.triage import Brief, brief, headline, triage, true_findings
 from kvitals.rules.finding import Finding, Slo, Source, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.series.capture import Record
 from kvitals.series.promql import evaluate, parse
+from kvitals.series.recordings import Record
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, SourceView
 

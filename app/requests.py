@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.slow_tail import OFS, Recent, TailReport
 from kvitals.agent.requests.store import MAX_RECORDS
-from kvitals.agent.requests.tail import OFS, Recent, TailReport
 from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, TailAnswer
 from kvitals.config import Config
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import decode
 from kvitals.app.sources.recording import RecordingError
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 HOST = "127.0.0.1"
 

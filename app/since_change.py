@@ -14,9 +14,9 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.history import CYCLE_SECONDS, judge_history
 from kvitals.app.sources.recording import Judged, Moments, judge_recording
 from kvitals.app.timeseries_sources import Course
-from kvitals.diagnoser import outcome
+from kvitals.diagnoser import change_effect
+from kvitals.diagnoser.change_effect import Change, Period, Sides
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.outcome import Change, Period, Sides
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import Signals, Span, by_entity
@@ -67,7 +67,7 @@ def since_change(source: Source) -> Judged:
     now = source.judged(Moments(of.end, None if after is None else after.end - after.seconds))
     if before is None or after is None:
         side = "before it" if before is None else "after it"
-        why = f"There are fewer than {outcome.LEAST_SECONDS:.0f} s with load {side}."
+        why = f"There are fewer than {change_effect.LEAST_SECONDS:.0f} s with load {side}."
         return _with(now, _told(change, [], ("can not be told", why), now.document))
     then = source.judged(Moments(before.end))
     told = _compared(change, then, now, before, after)
@@ -79,7 +79,7 @@ def _latest(of: Course) -> Change:
     step, end = step_of(of.gap) / 2, of.end
     while end > of.start:
         start = max(of.start, end - AT_ONCE_SECONDS)
-        if found := outcome.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
+        if found := change_effect.changes(of.ask, max(of.start, start - OVERLAP_SECONDS), end, step):
             return found[-1]
         end = start
     raise NoChangeError(f"{of.name} has no change of an engine's configuration")
@@ -90,27 +90,31 @@ def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | 
     step before."""
     if steps is None:
         return None, None
-    first = outcome.busy(steps, change.first, of.end, most=float("inf"))
-    settled = change.first if first is None else first.end - first.seconds + outcome.SETTLE_SECONDS
-    last = outcome.busy(steps, of.start, change.last)
+    first = change_effect.busy(steps, change.first, of.end, most=float("inf"))
+    settled = change.first if first is None else first.end - first.seconds + change_effect.SETTLE_SECONDS
+    last = change_effect.busy(steps, of.start, change.last)
     before = last.less(steps.step) if last is not None else None
-    return before, outcome.busy(steps, settled, of.end)
+    return before, change_effect.busy(steps, settled, of.end)
 
 
 def _compared(change: Change, then: Judged, now: Judged, before: Period, after: Period) -> SinceChange:
     knowledge = now.pipeline.judge.knowledge
-    levers = outcome.pulled(change, knowledge, Sides(_number(then.pipeline, change), _number(now.pipeline, change)))
+    levers = change_effect.pulled(
+        change, knowledge, Sides(_number(then.pipeline, change), _number(now.pipeline, change))
+    )
     advised = [name for name in _advised(then.document, change) if name in {lever.name for lever in levers}]
     levers = [lever for lever in levers if lever.name in advised] or levers
-    sides = outcome.looked(_look(then.pipeline), before), outcome.looked(_look(now.pipeline), after)
-    unlike = outcome.unlike(change.entity, sides[0].whole, sides[1].whole)
-    effects = outcome.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
-    told = _told(change, levers, outcome.conclude(effects, unlike, levers), now.document)
+    sides = change_effect.looked(_look(then.pipeline), before), change_effect.looked(_look(now.pipeline), after)
+    unlike = change_effect.unlike(change.entity, sides[0].whole, sides[1].whole)
+    effects = change_effect.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
+    told = _told(change, levers, change_effect.conclude(effects, unlike, levers), now.document)
     gone, come = _differences(then.document, now.document, change)
     return msgspec.structs.replace(told, effects=effects, gone=gone, come=come)
 
 
-def _told(change: Change, levers: list[Lever], verdict: tuple[outcome.Outcome, str], document: Triage) -> SinceChange:
+def _told(
+    change: Change, levers: list[Lever], verdict: tuple[change_effect.Outcome, str], document: Triage
+) -> SinceChange:
     labels = change.entity
     return SinceChange(
         entity=Entity("engine", dict(labels), labels.get("engine", "")),
@@ -127,7 +131,7 @@ def _with(judged: Judged, told: SinceChange) -> Judged:
     return replace(judged, document=msgspec.structs.replace(judged.document, since_change=told))
 
 
-def _look(pipeline: Pipeline) -> outcome.Look:
+def _look(pipeline: Pipeline) -> change_effect.Look:
     """The signals of any moment that the pipeline's window holds."""
     signals = Signals(pipeline.judge.knowledge, pipeline.node.window)
 
@@ -180,7 +184,7 @@ def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change:
     predictions = Predictions(Questions(pipeline.judge, pipeline.span))
     made = []
     for advice in (one for one in finding.levers if one.lever in levers):
-        real = outcome.as_set(advice, levers[advice.lever], change)
+        real = change_effect.as_set(advice, levers[advice.lever], change)
         for judgement in pipeline.judgements if real is not advice else ():
             if judgement.rule.code == finding.code and dict(judgement.entity) == finding.entity.labels:
                 real = predictions.with_effects(real, judgement)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvitals.agent.places import state_directory
-from kvitals.diagnoser.judge import Memory
+from kvitals.agent.paths import state_directory
+from kvitals.diagnoser.evaluator import Memory
 from kvitals.series.files import FileInUseError, FileRefusedError, lock_file, make_directory, read_regular, replace_file
 
 MAX_BYTES = 16 << 20

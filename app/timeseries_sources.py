@@ -18,9 +18,9 @@ from kvitals.diagnoser.sources.served import Families, Served
 from kvitals.diagnoser.sources.survey import survey
 from kvitals.diagnoser.steps import Ask, row_gap
 from kvitals.rules.finding import Source
-from kvitals.series.capture import CaptureReader
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import Expr, Series, selectors
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels, SeriesSource
 
 DAY_SECONDS = 86400.0

@@ -86,9 +86,9 @@ def tenants(count: int) -> Point:
     import msgspec
 
     from benchmarks import requests as made_requests
+    from kvitals.agent.engine_resolver import SeenEngines
     from kvitals.agent.records import PartsRecord
-    from kvitals.agent.requests.side import RequestSide
-    from kvitals.agent.seen_engines import SeenEngines
+    from kvitals.agent.requests.request_pipeline import RequestSide
     from kvitals.series.window import Window
 
     chance, pattern = random.Random(1), made_requests.recorded()
@@ -120,8 +120,8 @@ def series(count: int) -> Point:
     """Rows of so many series in a window and in history, and a quantile over all of them."""
     import numpy as np
 
-    from kvitals.series.history import log, schema
-    from kvitals.series.history.intake import Intake
+    from kvitals.series.history import schema, wal
+    from kvitals.series.history.new_rows import Intake
     from kvitals.series.promql import Limits, evaluate
     from kvitals.series.types import METRIC_NAME, Labels
     from kvitals.series.window import Window
@@ -139,7 +139,7 @@ def series(count: int) -> Point:
     t, append, keep = 1_790_000_000.0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         connection = schema.open_for_writing(Path(folder) / schema.FILE)
-        writer, intake = log.Log(connection), Intake({"": lambda: window})
+        writer, intake = wal.Log(connection), Intake({"": lambda: window})
         for row in range(ROWS):
             moved = [rng.choice(len(values), max(len(values) // 10, 1), replace=False) for _, _, values in groups]
             clock = [time.process_time()]

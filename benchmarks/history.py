@@ -30,9 +30,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.series.history import log, retention, schema, seal, thin
+from kvitals.series.history import compact, downsample, retention, schema, wal
 from kvitals.series.history.export import export
-from kvitals.series.history.intake import Intake, Part, Tick
+from kvitals.series.history.new_rows import Intake, Part, Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import Limits, evaluate_range
 from kvitals.series.types import METRIC_NAME, STALE, Bools, Floats, Labels, Matcher, MatchOp, is_stale
@@ -80,7 +80,7 @@ class Engine:
         self._group.append(t + self._random.uniform(0.0, 0.02), self._columns, row)
 
 
-def kind_of(name: str) -> thin.Kind:
+def kind_of(name: str) -> downsample.Kind:
     """By the knowledge, as the agent does."""
     from kvitals.agent.history.kinds import kind_of as known
     from kvitals.rules.loader import load
@@ -91,7 +91,7 @@ def kind_of(name: str) -> thin.Kind:
     return _KNOWN(name)
 
 
-_KNOWN: thin.KindOf | None = None
+_KNOWN: downsample.KindOf | None = None
 
 
 def recorded() -> list[Recorded]:
@@ -100,7 +100,7 @@ def recorded() -> list[Recorded]:
     from kvitals.config import Config
     from kvitals.rules.finding import Source
     from kvitals.rules.loader import load
-    from kvitals.series.capture import CaptureReader
+    from kvitals.series.recordings import CaptureReader
 
     setup, found = Setup(load(), Config()), []
     for path in RECORDINGS:
@@ -159,8 +159,8 @@ def play(directory: Path, series: int, hours: float, early: float) -> Measured:
     while window.series < series:
         engines.append(Engine(known[len(engines) % len(known)], len(engines), window))
     connection = schema.open_for_writing(path)
-    writer, intake, found = log.Log(connection), Intake({"": lambda: window}), Measured(series=window.series)
-    sealer, began = seal.Sealer(connection), _written()
+    writer, intake, found = wal.Log(connection), Intake({"": lambda: window}), Measured(series=window.series)
+    sealer, began = compact.Sealer(connection), _written()
     for number in range(round(hours * 3600 / STEP_SECONDS)):
         t = BEGIN + number * STEP_SECONDS
         for engine in engines:
@@ -197,12 +197,12 @@ def thinned(path: Path, found: Measured) -> None:
     before = retention.used_bytes(connection)
     began = time.process_time()
     removed = 0.0
-    while due := thin.due(connection, end - 2 * 3600 * 1000 + thin.SPAN_MS):
+    while due := downsample.due(connection, end - 2 * 3600 * 1000 + downsample.SPAN_MS):
         due = [one for one in due if one.end < end - 2 * 3600 * 1000]
         if not due:
             break
         removed += sum(one.end - one.start for one in due)
-        thin.thin(connection, due, kind_of)
+        downsample.thin(connection, due, kind_of)
     found.thin = time.process_time() - began
     (left,) = connection.execute(
         "SELECT sum(length(c.data) + length(c.series) + 24) FROM chunks c JOIN segments s ON s.id = c.id >> 20"
@@ -263,9 +263,9 @@ def _written() -> int:
 
 def kill_child(directory: Path) -> None:
     """Write without end, and say of each tick when it is committed, until killed."""
-    from kvitals.series.history.store import History, Settings
+    from kvitals.series.history.writer import History, Settings
 
-    log.GENERATION_TICKS = 7  # so that it may be killed while it seals
+    wal.GENERATION_TICKS = 7  # so that it may be killed while it seals
     history = History(Settings(directory, least_free=0), kind_of=lambda name: "counter")
     history.start()
     number = last = 0

@@ -24,15 +24,15 @@ from pathlib import Path
 import msgspec
 import zstandard
 
+from kvitals.agent.collectors.kv_events_wire import Wire
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger, Look
 from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.ledger.side import LedgerSide
 from kvitals.agent.requests.record import Phase, RequestRecord
 from kvitals.agent.requests.tenants import KEY_BYTES
-from kvitals.agent.senses.kv_events_wire import Wire
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 

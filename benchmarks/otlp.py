@@ -34,10 +34,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from benchmarks import processes
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.collectors import otlp_json, otlp_wire
+from kvitals.agent.collectors.otlp import OtlpSense
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.senses import otlp_json, otlp_wire
-from kvitals.agent.senses.otlp import OtlpSense
 from kvitals.config import Otlp
 
 BUDGET = 40_000

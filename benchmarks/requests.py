@@ -30,12 +30,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from benchmarks.otlp import BATCH, BUDGET, FIXTURES, Names, protobuf
+from kvitals.agent.collectors import otlp_wire
+from kvitals.agent.engine_resolver import SeenEngines
 from kvitals.agent.records import PartsRecord
-from kvitals.agent.requests.part import RequestPart, identity
-from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.observation import RequestPart, identity
+from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.seen_engines import SeenEngines
-from kvitals.agent.senses import otlp_wire
 from kvitals.agent.service import decode, encode
 from kvitals.series.window import Window
 

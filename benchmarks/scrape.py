@@ -30,7 +30,7 @@ PROMETHEUS_PORT = FIRST_PORT + 99
 
 async def sense(engines: int) -> None:
     """Scrape every engine each second into a window, until interrupted; then print the times of the scrapes."""
-    from kvitals.agent.senses.scrape import ScrapeSense, Target
+    from kvitals.agent.collectors.scrape import ScrapeSense, Target
     from kvitals.series.window import Window
 
     done: list[float] = []  # times of good scrapes

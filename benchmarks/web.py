@@ -31,7 +31,7 @@ from selenium.webdriver.common.by import By
 from benchmarks.pages import Engine
 from benchmarks.processes import cpu_seconds, memory_bytes
 from kvitals.app.demo import incidents
-from kvitals.series.capture import CaptureReader, CaptureWriter, Record
+from kvitals.series.recordings import CaptureReader, CaptureWriter, Record
 from kvitals.ui.web import serve
 from kvitals.ui.web.settings import Settings
 from tests.browser.page import chromium, free_port

@@ -16,7 +16,7 @@ from kvitals.dashboards.alerts_conditions import applies
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import entity, links, signal_value
 from kvitals.dashboards.recording import indented
-from kvitals.diagnoser.judge import seconds
+from kvitals.diagnoser.evaluator import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES, Rule
 

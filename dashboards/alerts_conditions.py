@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.recording import indented
-from kvitals.diagnoser.judge import TRAFFIC
+from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.loader import SIGNAL_PREFIX, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule

@@ -9,14 +9,14 @@ from functools import cached_property
 
 import msgspec
 
+from kvitals.diagnoser.confidence import Weighing
+from kvitals.diagnoser.evaluator import Judge, Judgement, missing_signals
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.judge import Judge, Judgement, missing_signals
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.text import fill, plain, render
-from kvitals.diagnoser.weighing import Weighing
 from kvitals.rules.finding import (
     Entity,
     Evidence,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kvitals.diagnoser.judge import Judge
-from kvitals.diagnoser.reach import Reach
+from kvitals.diagnoser.availability import Reach
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import FACT, Span, by_entity
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.units import oddities

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cached_property
 
-from kvitals.diagnoser.judge import Judgement
+from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill
 from kvitals.rules.finding import LeverAdvice, LeverSetting

@@ -1,7 +1,7 @@
 """What a lever will do, in numbers, where the ledger's reuse curve, the operating point or a formula can tell.
 
 Predictions are data, `predicts` in the levers' files, each a query for what a signal will be. They hold at a like load;
-what came of one is in `kvitals.diagnoser.outcome`.
+what came of one is in `kvitals.diagnoser.change_effect`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kvitals.diagnoser.judge import Judgement
+from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import render
 from kvitals.rules.finding import LeverAdvice, LeverSetting, Predicted

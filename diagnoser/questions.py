@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.judge import Judge
 from kvitals.diagnoser.signals import Span, by_entity
 from kvitals.rules.loader import parameters
 from kvitals.rules.model import SCOPES, Rule

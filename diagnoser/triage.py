@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Findings, Mute
-from kvitals.diagnoser.judge import Judge, Judgement
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.text import lowered
 from kvitals.rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window

@@ -2,7 +2,8 @@
 
 A cascade goes: pressure (a full cache is filled faster than before), eviction of blocks that are wanted again,
 computing them anew, queues and later first tokens, less throughput. A full cache that lets go what nobody asks for is
-none, nor is one that is warming up. Pure arithmetic: whoever feeds it knows the engine (agent/ledger/cascade.py).
+none, nor is one that is warming up. Pure arithmetic: whoever feeds it knows the engine
+(agent/ledger/cascade_tracker.py).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from kvitals.agent.exports.requests import Requests, add_routes, exemplars
 from kvitals.agent.inbound import has_token
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family
-from kvitals.series.history.joined import Joined, Past
+from kvitals.series.history.federated import Joined, Past
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import (
     Expr,

@@ -16,8 +16,8 @@ from aiohttp import web
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import answered, packed, refused
 from kvitals.agent.exports.requests import is_local
+from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.packed import pack
-from kvitals.agent.ledger.side import LedgerSide
 
 PACKED_TYPE = "application/x-msgpack"
 

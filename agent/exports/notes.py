@@ -19,7 +19,7 @@ from aiohttp import web
 
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import answered, refused
-from kvitals.series.history import notes
+from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
 
@@ -67,11 +67,11 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
 
     def findings(request: web.Request) -> object:
         with past.reading() as connection:
-            return _first(_finding(one) for one in notes.episodes(connection, *_times(request)))
+            return _first(_finding(one) for one in event_log.episodes(connection, *_times(request)))
 
     def events(request: web.Request) -> object:
         with past.reading() as connection:
-            return _first(notes.events(connection, *_times(request), request.query.get("kind", "")))
+            return _first(event_log.events(connection, *_times(request), request.query.get("kind", "")))
 
     route("", frozenset(), span)
     route("/findings", frozenset({"start", "end"}), findings)
@@ -95,7 +95,7 @@ def _first(found: Iterator[object]) -> list[object]:
     return some
 
 
-def _finding(one: notes.Episode) -> dict[str, object]:
+def _finding(one: event_log.Episode) -> dict[str, object]:
     """An episode; what is told of it is another version's own, so it is passed on as it is."""
     try:
         document = _DOCUMENT.decode(one.document)

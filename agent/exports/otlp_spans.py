@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from kvitals.agent.requests.part import OUTER, PHASES
+from kvitals.agent.requests.observation import OUTER, PHASES
 from kvitals.agent.requests.record import UNATTRIBUTED, Phase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
 

@@ -21,10 +21,10 @@ from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import answered, refused
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.families import Exemplar
-from kvitals.agent.requests.part import PartsRecord, is_bounded
+from kvitals.agent.requests.observation import PartsRecord, is_bounded
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.slow_tail import OFS, TailReport
 from kvitals.agent.requests.store import Store
-from kvitals.agent.requests.tail import OFS, TailReport
 from kvitals.config.hosts import is_loopback
 from kvitals.series.promql import Expr, Selector
 from kvitals.series.types import METRIC_NAME, Labels

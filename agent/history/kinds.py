@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
-from kvitals.series.history.thin import Kind, KindOf
+from kvitals.series.history.downsample import Kind, KindOf
 
 _KINDS: dict[str, Kind] = {"counter": "counter", "histogram": "counter", "gauge": "gauge"}
 

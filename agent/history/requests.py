@@ -15,7 +15,7 @@ import msgspec
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.store import Store
-from kvitals.series.history.notes import Batch
+from kvitals.series.history.event_log import Batch
 
 KIND = "requests"
 MOST = 60

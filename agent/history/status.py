@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvitals.series.history.store import Status
+from kvitals.series.history.writer import Status
 from kvitals.series.types import METRIC_NAME, Labels
 
 

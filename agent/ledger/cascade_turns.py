@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from kvitals.agent.counter_rows import LabelSet
+from kvitals.agent.counter_writer import LabelSet
 from kvitals.agent.ledger.engine import Look
 
 MAX_SESSIONS = 8_192

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kvitals.agent.counter_rows import CounterRows, Key, LabelSet
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.counter_writer import CounterRows, Key, LabelSet
+from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.tally import Tally
 from kvitals.agent.ledger.tenants import Tenants

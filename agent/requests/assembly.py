@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from kvitals.agent.requests.part import OUTER, RequestPart
+from kvitals.agent.requests.observation import OUTER, RequestPart
 from kvitals.agent.requests.phases import Waited, account, of_one_engine
 from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
-from kvitals.agent.requests.sides import Sides, instant, known, length, sort
+from kvitals.agent.requests.roles import Sides, instant, known, length, sort
 
 MAX_SOURCES = 4_000
 """Different values of a field that are kept; almost all records share a few."""

@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.observation import PHASES
 from kvitals.agent.requests.record import RequestRecord
 
 Floats = npt.NDArray[np.float64]

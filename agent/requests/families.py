@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from kvitals.agent.counter_rows import CounterRows, Key, LabelSet
+from kvitals.agent.counter_writer import CounterRows, Key, LabelSet
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window

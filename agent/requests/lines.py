@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvitals.agent.requests.part import MAX_ID, RequestPart, identity
+from kvitals.agent.requests.observation import MAX_ID, RequestPart, identity
 from kvitals.rules.log_map import IdKind, LogMap, Value, values
 
 NOT_JSON, NOT_A_REQUEST, NO_IDENTITY = "not_json", "not_a_request", "no_identity"

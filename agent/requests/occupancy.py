@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from kvitals.agent.requests.columns import NOBODY, ROLES, Bools, Columns, Floats, Numbers
-from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.observation import PHASES
 
 MAX_WAITING = 200
 """Waiting requests that are looked at, the worst ones."""

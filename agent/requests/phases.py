@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvitals.agent.requests.part import PHASES, RequestPart
+from kvitals.agent.requests.observation import PHASES, RequestPart
 from kvitals.agent.requests.record import UNATTRIBUTED, Phase, PhaseSource
-from kvitals.agent.requests.sides import LONGEST, Side, Sides, known, length
+from kvitals.agent.requests.roles import LONGEST, Side, Sides, known, length
 
 Waited = Callable[[str, float, float], bool | None]
 """Whether requests waited for capacity at an engine (as observers call it) between two times; None: nobody knows."""

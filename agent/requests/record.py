@@ -28,7 +28,7 @@ UNATTRIBUTED = "unattributed"
 class Phase(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A stretch of a request's time."""
 
-    name: str  # of kvitals.agent.requests.part.PHASES, or "unattributed"
+    name: str  # of kvitals.agent.requests.observation.PHASES, or "unattributed"
     seconds: float | None  # None: unknown
     source: PhaseSource
     start: float | None = None  # where it is known

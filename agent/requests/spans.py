@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from kvitals.agent.requests.part import MAX_ID, RequestPart
+from kvitals.agent.requests.observation import MAX_ID, RequestPart
 from kvitals.rules.span_map import MAX_NAME, SpanKind, SpanMap, Wrap, load_span_maps
 
 NOT_OURS, DETAIL, NO_IDS, TIME, MALFORMED = "not_ours", "detail", "no_ids", "time", "malformed"

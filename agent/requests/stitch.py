@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from kvitals.agent.requests.part import OUTER, RequestPart
-from kvitals.agent.requests.separate import separate
+from kvitals.agent.requests.observation import OUTER, RequestPart
+from kvitals.agent.requests.shared_ids import separate
 from kvitals.series.slices import Steps, complete
 
 SETTLE_SECONDS = 7.0

@@ -28,7 +28,7 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from kvitals.agent.places import state_directory
+from kvitals.agent.paths import state_directory
 from kvitals.config import ConfigError, TenantsTable
 from kvitals.series.files import open_regular
 

@@ -10,10 +10,10 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.context import Names, Wanted, context_of
+from kvitals.agent.tap.exchange import Clock, Observation, Place, measured_as
 from kvitals.agent.tap.http1 import Request, Response
-from kvitals.agent.tap.observation import Clock, Observation, Place, measured_as
 
 SAY_AGAIN_SECONDS = 60.0
 MAX_PIECES, MAX_UNREAD = 16, 64 * 1024

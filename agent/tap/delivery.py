@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import structlog
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.series.secret_file import SecretError, secret
 
 MAX_WAITING = 10_000

@@ -26,6 +26,7 @@ from typing import cast
 
 from kvitals.agent.tap.books import Books, Entry
 from kvitals.agent.tap.connections import Connections
+from kvitals.agent.tap.exchange import Clock
 from kvitals.agent.tap.http1 import (
     MAX_HEAD,
     BadMessageError,
@@ -37,7 +38,6 @@ from kvitals.agent.tap.http1 import (
     read_request,
     read_response,
 )
-from kvitals.agent.tap.observation import Clock
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0

@@ -22,7 +22,7 @@ from kvitals.agent.tap.books import Books
 from kvitals.agent.tap.connections import Bounds, Connections
 from kvitals.agent.tap.context import Names, Wanted
 from kvitals.agent.tap.delivery import Delivery
-from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.exchange import Place
 from kvitals.agent.tap.page import render
 from kvitals.agent.tap.relay import Pair, Upstream
 

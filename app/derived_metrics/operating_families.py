@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.diagnoser.binding import Binding, bindings
-from kvitals.diagnoser.judge import ENTITIES
+from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
 from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
 from kvitals.rules.model import SCOPES

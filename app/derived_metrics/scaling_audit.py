@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.app.derived_metrics.operating_families import asking
-from kvitals.diagnoser.leading import Audit, Ready, audits, starts
+from kvitals.diagnoser.scaling_lead import Audit, Ready, audits, starts
 from kvitals.diagnoser.steps import Ask, objectives, pools, step_of
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError

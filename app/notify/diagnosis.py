@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvitals.app.history_recorder import directory
-from kvitals.app.notify.concern import Asked, lead
-from kvitals.app.notify.telling import Diagnosis
+from kvitals.app.notify.finding_match import Asked, lead
+from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus import judge_server

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from aiohttp import web
 
 from kvitals.agent import loop_watch
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Facts, Notifier
-from kvitals.app.notify.spool import SpoolError
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 

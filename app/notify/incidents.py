@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kvitals.app.notify import notice as notices
-from kvitals.app.notify.concern import Asked, asked
+from kvitals.app.notify.finding_match import Asked, asked
 from kvitals.app.notify.incoming import OURS, Alert, Message
 from kvitals.app.notify.notice import Change, Link, Notice, Told
-from kvitals.app.notify.spool import Incident
-from kvitals.app.notify.telling import Diagnosis, digest_of, notice_of, resolved
+from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved
+from kvitals.app.notify.queue import Incident
 from kvitals.config import Mute
 from kvitals.rules.finding import Finding
 

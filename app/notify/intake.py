@@ -22,8 +22,8 @@ from aiohttp import web
 from kvitals.agent.exports.requests import is_local
 from kvitals.agent.inbound import has_token
 from kvitals.app.notify.incoming import IncomingError
+from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Notifier
-from kvitals.app.notify.spool import SpoolError
 
 PATH = "/api/v1/notify"
 MAX_BODY_BYTES = 1 << 20

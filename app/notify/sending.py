@@ -18,7 +18,7 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
-from kvitals.app.notify.spool import Delivery, Spool, SpoolError
+from kvitals.app.notify.queue import Delivery, Spool, SpoolError
 from kvitals.app.notify.targets import Request, request
 from kvitals.config import NotifyTarget
 from kvitals.series.files import read_certificates

@@ -15,15 +15,15 @@ from typing import TypeVar
 
 import structlog
 
-from kvitals.agent.places import state_directory
-from kvitals.app.notify.concern import Asked
+from kvitals.agent.paths import state_directory
+from kvitals.app.notify.finding_match import Asked
 from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
 from kvitals.app.notify.incoming import read
 from kvitals.app.notify.notice import Notice
+from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.queue import Outcome, Spool, SpoolError, Waiting
 from kvitals.app.notify.sending import Sender
-from kvitals.app.notify.spool import Outcome, Spool, SpoolError, Waiting
 from kvitals.app.notify.targets import wants
-from kvitals.app.notify.telling import Diagnosis
 from kvitals.config import Mute, NotifyTable
 
 MAX_SECONDS = 120.0

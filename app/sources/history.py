@@ -11,11 +11,11 @@ import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.recording import Judged, Moments, RecordingError, with_window
-from kvitals.diagnoser.judge import Memory, seconds
+from kvitals.diagnoser.evaluator import Memory, seconds
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.steps import row_gap
 from kvitals.rules.finding import Source
-from kvitals.series.history import notes
+from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import Frame, Labels
@@ -108,7 +108,7 @@ def _open_episodes(reader: HistoryReader, at: float) -> dict[str, Memory]:
     """What the agent remembered at a moment: since when each finding had been open."""
     try:
         with reader.reading() as connection:
-            known = list(notes.episodes(connection, at, at))
+            known = list(event_log.episodes(connection, at, at))
     except DamagedError:
         return {}
     return {f"{e.code}{Labels(e.entity)}": Memory(e.start, at, fired=True) for e in known if e.start < at}

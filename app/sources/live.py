@@ -18,8 +18,8 @@ from kvitals.app.agent_client import (
 )
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.rules.finding import Source, Triage
-from kvitals.series.capture import Record
 from kvitals.series.promql import PromQLError
+from kvitals.series.recordings import Record
 
 INTERVAL_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 4.0  # the evidence's course begins here: shorter windows say nothing

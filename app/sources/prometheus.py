@@ -11,8 +11,8 @@ import msgspec
 
 from kvitals.agent import objectives
 from kvitals.app.pipeline import Setup, mutes
+from kvitals.diagnoser.evaluator import ENTITIES, Judge
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.judge import ENTITIES, Judge
 from kvitals.diagnoser.sources.pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
 from kvitals.diagnoser.sources.prometheus import Access, Prometheus, ServerError

@@ -12,7 +12,7 @@ import msgspec
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.config import Seconds
 from kvitals.rules.finding import Source, Triage
-from kvitals.series.capture import CaptureReader, Record
+from kvitals.series.recordings import CaptureReader, Record
 
 LEAST_SECONDS = 1.0
 """Of a window that can be judged."""

@@ -10,8 +10,8 @@ import msgspec
 from kvitals.diagnoser.cases.case import Case
 from kvitals.diagnoser.cases.notation import MAX_SAMPLES, WrittenSeries
 from kvitals.diagnoser.cases.played import Played
+from kvitals.diagnoser.evaluator import Judge, Judgement, seconds
 from kvitals.diagnoser.findings import Findings
-from kvitals.diagnoser.judge import Judge, Judgement, seconds
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules.finding import Finding
 from kvitals.rules.loader import Knowledge

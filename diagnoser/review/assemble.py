@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, story, weeks, work
-from kvitals.diagnoser.review.happened import happened
+from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, summary, weeks, work
+from kvitals.diagnoser.review.events import happened
 from kvitals.diagnoser.review.ledger import ledger
 from kvitals.diagnoser.review.money import Given, priced
 from kvitals.diagnoser.review.published import published
 from kvitals.diagnoser.review.result import Coverage, Happened, Incidents, Review
-from kvitals.diagnoser.review.seen import gather, step_of
+from kvitals.diagnoser.review.review_steps import gather, step_of
 from kvitals.diagnoser.review.words import moment
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.steps import Ask
@@ -65,13 +65,13 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
     total = work.work(week)
     found = incidents.with_losses(asked.incidents(start, end), week)
     cache = efficiency.cache_money(week)
-    told = story.Told(
+    told = summary.Told(
         week=week,
         coverage=_coverage(week, asked.start),
         gpus=efficiency.gpus(week, asked.given.gpus),
         prices=prices.used,
         total=total,
-        days=story.said_of(work.days(week), found),
+        days=summary.said_of(work.days(week), found),
         compared=weeks.compared(ask, seen, of_engines, asked.gap, asked.given.gpus, asked.first),
         goodput=work.goodput(week, total, asked.objectives_from),
         trap=efficiency.trap(week, total),
@@ -87,7 +87,7 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
         start=start,
         end=end,
         step=step,
-        story=story.story(told),
+        story=summary.story(told),
         coverage=told.coverage,
         gpus=told.gpus,
         prices=prices.used,
@@ -123,7 +123,7 @@ def _coverage(week: Week, start: float) -> Coverage:
     )
 
 
-def _unknown(told: story.Told) -> list[str]:
+def _unknown(told: summary.Told) -> list[str]:
     """What the numbers do not contain, and why."""
     said = [f"{efficiency.NAMES[part.part]}: {part.unknown}" for part in told.ledger if part.unknown]
     said += [

@@ -15,7 +15,7 @@ from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.steps import Ask
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Rule
-from kvitals.series.history.notes import Episode, Event
+from kvitals.series.history.event_log import Episode, Event
 from kvitals.series.types import METRIC_NAME, Bools, Labels
 
 TOLD = "told"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.diagnoser.review.seen import Seen
+from kvitals.diagnoser.review.review_steps import Seen
 from kvitals.series.types import Floats
 
 PARTS = ("idle", "aborted", "reprefill", "drafts", "prefill", "decode", "unattributed")

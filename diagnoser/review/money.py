@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvitals.diagnoser.review.result import PriceUsed
-from kvitals.diagnoser.review.seen import Engine
+from kvitals.diagnoser.review.review_steps import Engine
 from kvitals.rules.catalogue import Price, prices
 from kvitals.series.types import Floats
 

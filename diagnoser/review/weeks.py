@@ -9,7 +9,7 @@ import numpy as np
 from kvitals.diagnoser.review.change import FACTORS, Totals, explained
 from kvitals.diagnoser.review.ledger import Ledger, ledger, reprefilled
 from kvitals.diagnoser.review.result import Compared, Factor, WeekBefore
-from kvitals.diagnoser.review.seen import COMPARED, Seen, anything, gather
+from kvitals.diagnoser.review.review_steps import COMPARED, Seen, anything, gather
 from kvitals.diagnoser.steps import Ask
 from kvitals.series.types import Bools, Labels
 

@@ -10,7 +10,7 @@ import numpy as np
 from kvitals.diagnoser.review.ledger import WASTE, Ledger
 from kvitals.diagnoser.review.money import Prices
 from kvitals.diagnoser.review.result import Courses, Day, Goodput, Group, Objective, Work
-from kvitals.diagnoser.review.seen import Engine, Seen
+from kvitals.diagnoser.review.review_steps import Engine, Seen
 from kvitals.series.types import Bools, Floats
 
 OBJECTIVES = {"ttft_p99": "first tokens", "itl_p99": "gaps between tokens"}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvitals.diagnoser.judge import ENTITIES, INFO
+from kvitals.diagnoser.evaluator import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Found, Prometheus, Question
 from kvitals.diagnoser.sources.served import Rows
 from kvitals.rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.judge import ENTITIES
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.sources.remote import RemoteSignals
 from kvitals.rules.compiled_signal import compile_signal

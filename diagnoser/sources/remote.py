@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvitals.diagnoser.evaluator import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.judge import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
 from kvitals.diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, with_enough_samples
 from kvitals.diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
 from kvitals.rules.compiled_signal import CompiledSignal, needed

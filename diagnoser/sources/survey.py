@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kvitals.diagnoser.judge import ENTITIES
+from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.sources.prometheus import Prometheus, Question, ServerError
 

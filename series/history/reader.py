@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.series.history import log, schema
-from kvitals.series.history.pieces import Looking
-from kvitals.series.history.ticks import Ids
+from kvitals.series.history import schema, wal
+from kvitals.series.history.select import Looking
+from kvitals.series.history.wal_codec import Ids
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 
 MAX_SAMPLES = 5_000_000
@@ -87,7 +87,7 @@ class HistoryReader:
         """The times of the first and of the last row; None where there is none."""
         with self.reading() as connection:
             first, last = connection.execute("SELECT min(start_ms), max(end_ms) FROM segments").fetchone()
-            of_log = log.span(connection)
+            of_log = wal.span(connection)
         there = [span for span in ((first, last), of_log) if span is not None and span[0] is not None]
         return (min(s[0] for s in there) / 1000, max(s[1] for s in there) / 1000) if there else None
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kvitals.series.history import log, segments
+from kvitals.series.history import blocks, wal
 from kvitals.series.history.schema import transaction
 
 SOME = 64
@@ -25,10 +25,10 @@ class Kept:
 
 def prune(connection: sqlite3.Connection, before: int) -> int:
     """Take out some of what ended before a time in milliseconds; how many segments and notes that were."""
-    found = segments.where(connection, "WHERE end_ms < ? ORDER BY end_ms LIMIT ?", (before, SOME))
+    found = blocks.where(connection, "WHERE end_ms < ? ORDER BY end_ms LIMIT ?", (before, SOME))
     count = len(found)
     with transaction(connection):
-        segments.delete(connection, found)
+        blocks.delete(connection, found)
         for table, column in _TABLES:
             count += connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (before,)).rowcount  # noqa: S608
     _give_back(connection)
@@ -42,13 +42,13 @@ def shrink(connection: sqlite3.Connection, most: int) -> int:
     (there,) = connection.execute("SELECT count(*) FROM segments").fetchone()
     if there:
         some = min(SOME, 1 + there // 8)
-        last = segments.where(connection, "ORDER BY end_ms LIMIT 1 OFFSET ?", (some - 1,))[0]
+        last = blocks.where(connection, "ORDER BY end_ms LIMIT 1 OFFSET ?", (some - 1,))[0]
         return prune(connection, last.end + 1)
     with transaction(connection):  # only the log is left, and what happened
         count = connection.execute("DELETE FROM batches WHERE id IN (SELECT id FROM batches ORDER BY id LIMIT 1000)")
-        known = log.generations(connection)
+        known = wal.generations(connection)
         for generation in known[:-1]:
-            log.forget(connection, generation)
+            wal.forget(connection, generation)
     _give_back(connection)
     return max(count.rowcount, 0) + max(len(known) - 1, 0)
 

@@ -18,7 +18,7 @@ from kvitals.agent.exports.metrics import CONTENT_TYPE, render
 from kvitals.agent.service import Node
 from kvitals.config import Config, Slo
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader, Record
+from kvitals.series.recordings import CaptureReader, Record
 
 
 async def replay(path: Path, port: int, slo: Slo) -> None:

@@ -29,7 +29,7 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Agent, Config, Seconds
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
-from kvitals.series.capture import CaptureReader, Record
+from kvitals.series.recordings import CaptureReader, Record
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp
 from tests.fleet import loops
 

@@ -13,7 +13,7 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 COLD_S = 12.0
 knowledge = cache(load)

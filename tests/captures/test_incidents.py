@@ -11,7 +11,7 @@ from kvitals.app.demo import DEMO, incidents
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import Judged, judge_recording, judged_before, span_of, with_window
 from kvitals.rules.finding import Source, Triage
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of, truth
 
 FILES = incidents()

@@ -11,7 +11,7 @@ import pytest
 
 from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
 from kvitals.agent.service import decode
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ("healthy", "healthy_otlp", "thrash")

@@ -22,7 +22,7 @@ from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.service import Node, decode
 from kvitals.app.ledger import of_recording
 from kvitals.config import Config
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 FOLDER = Path(__file__).parent / "ledger"
 NAMES = ["healthy", "thrash"]

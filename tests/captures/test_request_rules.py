@@ -12,7 +12,7 @@ import pytest
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import Judged, judge_recording
 from kvitals.config import Config
-from kvitals.diagnoser.judge import Judgement
+from kvitals.diagnoser.evaluator import Judgement
 from kvitals.rules.loader import load
 
 FOLDER = Path(__file__).parent / "requests"

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.tail import Recent
+from kvitals.agent.requests.slow_tail import Recent
 from kvitals.agent.service import decode
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from tests.lab.requests import agreement, checks, pair, stages, tenants
 from tests.lab.requests.clients import Seen
 from tests.lab.requests.plays import kept

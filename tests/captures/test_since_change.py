@@ -22,7 +22,7 @@ from kvitals.app.since_change import NoChangeError, of_history, of_recording, si
 from kvitals.config import Config, HistoryTable
 from kvitals.rules.finding import Effect, SinceChange, Source, Triage
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
 from tests.unit.history.history_stage import until

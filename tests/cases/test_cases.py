@@ -11,7 +11,7 @@ from kvitals.diagnoser.cases.case import Case, read_all
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.played import Played
 from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
-from kvitals.diagnoser.judge import seconds
+from kvitals.diagnoser.evaluator import seconds
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules.authoring import wanted_outcomes
 from kvitals.rules.loader import load

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from kvitals.agent.collectors.exposition import PageParser
 from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.senses.exposition import PageParser
 from kvitals.agent.service import decode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import Knowledge, family_of, load
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, is_stale
 
 LAP_SECONDS = 55.0

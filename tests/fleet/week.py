@@ -18,11 +18,11 @@ import numpy as np
 
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, Slo
-from kvitals.diagnoser.review import seen
+from kvitals.diagnoser.review import review_steps
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import Knowledge, family_of
-from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import Expr, Series, selectors
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, escape, is_stale
 
 HOUR, DAY = 3600.0, 86400.0
@@ -157,7 +157,7 @@ def asked_for() -> frozenset[str]:
         found.update(use.name for use in selectors(expr) if use.name)
         return []
 
-    seen.gather(ask, 0.0, HOUR, HOUR, 60.0)
+    review_steps.gather(ask, 0.0, HOUR, HOUR, 60.0)
     return frozenset(found | {"kvitals_target_up", "kvitals_process_start_time_seconds"})
 
 

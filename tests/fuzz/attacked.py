@@ -35,17 +35,17 @@ class Target(NamedTuple):
         assert spent < self.cpu_seconds, f"{spent:.2f} s of CPU for one input of {len(data)} bytes"
 
 
-_PAGES = ("kvitals.agent.senses", "kvitals.agent.families", "kvitals.rules.engine_map")
+_PAGES = ("kvitals.agent.collectors", "kvitals.agent.families", "kvitals.rules.engine_map")
 
 MODULES = {
     "parser": _PAGES,
     "families": _PAGES,
-    "otlp": ("kvitals.agent.senses.otlp_json", "kvitals.agent.senses.otlp_wire", "kvitals.agent.requests"),
-    "kv_events": ("kvitals.agent.senses.kv_events_wire", "kvitals.agent.ledger"),
+    "otlp": ("kvitals.agent.collectors.otlp_json", "kvitals.agent.collectors.otlp_wire", "kvitals.agent.requests"),
+    "kv_events": ("kvitals.agent.collectors.kv_events_wire", "kvitals.agent.ledger"),
     "log_lines": ("kvitals.agent.requests",),
     "promql": ("kvitals.series.promql",),
     "patterns": ("kvitals.series.patterns", "kvitals.series.promql"),
-    "captures": ("kvitals.series.capture", "kvitals.agent.service"),
+    "captures": ("kvitals.series.recordings", "kvitals.agent.service"),
     "rules": ("kvitals.rules.loader", "kvitals.rules.condition"),
     "config": ("kvitals.config",),
     "http1_requests": ("kvitals.agent.tap.http1",),

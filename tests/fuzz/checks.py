@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, PageParser, Series
+from kvitals.agent.collectors.reading import MAX_LABEL
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import MAX_RANKS, Translator
-from kvitals.agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, PageParser, Series
-from kvitals.agent.senses.reading import MAX_LABEL
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import EngineMap, load_map, systems
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window

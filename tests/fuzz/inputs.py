@@ -21,8 +21,8 @@ import numpy as np
 import zstandard
 
 from kvitals.rules.loader import load
-from kvitals.series.capture import MAGIC, CaptureReader, Record
-from kvitals.series.history import codec, ticks
+from kvitals.series.history import codec, wal_codec
+from kvitals.series.recordings import MAGIC, CaptureReader, Record
 from kvitals.series.types import STALE
 from tests.fuzz.attacked import Mutate
 from tests.unit.otlp.span_fixtures import protobuf
@@ -31,7 +31,7 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 MAX_BYTES = 60_000
 MARK = b"\n=== next message\n"
-CHUNK, END = 0x4B4E4843, 0x444E4543  # of series/capture.py
+CHUNK, END = 0x4B4E4843, 0x444E4543  # of series/recordings.py
 
 PROMQL_TOKENS = (
     b"rate(", b"[5m]", b"[1y:1ms]", b" by (", b" offset -5m", b"{", b"}", b"=~\"", b"(a+)+", b".*.*.*.*.*.*.*.*x",
@@ -260,14 +260,14 @@ def history_seeds() -> list[bytes]:
     values[5:9, 2] = STALE
     times = np.cumsum(rng.integers(4900, 5100, 40))
     changes = [
-        ticks.Changes(number, times[:3], np.array([0, 1, 1, 2]), np.arange(4, dtype=np.uint32), rng.random(4))
+        wal_codec.Changes(number, times[:3], np.array([0, 1, 1, 2]), np.arange(4, dtype=np.uint32), rng.random(4))
         for number in range(3)
     ]
     plain = zstandard.ZstdDecompressor().decompress
     found = [b"c" + plain(codec.encode(some)) for some in (values, values[:, :1], values[:1], np.full((3, 3), 7.0))]
     found += [
         b"t" + plain(codec.encode_times(times)),
-        b"k" + plain(ticks.pack(changes)),
-        b"k" + plain(ticks.pack(changes[:1])),
+        b"k" + plain(wal_codec.pack(changes)),
+        b"k" + plain(wal_codec.pack(changes[:1])),
     ]
     return found

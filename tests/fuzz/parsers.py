@@ -18,33 +18,33 @@ import msgspec
 import numpy as np
 import zstandard
 
+from kvitals.agent.collectors import otlp_json, otlp_wire
+from kvitals.agent.collectors.kv_events_wire import Wire
+from kvitals.agent.collectors.otlp_wire import MalformedError
+from kvitals.agent.engine_resolver import SeenEngines
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger
 from kvitals.agent.ledger.event import KvEventsRecord, Stored
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.requests.lines import LineReader
-from kvitals.agent.requests.part import PartsRecord, RequestPart
-from kvitals.agent.requests.side import RequestSide
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
+from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.seen_engines import SeenEngines
-from kvitals.agent.senses import otlp_json, otlp_wire
-from kvitals.agent.senses.kv_events_wire import Wire
-from kvitals.agent.senses.otlp_wire import MalformedError
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, TenantsTable, load
-from kvitals.diagnoser.judge import Judge
+from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules import loader
 from kvitals.rules.log_map import shipped
 from kvitals.series import patterns
-from kvitals.series.capture import CaptureError, CaptureReader, Limits
-from kvitals.series.history import codec, ticks
+from kvitals.series.history import codec, wal_codec
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.patterns import PatternError
 from kvitals.series.promql import Limits as QueryLimits
 from kvitals.series.promql import PromQLError, evaluate, parse
+from kvitals.series.recordings import CaptureError, CaptureReader, Limits
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 from tests.fuzz import http1, inputs, texts
@@ -289,10 +289,10 @@ def _times(data: bytes) -> bytes:
 
 def _tick(data: bytes) -> bytes:
     try:
-        found = ticks.gathered([data, data])
-        ticks.groups_of(data), ticks.first_time(data)
+        found = wal_codec.gathered([data, data])
+        wal_codec.groups_of(data), wal_codec.first_time(data)
         for changes in found.values():
-            ticks.Columns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
+            wal_codec.Columns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
     except DamagedError as error:
         return str(error).encode()
     return repr({number: (one.times.tobytes(), one.values.tobytes()) for number, one in found.items()}).encode()

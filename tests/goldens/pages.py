@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.reading import Reading
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import VERSION, Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.reading import Reading
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import EngineMap, load_map, systems
 from kvitals.rules.versions import release
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, is_stale

@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 
 from .engines import engine
 from .ports import HOST, Port

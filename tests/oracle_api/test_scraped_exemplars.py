@@ -16,7 +16,7 @@ from kvitals.agent.exports.requests import Requests
 from kvitals.agent.service import Node
 from kvitals.config import Config
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from tests.oracle.oracle_server import prometheus
 
 RECORDING = Path(__file__).parents[1] / "captures" / "requests" / "tenants.kvcap"

@@ -28,7 +28,7 @@ import trustme
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from tests.processes import free_port
 from tests.ship.planted_engine import (
     ANSWER,

@@ -14,7 +14,7 @@ from kvitals.agent import objectives as promised
 from kvitals.app.derived_metrics.scaling_audit import TTFT, pool_objectives
 from kvitals.app.errors import UsageError
 from kvitals.diagnoser import steps
-from kvitals.diagnoser.leading import Audit, Lead, Ready, audits, starts
+from kvitals.diagnoser.scaling_lead import Audit, Lead, Ready, audits, starts
 from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
 from kvitals.ui.cli import prometheus

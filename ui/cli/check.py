@@ -20,7 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.agent.senses import gpu, host
+from kvitals.agent.collectors import gpu, host
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import judge_recording

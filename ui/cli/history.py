@@ -17,7 +17,7 @@ from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.series.files import replacing
-from kvitals.series.history import notes, retention, schema
+from kvitals.series.history import event_log, retention, schema
 from kvitals.series.history.export import FORMATS, export
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import PromQLError, Selector, parse
@@ -160,8 +160,8 @@ def _families(connection: sqlite3.Connection) -> Iterator[_Family]:
 
 def _list_events(reader: HistoryReader, start: float, end: float, *, as_json: bool) -> int:
     with reader.reading() as connection:
-        happened = [(e.t, e.kind, e.text, dict(e.entity)) for e in notes.events(connection, start, end)]
-        for one in notes.episodes(connection, start, end):
+        happened = [(e.t, e.kind, e.text, dict(e.entity)) for e in event_log.events(connection, start, end)]
+        for one in event_log.episodes(connection, start, end):
             until = "still open" if one.open else f"until {moment(one.end)}"
             happened.append((one.start, "finding", f"{one.code} {until}", dict(one.entity)))
     happened = sorted(happened, key=lambda item: item[0])[-MAX_EVENTS:]

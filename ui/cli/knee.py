@@ -20,8 +20,8 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import Course
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
-from kvitals.diagnoser.leading import Audit, Ready
 from kvitals.diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
+from kvitals.diagnoser.scaling_lead import Audit, Ready
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
 from kvitals.series.types import Labels

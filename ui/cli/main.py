@@ -19,10 +19,10 @@ from kvitals.app.sources.recording import RecordingError
 from kvitals.config import ConfigError
 from kvitals.diagnoser.review.assemble import NothingSeenError
 from kvitals.diagnoser.sources.prometheus import ServerError
-from kvitals.series.capture import CaptureError
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
+from kvitals.series.recordings import CaptureError
 from kvitals.ui.cli import (
     audit,
     cache,

@@ -19,8 +19,8 @@ from kvitals.app.errors import UsageError
 from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.queue import DEAD, SpoolError
 from kvitals.app.notify.service import Notifier, directory
-from kvitals.app.notify.spool import DEAD, SpoolError
 from kvitals.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family

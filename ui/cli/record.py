@@ -24,7 +24,7 @@ from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import Node, decode
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
-from kvitals.series.capture import CaptureWriter, Record
+from kvitals.series.recordings import CaptureWriter, Record
 from kvitals.ui.cli.common import add_config_option, configuration, parse_address, parse_duration, status_console
 
 MAX_SECONDS = 24 * 3600.0

@@ -19,12 +19,12 @@ from kvitals.app.timeseries_sources import DAY_SECONDS, Course
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.review import incidents
 from kvitals.diagnoser.review.assemble import Asked, review
-from kvitals.diagnoser.review.happened import noted
+from kvitals.diagnoser.review.events import noted
 from kvitals.diagnoser.review.money import Given
 from kvitals.diagnoser.review.result import Happened, Incidents
 from kvitals.rules.model import Rule
-from kvitals.series.history import notes
-from kvitals.series.history.intake import STEP_SECONDS
+from kvitals.series.history import event_log
+from kvitals.series.history.new_rows import STEP_SECONDS
 from kvitals.series.history.reader import HistoryReader
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
@@ -172,12 +172,12 @@ def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:
 
     def findings(start: float, end: float) -> Incidents:
         with HistoryReader(file).reading() as connection:
-            told = notes.events(connection, start - DAY_SECONDS, end, incidents.TOLD)
-            return incidents.of_history(list(notes.episodes(connection, start, end)), told, start, end, rules)
+            told = event_log.events(connection, start - DAY_SECONDS, end, incidents.TOLD)
+            return incidents.of_history(list(event_log.episodes(connection, start, end)), told, start, end, rules)
 
     def events(start: float, end: float) -> list[Happened]:
         with HistoryReader(file).reading() as connection:
-            return noted(notes.events(connection, start, end))
+            return noted(event_log.events(connection, start, end))
 
     return _Happenings(findings, events)
 

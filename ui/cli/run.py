@@ -25,12 +25,12 @@ from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.exports.api import allowed_hosts, build_app
 from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.exports.requests import Requests
-from kvitals.agent.gauge_rows import GaugeRows
+from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.health import Health
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.memory import give_back
-from kvitals.agent.places import state_directory
+from kvitals.agent.malloc import give_back
+from kvitals.agent.paths import state_directory
 from kvitals.agent.workers import Worker
 from kvitals.app.alerting import groups
 from kvitals.app.demo import DEMO

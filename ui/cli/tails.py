@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
-from kvitals.agent.requests.tail import GROUPS, GroupValue, PhaseExcess, TailReport
-from kvitals.agent.requests.tail import IN_WORDS as PHASES_IN_WORDS
+from kvitals.agent.requests.slow_tail import GROUPS, GroupValue, PhaseExcess, TailReport
+from kvitals.agent.requests.slow_tail import IN_WORDS as PHASES_IN_WORDS
 from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
 
 BAR_WIDTH = 48

@@ -14,10 +14,10 @@ import msgspec
 
 from kvitals.agent import loop_watch
 from kvitals.agent.inbound import server_tls
-from kvitals.agent.requests.part import MAX_ID
+from kvitals.agent.requests.observation import MAX_ID
 from kvitals.agent.requests.tenants import open_tenants
 from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.exchange import Place
 from kvitals.agent.tap.server import Settings, Tap, upstream_of
 from kvitals.app.errors import UsageError
 from kvitals.config import MAX_CONNECTIONS, ROLES, Config, TapTable

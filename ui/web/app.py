@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from kvitals.ui.web import access, bar, state
+from kvitals.ui.web import access, header, state
 from kvitals.ui.web.data import EVERY_SECONDS
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
 from kvitals.ui.web.settings import SettingsError, read
@@ -78,7 +78,7 @@ def main() -> None:
     try:
         settings = read()
     except SettingsError as error:
-        bar.failure_text("The page can not start", str(error))
+        header.failure_text("The page can not start", str(error))
         return
     if not access.admitted(settings):
         st.navigation([st.Page(lambda: None, title="kvitals")], position="hidden").run()
@@ -100,7 +100,7 @@ def main() -> None:
     chosen = st.navigation(pages, position="sidebar", expanded=True)
     if wanted and (page := next((p for of in pages.values() for p in of if p.url_path == wanted), None)):
         st.switch_page(page, query_params=state.parameters())
-    bar.side(settings)
+    header.side(settings)
     chosen.run()
 
 
@@ -109,7 +109,7 @@ def _page(view: View) -> None:
     opened."""
     place, look = state.place(), state.look()
     state.on_page("" if view.path == FIRST else view.path)
-    if bar.top(view.title, place, look, windowed=view.windowed, may_live=view.live):
+    if header.top(view.title, place, look, windowed=view.windowed, may_live=view.live):
         st.fragment(_live, run_every=EVERY_SECONDS)(view.show, place)
     else:
         _guarded(view.show, place, look)
@@ -125,11 +125,11 @@ def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | 
     try:
         show(place, look)
     except UnansweredError as error:
-        bar.failure(error.failure)
+        header.failure(error.failure)
     except ReplayingError:
-        bar.replaying(place)
+        header.replaying(place)
     except Exception as error:  # one page's trouble with what a source told ends that page alone
-        bar.broken(error)
+        header.broken(error)
 
 
 main()

@@ -11,7 +11,7 @@ from kvitals.app.cache import Known as Blocks
 from kvitals.app.ledger import Known as Lookups
 from kvitals.app.requests import Asked, Found
 from kvitals.rules.finding import Triage
-from kvitals.ui.web import commands, places
+from kvitals.ui.web import commands, source_registry
 from kvitals.ui.web.sources.base import Extent, Line, Look, Past
 
 LIVE_SECONDS = 4.0
@@ -23,49 +23,49 @@ EVERY_SECONDS = 5
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=32, show_spinner=False)
 def findings(place: str, look: Look | None) -> Triage:
     """The triage document of a window."""
-    return places.open_source(place).findings(look)
+    return source_registry.open_source(place).findings(look)
 
 
 @st.cache_data(ttl=600, max_entries=32, show_spinner=False)
 def past_findings(place: str, look: Look) -> Triage:
     """The triage document of a window that is over, which does not change."""
-    return places.open_source(place).findings(look)
+    return source_registry.open_source(place).findings(look)
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=32, show_spinner=False)
 def extent(place: str) -> Extent:
     """What there is of a source."""
-    return places.open_source(place).extent()
+    return source_registry.open_source(place).extent()
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=256, show_spinner=False)
 def series(place: str, query: str, start: float, end: float) -> list[Line]:
     """A query's series over a stretch of time."""
-    return places.open_source(place).series(query, start, end)
+    return source_registry.open_source(place).series(query, start, end)
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=16, show_spinner=False)
 def past(place: str, start: float, end: float) -> Past:
     """What happened in a stretch of time."""
-    return places.open_source(place).past(start, end)
+    return source_registry.open_source(place).past(start, end)
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=8, show_spinner=False)
 def blocks(place: str) -> Blocks:
     """What caches hold, and eviction cascades."""
-    return places.open_source(place).blocks()
+    return source_registry.open_source(place).blocks()
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=64, show_spinner=False)
 def requests(place: str, asked: Asked) -> Found:
     """Single requests, and why the slow ones are slow."""
-    return places.open_source(place).requests(asked)
+    return source_registry.open_source(place).requests(asked)
 
 
 @st.cache_resource(ttl=60, max_entries=2, show_spinner=False)
 def lookups(place: str) -> Lookups:
     """The look-ups that can be replayed with other caches."""
-    return places.open_source(place).lookups()
+    return source_registry.open_source(place).lookups()
 
 
 @st.cache_data(ttl=600, max_entries=8, show_spinner=False)
@@ -84,7 +84,7 @@ def window(place: str, look: Look | None) -> Look:
     if look is not None:
         return look
     there = extent(place)
-    if places.open_source(place).live:
+    if source_registry.open_source(place).live:
         end = round(there.end / LIVE_SECONDS) * LIVE_SECONDS  # viewers who ask within a moment ask the same
         return Look(max(there.start, end - MINUTES * 60.0), end)
     return Look(there.start, there.end)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvitals.app.escaping.markdown import code
 from kvitals.app.escaping.markdown import text as plain
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
-from kvitals.ui.web.wording import moment
+from kvitals.ui.web.page_text import moment
 
 
 def document(triage: Triage, link: str = "") -> str:

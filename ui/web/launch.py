@@ -32,11 +32,11 @@ def main() -> None:
 
 def _prepare(imported: threading.Event) -> None:
     """What the first page takes longest for: the recording first, which goes on by itself."""
-    from kvitals.ui.web import warm
+    from kvitals.ui.web import startup
 
-    warm.source()
+    startup.source()
     imported.wait()
-    warm.pages()
+    startup.pages()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import streamlit as st
 
-from kvitals.ui.web import places
+from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources.base import Look
 
 SOURCE, FROM, TO, PAGE = "source", "from", "to", "page"
@@ -28,7 +28,7 @@ def take_link() -> str:
         st.session_state[_TAKEN] = True
         page = st.query_params.get(PAGE, "")
         place = st.query_params.get(SOURCE, "")
-        if place and places.is_known(place):
+        if place and source_registry.is_known(place):
             st.session_state[_PLACE] = place
         st.session_state[_LOOK] = _look_of(st.query_params.get(FROM, ""), st.query_params.get(TO, ""))
     told = parameters()
@@ -39,7 +39,7 @@ def take_link() -> str:
 
 def place() -> str:
     """The source that is looked at."""
-    return str(st.session_state.get(_PLACE) or places.first())
+    return str(st.session_state.get(_PLACE) or source_registry.first())
 
 
 def choose(chosen: str) -> None:
@@ -62,7 +62,7 @@ def pick(chosen: Look | None) -> None:
 
 def parameters() -> dict[str, str]:
     """What a link needs to show the same. An address that somebody typed is not told to others."""
-    told = {SOURCE: place()} if place() != places.first() and places.is_known(place()) else {}
+    told = {SOURCE: place()} if place() != source_registry.first() and source_registry.is_known(place()) else {}
     if (window := look()) is not None:
         told |= {FROM: f"{window.start:.3f}", TO: f"{window.end:.3f}"}
     return told

@@ -14,7 +14,7 @@ STOP_SECONDS = 5.5
 """Within which a stopped agent ends, whatever hangs."""
 
 _HANGS = (
-    "import sys, time; import kvitals.agent.senses.host as host, kvitals.agent.service as service;"
+    "import sys, time; import kvitals.agent.collectors.host as host, kvitals.agent.service as service;"
     " host.HostSense.read = lambda *_: time.sleep(600); service.NODE_DEADLINE = 2.0;"
     " from kvitals.ui.cli.main import main; main(sys.argv[4:])"
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from kvitals.series.capture import CaptureWriter, Record
+from kvitals.series.recordings import CaptureWriter, Record
 from tests.unit.agent.test_hostile_targets import HOSTILE, serving
 
 from .engines import is_state, on_time, up

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvitals.app.notify.spool import DEAD, FILE, Spool
+from kvitals.app.notify.queue import DEAD, FILE, Spool
 from kvitals.app.state import StateKeeper
 from kvitals.series.history import schema
-from kvitals.series.history.intake import Part, Tick
+from kvitals.series.history.new_rows import Part, Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import Kept
-from kvitals.series.history.store import History, Settings
+from kvitals.series.history.writer import History, Settings
 from kvitals.series.types import Labels, Matcher, MatchOp
 
 from .workload import HISTORY, SPOOL, START, STATE, STEP, TARGET, WAIT_SECONDS

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.spool import Outcome, Spool, SpoolError
+from kvitals.app.notify.queue import Outcome, Spool, SpoolError
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.judge import Memory
-from kvitals.series.history import log
-from kvitals.series.history.intake import Part, Tick
+from kvitals.diagnoser.evaluator import Memory
+from kvitals.series.history import wal
+from kvitals.series.history.new_rows import Part, Tick
 from kvitals.series.history.retention import Kept
-from kvitals.series.history.store import History, Settings
+from kvitals.series.history.writer import History, Settings
 from kvitals.series.types import Labels
 
 START = 1_800_000_000.0
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=SERIES)
     parser.add_argument("--faults", action="store_true")
     args = parser.parse_args()
-    log.GENERATION_TICKS = 7  # so that generations are sealed within a short run
+    wal.GENERATION_TICKS = 7  # so that generations are sealed within a short run
     Workload(args.folder, args.rows, args.series, args.faults).run()
 
 

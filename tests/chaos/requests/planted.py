@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 MARK = "qzplanted"
 PROMPT = f"{MARK}-prompt: my name is Ada and my diagnosis is a secret. "

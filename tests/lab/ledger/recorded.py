@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from kvitals.agent.ledger.engine import Look
 from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
-from kvitals.agent.ledger.side import LedgerSide
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.ledger.node_ledgers import LedgerSide
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, Slo
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 from ..paths import LabError
 

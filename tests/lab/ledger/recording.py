@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kvitals.agent.collectors.siphash import KEY_BYTES, siphash
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses.siphash import KEY_BYTES, siphash
 from kvitals.config import TenantsTable
 
 from ..engines import DEFAULT_FLAGS, FlagValue

@@ -11,7 +11,7 @@ import msgspec
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.service import Node
 from kvitals.config import Config
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 
 from .checks import Check
 

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.tail import Recent
+from kvitals.agent.requests.slow_tail import Recent
 
 from ..traffic import Prompts, Tenant
 from . import checks

@@ -15,8 +15,8 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, HistoryTable, Slo
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
-from kvitals.series.history import log, schema, seal
-from kvitals.series.history.store import History
+from kvitals.series.history import compact, schema, wal
+from kvitals.series.history.writer import History
 from kvitals.series.types import STALE, Floats, Labels
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
 
@@ -56,7 +56,7 @@ class _Engine:
 def week(folder: Path, end: float, days: Sequence[str] = WEEK) -> int:
     """Write the history of the days before `end` into `folder`; how many moments were judged."""
     knowledge = load()
-    log.GENERATION_TICKS = GENERATION_TICKS
+    wal.GENERATION_TICKS = GENERATION_TICKS
     config = Config(slo=SLO, history=HistoryTable(directory=folder))
     config = msgspec.structs.replace(config, agent=msgspec.structs.replace(config.agent, interval=ROW_SECONDS))
     found = {name: stretches(ROOT / path, SLO, knowledge, part=part) for name, (path, part) in RECORDINGS.items()}
@@ -77,7 +77,7 @@ def week(folder: Path, end: float, days: Sequence[str] = WEEK) -> int:
 def _seal(path: Path) -> None:
     """As an agent does over time; here there was none."""
     connection = schema.open_for_writing(path)
-    sealer = seal.Sealer(connection)
+    sealer = compact.Sealer(connection)
     while sealer.step(EVER):
         pass
     connection.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvitals.agent.collectors.host import HostSense
 from kvitals.agent.exports.metrics import newest
 from kvitals.agent.records import CgroupSample, HostRecord, ProcessSample
-from kvitals.agent.senses.host import HostSense
 from kvitals.series.window import Window
 
 LABELS = {"cluster": "c", "node": "n"}

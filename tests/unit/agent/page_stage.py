@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import load_map
 from kvitals.series.types import Labels, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window

@@ -13,8 +13,16 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kvitals.agent.senses import exposition
-from kvitals.agent.senses.exposition import DEFAULT_LIMITS, ExpositionError, Layout, Limits, Page, PageParser, Series
+from kvitals.agent.collectors import exposition
+from kvitals.agent.collectors.exposition import (
+    DEFAULT_LIMITS,
+    ExpositionError,
+    Layout,
+    Limits,
+    Page,
+    PageParser,
+    Series,
+)
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "exposition"
 RECORDED = sorted(FIXTURES.glob("*.prom"))

@@ -11,11 +11,11 @@ import pynvml
 import pytest
 from fake_nvml import GIB, NOT_SUPPORTED, FakeNvml, Gpu
 
+from kvitals.agent.collectors import gpu as gpu_module
+from kvitals.agent.collectors import nvml as nvml_module
+from kvitals.agent.collectors.gpu import REASONS, GpuSense
+from kvitals.agent.collectors.nvml import VALUES
 from kvitals.agent.records import GpuProcess, GpuReading, GpuRecord, GpuXid, Record
-from kvitals.agent.senses import gpu as gpu_module
-from kvitals.agent.senses import nvml as nvml_module
-from kvitals.agent.senses.gpu import REASONS, GpuSense
-from kvitals.agent.senses.nvml import VALUES
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Vector, evaluate, expand, parse

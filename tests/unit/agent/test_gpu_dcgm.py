@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale

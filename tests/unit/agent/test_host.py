@@ -15,13 +15,13 @@ import psutil
 import pytest
 from host_stage import LABELS, Watched, process, record
 
+from kvitals.agent.collectors import cgroups, host, procfs
+from kvitals.agent.collectors.cgroups import Cgroups
+from kvitals.agent.collectors.host import REASONS, HostSense
+from kvitals.agent.collectors.procfs import Mount
 from kvitals.agent.discovery import System
 from kvitals.agent.process_titles import ProcessRef
 from kvitals.agent.records import CgroupSample, HostRecord
-from kvitals.agent.senses import cgroups, host, procfs
-from kvitals.agent.senses.cgroups import Cgroups
-from kvitals.agent.senses.host import REASONS, HostSense
-from kvitals.agent.senses.procfs import Mount
 from kvitals.series.window import Window
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "host"

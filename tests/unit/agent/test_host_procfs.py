@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.senses import cgroups, procfs
+from kvitals.agent.collectors import cgroups, procfs
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "host"
 

@@ -11,9 +11,9 @@ from host_stage import LABELS, Watched, engine, process, record
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvitals.agent.collectors.host import HostSense
 from kvitals.agent.exports.metrics import newest
 from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
-from kvitals.agent.senses.host import HostSense
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules.loader import ROOT, family_of, load
 from kvitals.series.window import Window
@@ -109,7 +109,7 @@ class TestFeed:
     def test_engines_that_come_and_go_do_not_fill_memory(
         self, watched: Watched, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from kvitals.agent.senses import host_series
+        from kvitals.agent.collectors import host_series
 
         monkeypatch.setattr(host_series, "MAX_TOTALS", 50)
         for t in range(200):

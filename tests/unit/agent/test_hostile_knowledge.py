@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvitals.agent.collectors.exposition import Layout
+from kvitals.agent.collectors.reading import MAX_LABEL, Reading, read, recognise
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.command_line import LAUNCHERS, launched, parse
-from kvitals.agent.senses.exposition import Layout
-from kvitals.agent.senses.reading import MAX_LABEL, Reading, read, recognise
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import MAX_FACT, MAX_STRING, EngineMap, load_map, systems
 from tests.fuzz.__main__ import target
 from tests.fuzz.attacked import PAGES

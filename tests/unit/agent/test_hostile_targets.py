@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvitals.agent.collectors.exposition import ExpositionError, PageParser
+from kvitals.agent.collectors.reading import MAX_LABEL
+from kvitals.agent.collectors.scrape import ScrapeSense
+from kvitals.agent.collectors.scrape import Target as Scraped
 from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN
 from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.senses.exposition import ExpositionError, PageParser
-from kvitals.agent.senses.reading import MAX_LABEL
-from kvitals.agent.senses.scrape import ScrapeSense
-from kvitals.agent.senses.scrape import Target as Scraped
 from kvitals.agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
 from kvitals.config import Agent, Config, Target
 from kvitals.series.promql import Vector, evaluate

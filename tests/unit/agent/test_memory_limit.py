@@ -6,8 +6,8 @@ import pytest
 
 from kvitals.agent.ledger.event import Batch, KvEventsRecord
 from kvitals.agent.memory_limit import DEFAULT_BYTES, MemoryLimit, cgroup_limit, limit_of, resident_bytes
-from kvitals.agent.request_senses import RequestSenses
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.request_collectors import RequestSenses
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.service import Node
 from kvitals.config import Agent, Config, ConfigError, build
 from kvitals.series.types import Labels

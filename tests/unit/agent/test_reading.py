@@ -4,9 +4,9 @@ import msgspec
 import pytest
 import yaml
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import SERVER_INFO, Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import Endpoint, EngineMap
 from kvitals.series.types import is_stale
 from kvitals.series.window import Window

@@ -3,10 +3,10 @@
 import msgspec
 import yaml
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.reading import read, recognise
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.reading import read, recognise
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import EngineMap
 from tests.unit.agent.test_page_kinds import Watched
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from kvitals.agent.collectors.exposition import Limits
+from kvitals.agent.collectors.scrape import MESSAGES, ScrapeSense, Target
 from kvitals.agent.families import Translator
 from kvitals.agent.records import OK, FactsRecord, ScrapeRecord
-from kvitals.agent.senses.exposition import Limits
-from kvitals.agent.senses.scrape import MESSAGES, ScrapeSense, Target
 from kvitals.series.types import Matcher, MatchOp
 from kvitals.series.window import Window
 

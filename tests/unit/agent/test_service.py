@@ -7,8 +7,8 @@ import pytest
 from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Agent, Config, ConfigError, Slo, Target
-from kvitals.series.capture import Record
 from kvitals.series.promql import evaluate
+from kvitals.series.recordings import Record
 
 DEAD, DEAD_TOO = "http://127.0.0.1:9", "http://127.0.0.1:10"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvitals.agent.collectors import otlp_json, otlp_wire
+from kvitals.agent.collectors.file_tail import Budget, Tail
+from kvitals.agent.collectors.otlp_wire import MalformedError
 from kvitals.agent.requests.lines import NOT_JSON, LineReader
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses import otlp_json, otlp_wire
-from kvitals.agent.senses.otlp_wire import MalformedError
-from kvitals.agent.senses.tail import Budget, Tail
 from kvitals.config import TenantsTable
 from kvitals.rules.log_map import shipped
-from kvitals.series.capture import CaptureWriter, Record
+from kvitals.series.recordings import CaptureWriter, Record
 from tests.chaos.requests import attacks, good, http2, planted, spans
 from tests.chaos.requests.pages import Page
 

@@ -14,7 +14,7 @@ from kvitals.agent.exports.ledger import Ledger
 from kvitals.agent.service import Node
 from kvitals.app.cache import Known
 from kvitals.config import Config
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from kvitals.ui.cli import cache
 from kvitals.ui.cli.main import main
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
-from kvitals.agent.ledger.side import LedgerSide
+from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app import ledger
 from kvitals.app.agent_client import NotKvitalsError
 from kvitals.app.cache import replayed

@@ -9,9 +9,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.service import decode
-from kvitals.series.capture import CaptureReader
+from kvitals.series.recordings import CaptureReader
 from tests.processes import free_port
 
 PATIENCE_S = 30.0

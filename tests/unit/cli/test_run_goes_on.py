@@ -19,7 +19,7 @@ from kvitals.ui.cli.main import main
 main(sys.argv[1:])
 """
 HANGS = """
-import kvitals.agent.senses.host as host
+import kvitals.agent.collectors.host as host
 host.HostSense.read = lambda *_: time.sleep(600)
 import kvitals.agent.service
 kvitals.agent.service.NODE_DEADLINE = 1.0

@@ -13,14 +13,14 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.requests import Requests
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.slow_tail import Recent, TailReport
 from kvitals.agent.requests.store import Store
-from kvitals.agent.requests.tail import Recent, TailReport
 from kvitals.agent.service import encode
 from kvitals.app.agent_client import NotKvitalsError
 from kvitals.app.requests import Asked, of_agent
-from kvitals.series.capture import CaptureWriter
+from kvitals.series.recordings import CaptureWriter
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.tails import lines

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.triage import headline, triage
 from kvitals.rules.finding import Finding, Source, Triage

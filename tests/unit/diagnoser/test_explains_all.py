@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.triage import triage
 from kvitals.rules.finding import Source, Triage

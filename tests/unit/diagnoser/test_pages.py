@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.status import Identity
 from kvitals.agent.service import decode
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
@@ -20,8 +20,8 @@ from kvitals.diagnoser.sources.prometheus import Found, Question
 from kvitals.diagnoser.sources.served import Served
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, load
-from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher, MatchOp, SeriesSource, is_stale
 from kvitals.series.window import Window
 

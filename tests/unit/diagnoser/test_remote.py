@@ -13,7 +13,7 @@ import pytest
 from kvitals.app.demo import incidents
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
-from kvitals.diagnoser.judge import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.sources.prometheus import Access, Found, Question, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
@@ -22,8 +22,8 @@ from kvitals.diagnoser.sources.survey import survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import SIGNAL_PREFIX, load
-from kvitals.series.capture import CaptureReader
 from kvitals.series.promql import Series, evaluate, evaluate_range, parse
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
 

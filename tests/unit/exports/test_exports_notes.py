@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvitals.agent.exports import notes as exported
 from kvitals.agent.exports.api import build_app
 from kvitals.series.history import schema
-from kvitals.series.history.notes import Episode, Event, write
+from kvitals.series.history.event_log import Episode, Event, write
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.window import Window
 

@@ -26,12 +26,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from traced import TAP, record
 
+from kvitals.agent.collectors.otlp import OtlpSense
 from kvitals.agent.exports import otlp
 from kvitals.agent.exports.otlp import OtlpOut, Sampler, read_headers
 from kvitals.agent.exports.otlp_spans import SCOPE
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.senses.otlp import OtlpSense
 from kvitals.agent.service import Node, encode
 from kvitals.config import Config, Otlp, OtlpOutTable
 from kvitals.rules.loader import family_of, load

@@ -17,9 +17,9 @@ from kvitals.agent.exports import requests as exported
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.requests.families import Exemplar
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
+from kvitals.agent.requests.slow_tail import OFS, GroupValue, Recent, TailReport
 from kvitals.agent.requests.store import Store
-from kvitals.agent.requests.tail import OFS, GroupValue, Recent, TailReport
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 from tests.unit.requests.parts import one, tap

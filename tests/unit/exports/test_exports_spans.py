@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from traced import CLIENT, ENGINE, START, TAP, record
 
 from kvitals.agent.exports.otlp_spans import SCOPE, SpanMaker, named
-from kvitals.agent.requests.part import PHASES
+from kvitals.agent.requests.observation import PHASES
 from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
 

@@ -18,7 +18,7 @@ OPENS = re.compile(
 ALLOWED = {
     "series/files.py": "the one way",
     "diagnoser/sources/prometheus.py": "the certificate and key, which OpenSSL opens, after they were checked",
-    "series/capture.py": "a new file, by O_EXCL: what is there already is refused and not opened",
+    "series/recordings.py": "a new file, by O_EXCL: what is there already is refused and not opened",
     "rules/shipped.py": "data of the package",
     "rules/catalogue.py": "data of the package",
     "diagnoser/review/published.py": "data of the package",
@@ -30,7 +30,7 @@ ALLOWED = {
     "dashboards/runbooks_site.py": "pages into a directory of the user's",
     "dashboards/generate.py": "generates files in the source tree, and compares them",
     "ui/web/commands.py": "in a temporary directory of its own",
-    "ui/web/places.py": "in a temporary directory of its own",
+    "ui/web/source_registry.py": "in a temporary directory of its own",
     "ui/review/tables.py": "in a temporary directory of its own",
     "ui/cli/rules_authoring.py": "data of the package, and new files: what is there already is refused",
 }

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.series.history import log, schema, seal, thin
-from kvitals.series.history.intake import Intake, Tick
+from kvitals.series.history import compact, downsample, schema, wal
+from kvitals.series.history.new_rows import Intake, Tick
 from kvitals.series.history.retention import Kept
-from kvitals.series.history.store import History, Settings, Status
+from kvitals.series.history.writer import History, Settings, Status
 from kvitals.series.types import STALE, Frame, Labels, Matcher
 from kvitals.series.window import Window
 
@@ -20,7 +20,7 @@ START = 1_800_000_000.0
 STEP = 5.0
 
 
-def kind_of(name: str) -> thin.Kind:
+def kind_of(name: str) -> downsample.Kind:
     return "counter" if name.endswith(("_total", "_bucket", "_count", "_sum")) else "gauge"
 
 
@@ -100,8 +100,8 @@ class Synchronous:
 
     def __init__(self, path: Path, window: Callable[[], Window]) -> None:
         self.connection = schema.open_for_writing(path)
-        self.log = log.Log(self.connection)
-        self.sealer = seal.Sealer(self.connection)
+        self.log = wal.Log(self.connection)
+        self.sealer = compact.Sealer(self.connection)
         self.intake = Intake({"": window})
 
     def tick(self, t: float) -> None:
@@ -112,11 +112,11 @@ class Synchronous:
                 pass
 
     def restart(self) -> None:
-        self.log = log.Log(self.connection)
+        self.log = wal.Log(self.connection)
 
     def thin(self, before: float) -> None:
-        while due := thin.due(self.connection, round(before * 1000)):
-            thin.thin(self.connection, due, kind_of)
+        while due := downsample.due(self.connection, round(before * 1000)):
+            downsample.thin(self.connection, due, kind_of)
 
 
 class Live:

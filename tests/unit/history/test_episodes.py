@@ -10,8 +10,8 @@ from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
 from kvitals.rules.finding import Finding, Source
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader
-from kvitals.series.history.notes import Episode, Event
+from kvitals.series.history.event_log import Episode, Event
+from kvitals.series.recordings import CaptureReader
 
 
 def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from kvitals.series.history import codec, ticks
+from kvitals.series.history import codec, wal_codec
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.types import STALE
 
@@ -69,8 +69,8 @@ def test_bytes_that_are_well_packed_but_none_of_ours(raw: bytes) -> None:
     for read in (
         codec.decode,
         lambda data: codec.decode_times(data, 3),
-        ticks.groups_of,
-        lambda d: ticks.gathered([d]),
+        wal_codec.groups_of,
+        lambda d: wal_codec.gathered([d]),
     ):
         try:
             read(packed)
@@ -101,18 +101,18 @@ def test_ticks_are_laid_out_as_they_were() -> None:
                     values.append(now[group][column])
                 rows[group].append(now[group].copy())
             parts.append(
-                ticks.Changes(
+                wal_codec.Changes(
                     group, np.array(times), np.array(places, dtype=np.int64), np.array(series, dtype=np.uint32),
                     np.array(values, dtype=np.float64),
                 )
             )  # fmt: skip
-        log.append(ticks.pack(parts))
+        log.append(wal_codec.pack(parts))
     for group, expected in rows.items():
-        for found in (ticks.gathered(log)[group], ticks.gathered(log, group)[group]):
-            columns = ticks.Columns(found)
+        for found in (wal_codec.gathered(log)[group], wal_codec.gathered(log, group)[group]):
+            columns = wal_codec.Columns(found)
             places = columns.series.astype(int) - group * 100
             assert np.array_equal(bits(columns.of(columns.series)), bits(np.array(expected)[:, places]))
     wanted = np.array([305, 306, 719], dtype=np.uint32)
-    some = ticks.gathered(log, None, wanted)
+    some = wal_codec.gathered(log, None, wanted)
     assert {group: set(part.series.tolist()) for group, part in some.items()} == {3: {305, 306}, 7: {719}}
     assert len(some[3].times) == len(rows[3])  # all rows, so that it shows where series have none

@@ -31,11 +31,11 @@ from kvitals.config import Config, HistoryTable, Seconds
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import load
-from kvitals.series.capture import CaptureReader
-from kvitals.series.history import notes
+from kvitals.series.history import event_log
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.history.store import Status
+from kvitals.series.history.writer import Status
 from kvitals.series.promql import Vector, evaluate, evaluate_range
+from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
@@ -203,8 +203,8 @@ def test_how_it_fares_is_told(kept: Kept) -> None:
 
 def test_findings_and_changes_are_noted(kept: Kept) -> None:
     with kept.keeping.past.reading() as connection:
-        episodes = list(notes.episodes(connection, kept.times[0], kept.times[-1]))
-        events = list(notes.events(connection, 0, 4e9))
+        episodes = list(event_log.episodes(connection, kept.times[0], kept.times[-1]))
+        events = list(event_log.events(connection, 0, 4e9))
     assert "KVC01" in {episode.code for episode in episodes}
     opened = next(episode for episode in episodes if episode.code == "KVC01")
     assert kept.times[0] < opened.start <= opened.end <= kept.times[-1]

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine, batch, until
 
+from kvitals.agent.collectors import kv_events
+from kvitals.agent.collectors.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, RECORD_BLOCKS, KvEventsSense
+from kvitals.agent.collectors.kv_events_in import KvEventsIn
+from kvitals.agent.collectors.kv_events_sources import Refusal, Source
 from kvitals.agent.command_line import LAUNCHERS, parse
-from kvitals.agent.kv_event_senses import KvEventSenses, View
+from kvitals.agent.kv_event_collectors import KvEventSenses, View
 from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses import kv_events
-from kvitals.agent.senses.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, RECORD_BLOCKS, KvEventsSense
-from kvitals.agent.senses.kv_events_in import KvEventsIn
-from kvitals.agent.senses.kv_events_sources import Refusal, Source
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.senses.siphash import siphash
+from kvitals.agent.collectors.siphash import siphash
 
 U64 = (1 << 64) - 1
 KEY = bytes(range(16))

@@ -9,10 +9,10 @@ import pytest
 import zmq
 from fake_engine import FakeEngine, batch, until
 
+from kvitals.agent.collectors import kv_events_sockets
+from kvitals.agent.collectors.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
+from kvitals.agent.collectors.kv_events_sources import Source
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses import kv_events_sockets
-from kvitals.agent.senses.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
-from kvitals.agent.senses.kv_events_sources import Source
 from kvitals.config import TenantsTable
 from tests.processes import free_port
 
@@ -225,7 +225,7 @@ def test_a_message_that_is_too_large_never_comes_in(ears: Ears) -> None:
 def test_a_replay_endpoint_that_does_not_answer_holds_nothing_up_for_long(
     ears: Ears, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvitals.agent.senses.kv_events_stream.SILENT_SECONDS", 0.3)
+    monkeypatch.setattr("kvitals.agent.collectors.kv_events_stream.SILENT_SECONDS", 0.3)
     own = source(free_port(), replay=f"tcp://127.0.0.1:{free_port()}")
     heard = Listened(ears)
     with FakeEngine(own.endpoint, replay=own.replay, answers=False) as engine:

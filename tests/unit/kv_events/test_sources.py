@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.command_line import LAUNCHERS, Flags, parse
-from kvitals.agent.senses.kv_events_sources import (
+from kvitals.agent.collectors.kv_events_sources import (
     MAX_RANKS,
     Place,
     Refusal,
@@ -19,6 +18,7 @@ from kvitals.agent.senses.kv_events_sources import (
     of_vllm,
     resolve,
 )
+from kvitals.agent.command_line import LAUNCHERS, Flags, parse
 
 HERE = Place("k", "127.0.0.1", True)
 POD = Place("k", "10.1.2.3", False)

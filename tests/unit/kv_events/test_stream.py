@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.senses.kv_events_stream import (
+from kvitals.agent.collectors.kv_events_stream import (
     MAX_WAITING_BYTES,
     MIXED_RESTARTS,
     RETRY_SECONDS,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from publishers import REMOVE, SGLANG, STORE, VLLM, payload
 
+from kvitals.agent.collectors.kv_events_wire import MEMO, Wire
+from kvitals.agent.collectors.siphash import siphash
 from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Removed, Stored
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses.kv_events_wire import MEMO, Wire
-from kvitals.agent.senses.siphash import siphash
 from kvitals.config import TenantsTable
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kv_events"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from kvitals.agent.ledger.blocks import Step
-from kvitals.agent.ledger.cascade import EngineCascades, Told
 from kvitals.agent.ledger.cascade_facts import EnginePace
+from kvitals.agent.ledger.cascade_tracker import EngineCascades, Told
 from kvitals.agent.ledger.engine import Look
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.parties import Party

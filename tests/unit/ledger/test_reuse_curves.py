@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.node_ledgers import CURVE_TENANTS, MAX_ENGINES
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.report import _curve
 from kvitals.agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
-from kvitals.agent.ledger.side import CURVE_TENANTS, MAX_ENGINES
 from kvitals.kvcache.accesses import Builder
 from kvitals.kvcache.reuse import Curve, ReuseCurve
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.reading import recognise
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.reading import recognise
 from kvitals.rules.engine_map import load_map, systems
 from tests.unit.maps.pages import Read, relabelled, stored
 

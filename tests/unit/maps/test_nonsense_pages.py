@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import SERVER_INFO, Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.status import Identity
 from kvitals.rules.engine_map import EngineMap, load_map, systems
 from kvitals.series.window import Window
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.reading import recognise
+from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.agent.senses.exposition import PageParser
-from kvitals.agent.senses.reading import recognise
-from kvitals.agent.senses.status import Identity
+from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.inspect import inspect
-from kvitals.diagnoser.judge import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.rules.engine_map import find_map, load_map, systems
 from kvitals.rules.finding import Source

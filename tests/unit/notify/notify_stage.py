@@ -11,9 +11,9 @@ from typing import Any
 
 from aiohttp import web
 
-from kvitals.app.notify.concern import Asked, lead
+from kvitals.app.notify.finding_match import Asked, lead
 from kvitals.app.notify.incoming import Alert, Message
-from kvitals.app.notify.telling import Diagnosis
+from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.rules.finding import Triage
 
 ENGINE = "127.0.0.1:8201/0"

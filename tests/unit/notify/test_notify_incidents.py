@@ -10,7 +10,7 @@ import pytest
 from kvitals.app.notify.incidents import Rules, Settled, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.spool import Incident
+from kvitals.app.notify.queue import Incident
 from kvitals.config import Mute
 from kvitals.rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message

@@ -20,14 +20,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from kvitals.app.notify import intake, sending, service, spool
-from kvitals.app.notify.concern import Asked
+from kvitals.app.notify import intake, queue, sending, service
 from kvitals.app.notify.families import series
+from kvitals.app.notify.finding_match import Asked
 from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.queue import DEAD, FILE, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
-from kvitals.app.notify.spool import DEAD, FILE, Spool, SpoolError
-from kvitals.app.notify.telling import Diagnosis
 from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
@@ -220,7 +220,7 @@ async def test_a_flood_is_asked_to_try_again(
 async def test_a_full_queue_asks_to_try_again(
     full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "MAX_DELIVERIES", 1)
+    monkeypatch.setattr(queue, "MAX_DELIVERIES", 1)
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (notifier, url):
         assert await post(url, body(alert())) == 200
         await settled(notifier, waiting=1)
@@ -281,7 +281,7 @@ from pathlib import Path
 from aiohttp import web
 from kvitals.config import NotifyTable
 from kvitals.config import WebhookTarget
-from kvitals.app.notify.telling import Diagnosis
+from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.intake import add_notify
 from kvitals.app.notify.families import series
 from kvitals.app.notify.service import Notifier, TargetFacts

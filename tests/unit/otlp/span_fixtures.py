@@ -12,9 +12,9 @@ from typing import Any
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.collectors import otlp_wire
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.senses import otlp_wire
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "spans"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))

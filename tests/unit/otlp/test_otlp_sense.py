@@ -33,10 +33,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from span_fixtures import Plain, lines, protobuf, request, span
 
+from kvitals.agent.collectors import otlp, otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
+from kvitals.agent.collectors.otlp import OtlpSense
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.requests.part import PartsRecord, RequestPart
-from kvitals.agent.senses import otlp, otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
-from kvitals.agent.senses.otlp import OtlpSense
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.config import Otlp
 
 GRPC, HTTP = "grpc", "http"

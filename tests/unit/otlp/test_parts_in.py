@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
-from kvitals.agent.senses.parts_in import MAX_REASONS, MAX_SOURCES, PartsIn
+from kvitals.agent.collectors.parts_in import MAX_REASONS, MAX_SOURCES, PartsIn
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from span_fixtures import NAMES, Plain, ended, lines, parts_of, protobuf, read, request, span
 
-from kvitals.agent.requests.part import PHASES, Observer, RequestPart
+from kvitals.agent.collectors import otlp_json, otlp_wire
+from kvitals.agent.requests.observation import PHASES, Observer, RequestPart
 from kvitals.agent.requests.spans import DETAIL, NO_IDS, NOT_OURS, TIME, SpanReader, unwrapped
-from kvitals.agent.senses import otlp_json, otlp_wire
 from kvitals.rules import span_map
 from kvitals.rules.span_map import SpanKind, Wrap, load_span_maps
 

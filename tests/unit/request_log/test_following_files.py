@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.senses import tail as module
-from kvitals.agent.senses.tail import ROTATED_SECONDS, Budget, Place, Tail
+from kvitals.agent.collectors import file_tail as module
+from kvitals.agent.collectors.file_tail import ROTATED_SECONDS, Budget, Place, Tail
 
 Follow = Callable[..., Tail]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.config import TenantsTable
 from kvitals.rules.log_map import LogMap, formats, shipped

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.collectors import request_log as module
+from kvitals.agent.collectors.request_log import DROPPED, RequestLogs
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.tenants import Tenants
-from kvitals.agent.senses import request_log as module
-from kvitals.agent.senses.request_log import DROPPED, RequestLogs
 from kvitals.config import ConfigError, RequestLog, TenantsTable
 
 TENANTS = Tenants(TenantsTable(), bytes(32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvitals.agent.requests.assembly import Assembly
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS, Limits, Stitcher
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.request_senses import RequestSenses
-from kvitals.agent.requests.part import PartsRecord
+from kvitals.agent.request_collectors import RequestSenses
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.agent.requests.tenants import Tenants

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.agent.requests import phases
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.record import RequestRecord
 from tests.unit.requests.parts import Stitched, llm, one, stage, tap
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS, MAX_MATES, MAX_PARTS
 from tests.unit.requests.parts import Stitched, llm, one, stage, tap

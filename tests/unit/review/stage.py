@@ -8,7 +8,7 @@ import numpy as np
 
 from kvitals.diagnoser.review.ledger import ledger
 from kvitals.diagnoser.review.money import Given, priced
-from kvitals.diagnoser.review.seen import Engine, Grid, Seen, _questions
+from kvitals.diagnoser.review.review_steps import Engine, Grid, Seen, _questions
 from kvitals.diagnoser.review.work import Week, within
 from kvitals.diagnoser.steps import Counts
 from kvitals.series.types import Floats, Labels

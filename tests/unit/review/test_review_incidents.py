@@ -12,7 +12,7 @@ from kvitals.diagnoser.steps import Counts
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, LeverSetting
 from kvitals.rules.loader import load
 from kvitals.rules.model import Rule
-from kvitals.series.history.notes import Episode, Event
+from kvitals.series.history.event_log import Episode, Event
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import Labels
 from tests.unit.review.stage import HOUR, engine, seen, week

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvitals.diagnoser.review.chargeback import UNNAMED, apportioned, chargeback
 from kvitals.diagnoser.review.efficiency import cache_money, trap
 from kvitals.diagnoser.review.money import Given, default_prices, priced
-from kvitals.diagnoser.review.seen import Lookups, Seen
+from kvitals.diagnoser.review.review_steps import Lookups, Seen
 from kvitals.diagnoser.review.work import groups, work
 from tests.unit.review.stage import engine, seen, week
 

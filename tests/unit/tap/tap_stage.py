@@ -8,10 +8,10 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.connections import Bounds
 from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.observation import Place
+from kvitals.agent.tap.exchange import Place
 from kvitals.agent.tap.server import Settings, Tap
 
 PATIENCE = 5.0

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from tap_stage import LAST, STREAM, Call, Names, event, post, staged, until
 
-from kvitals.agent.requests.part import RequestPart
+from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap import answers, books
+from kvitals.agent.tap.exchange import Observation, measured_as
 from kvitals.agent.tap.http1 import read_request
-from kvitals.agent.tap.observation import Observation, measured_as
 from kvitals.agent.tap.page import render
 from tests.goldens.names import inventory
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tap_stage import until
 
-from kvitals.agent.requests.part import PartsRecord, RequestPart
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.tap import delivery
 from kvitals.agent.tap.delivery import MAX_BATCH, MAX_WAITING, Delivery
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kvitals.app.demo import incidents
-from kvitals.series.capture import CaptureReader, CaptureWriter, Record
+from kvitals.series.recordings import CaptureReader, CaptureWriter, Record
 
 NAME = "<script>alert(1)</script> [x](http://evil.example) :material/home: $x^2$ ![i](http://evil.example/i.png)"
 SOURCE = next(path for path in incidents() if path.stem == "few_slots")

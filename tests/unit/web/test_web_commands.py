@@ -18,7 +18,7 @@ from kvitals.ui.cli.main import main
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.sections import Chart, sections
-from kvitals.ui.web import commands, places
+from kvitals.ui.web import commands, source_registry
 from kvitals.ui.web.commands import Told
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import Settings
@@ -142,12 +142,14 @@ def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
 def test_sources_as_the_command_line_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = Settings(api="http://a:1", prometheus="http://p:2", history=str(tmp_path), slo={"ttft_p99": 1.5})
     monkeypatch.setenv("KVITALS_WEB", told.encode())
-    assert places.arguments(places.AGENT) == ["http://a:1", "--slo=ttft=1.5s"], "no history is there yet"
+    assert source_registry.arguments(source_registry.AGENT) == ["http://a:1", "--slo=ttft=1.5s"], (
+        "no history is there yet"
+    )
     (tmp_path / "history.db").touch()
-    assert places.arguments(places.AGENT)[0] == str(tmp_path / "history.db")
-    assert places.arguments(places.PROMETHEUS)[0] == "--prometheus=http://p:2"
-    assert places.arguments("agent:http://other:3")[0] == "http://other:3"
+    assert source_registry.arguments(source_registry.AGENT)[0] == str(tmp_path / "history.db")
+    assert source_registry.arguments(source_registry.PROMETHEUS)[0] == "--prometheus=http://p:2"
+    assert source_registry.arguments("agent:http://other:3")[0] == "http://other:3"
     monkeypatch.setenv("KVITALS_WEB", Settings(may_type=False).encode())
     for place in ("agent:http://other:3", "prometheus:http://other:3", "file:0123"):
         with pytest.raises(UnansweredError):
-            places.arguments(place)
+            source_registry.arguments(place)

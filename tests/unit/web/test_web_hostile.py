@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.series.capture import Record
-from kvitals.ui.web import places
+from kvitals.series.recordings import Record
+from kvitals.ui.web import source_registry
 from tests.unit.web.hostile import NAME, SOURCE, deep, empty, named, written
 from tests.unit.web.looking import run, words
 from tests.unit.web.test_web_views import PAGES
@@ -18,7 +18,7 @@ CODE = re.compile(r"`[^`]*`")
 
 
 def upload(path: Path, change: Callable[[Record], Record]) -> str:
-    return places.upload(path.name, written(path, change).read_bytes())
+    return source_registry.upload(path.name, written(path, change).read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,6 @@ def test_a_recording_of_nonsense_is_refused_or_says_that_it_knows_nothing(
 @pytest.mark.parametrize("cut", [0, 1, 7, 500, -10])
 def test_a_file_that_is_cut_or_none(cut: int) -> None:
     data = SOURCE.read_bytes()
-    place = places.upload("cut.kvcap", data[:cut] if cut else b"\x89KVCAP\r\n" + b"\xff" * 5_000)
+    place = source_registry.upload("cut.kvcap", data[:cut] if cut else b"\x89KVCAP\r\n" + b"\xff" * 5_000)
     said = words(run(source=place))
     assert "This recording can not be shown" in said or cut == -10

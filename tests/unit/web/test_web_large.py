@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kvitals.app.cache import Known
 from kvitals.rules.finding import Entity, Finding, Triage
-from kvitals.ui.web import places
+from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources.base import Extent, Line, Past
 from kvitals.ui.web.views import finding, fleet, tenants, triage
 from tests.unit.web import documents
@@ -46,7 +46,7 @@ class Large:
         return self.known
 
     def requests(self, _: object) -> Any:
-        return places.open_source(CASCADE).requests(_)  # type: ignore[arg-type]
+        return source_registry.open_source(CASCADE).requests(_)  # type: ignore[arg-type]
 
 
 def of_each(code: str, **changes: Any) -> list[Finding]:
@@ -67,12 +67,12 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Large:
         healthy=False, verdict="Large.", causes=[pool, *of_each("KVC01")], symptoms=symptoms, unknown=of_each("SCH01")
     )
     document = replace(document, coverage=replace(coverage, engines=engines))
-    open_source = places.open_source
+    open_source = source_registry.open_source
     real = open_source(CASCADE).blocks()
     sums = next(iter(real.cache["tenants"].values()))
     many = {f"t{i}": sums | {"lookup_tokens": 1.0 + i} for i in range(TENANTS)}
     found = Large(document, Known(real.cache | {"tenants": many}, real.cascades))
-    monkeypatch.setattr(places, "open_source", lambda place: open_source(place) if place == CASCADE else found)
+    monkeypatch.setattr(source_registry, "open_source", lambda place: open_source(place) if place == CASCADE else found)
     return found
 
 

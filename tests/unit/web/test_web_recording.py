@@ -11,7 +11,7 @@ import pytest
 
 from kvitals.app.sources.recording import judge_recording
 from kvitals.rules.finding import encode
-from kvitals.ui.web import places
+from kvitals.ui.web import source_registry
 from kvitals.ui.web.sources import recording
 from kvitals.ui.web.sources.recording import Recording
 from tests.unit.web.looking import run, sound, words
@@ -21,9 +21,9 @@ NEEDS_ITS_PAST = "demo:unique_prompts"
 
 
 def test_the_page_has_the_document_of_the_terminal() -> None:
-    path = places.demos()[NEEDS_ITS_PAST]
-    shown = places.open_source(NEEDS_ITS_PAST).findings(None)
-    told = judge_recording(path, places.setup()).document
+    path = source_registry.demos()[NEEDS_ITS_PAST]
+    shown = source_registry.open_source(NEEDS_ITS_PAST).findings(None)
+    told = judge_recording(path, source_registry.setup()).document
     assert encode(msgspec.structs.replace(shown, source=told.source)) == encode(told)
 
 
@@ -39,10 +39,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     monkeypatch.setattr(recording, "judged_before", waiting)
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 0.0)
-    places.forget()
+    source_registry.forget()
     yield go_on
     go_on.set()
-    places.forget()
+    source_registry.forget()
 
 
 @pytest.mark.parametrize("page", ["", "timeline", "cache", "rules", "what-if"])
@@ -60,11 +60,11 @@ def test_meanwhile_another_source_can_be_chosen(held: threading.Event) -> None:
 
 def test_the_verdict_comes_when_it_is_judged(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     app = run(source=NEEDS_ITS_PAST)
-    assert places.replayed(NEEDS_ITS_PAST) < 1
+    assert source_registry.replayed(NEEDS_ITS_PAST) < 1
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 60.0)
     held.set()
     assert "Prompts stopped sharing their beginning." in words(sound(app.run()))
-    assert places.replayed(NEEDS_ITS_PAST) == 1
+    assert source_registry.replayed(NEEDS_ITS_PAST) == 1
 
 
 def test_what_breaks_a_replay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,18 +73,18 @@ def test_what_breaks_a_replay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         yield 0.0
 
     monkeypatch.setattr(recording, "judged_before", breaks)
-    places.forget()
-    source = places.open_source(NEEDS_ITS_PAST)
+    source_registry.forget()
+    source = source_registry.open_source(NEEDS_ITS_PAST)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="a defect"):
             source.findings(None)
-    places.forget()
+    source_registry.forget()
 
 
 def test_nobody_wants_it_any_more(held: threading.Event) -> None:
-    source = places.open_source(NEEDS_ITS_PAST)
+    source = source_registry.open_source(NEEDS_ITS_PAST)
     assert isinstance(source, Recording)
-    places.forget()
+    source_registry.forget()
     held.set()
     assert source._done.wait(60)
     assert source.replayed() == 1

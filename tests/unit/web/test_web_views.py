@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from kvitals.ui.web import places
+from kvitals.ui.web import source_registry
 from kvitals.ui.web.settings import Settings
 from kvitals.ui.web.sources.base import Look
 from tests.unit.web import documents
@@ -40,7 +40,7 @@ def test_the_timeline_has_findings_stages_and_signals() -> None:
 
 
 def test_a_window_that_is_picked_is_judged_as_the_terminal_judges_it() -> None:
-    there = places.open_source(HEAVY).extent()
+    there = source_registry.open_source(HEAVY).extent()
     early = run(source=HEAVY, **{"from": str(there.start + 20), "to": str(there.start + 60)})
     assert "No trouble found" in words(early)
     late = run(source=HEAVY)
@@ -85,7 +85,7 @@ def test_the_cache_says_what_another_size_would_find() -> None:
     slider.set_value(len(slider.options) - 1)
     moved = words(sound(app.run()))
     assert "today: 192 blocks" in moved
-    found = places.open_source(CASCADE).blocks().cache["engines"][0]["curve"]
+    found = source_registry.open_source(CASCADE).blocks().cache["engines"][0]["curve"]
     assert f"{found['token_hit_rate'][-1]:.1%}" in moved
 
 

@@ -31,7 +31,7 @@ from kvitals.app.requests import of_agent as requests_of
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.rules.finding import Finding, Triage
-from kvitals.series.history import notes
+from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import HistoryError
@@ -125,8 +125,8 @@ class Agent:
             return Past([one for one in happened if one.start <= end and (one.end or one.start) >= start], why)
         try:
             with HistoryReader(self._history).reading() as connection:
-                told = list(notes.events(connection, start, end))
-                found = list(notes.episodes(connection, start, end))[-MAX_EPISODES:]
+                told = list(event_log.events(connection, start, end))
+                found = list(event_log.episodes(connection, start, end))[-MAX_EPISODES:]
         except (HistoryError, DamagedError) as error:
             return Past(happened, f"The agent's history can not be read: {error}")
         happened += [Happening("event", e.kind, e.t, entity=_place(e.entity), text=e.text) for e in told]
@@ -161,7 +161,7 @@ def _line(found: SeriesAnswer) -> Line | None:
     return Line(found.metric, points) if points else None
 
 
-def _episode(one: notes.Episode) -> Happening:
+def _episode(one: event_log.Episode) -> Happening:
     try:
         finding = msgspec.json.decode(one.document, type=Finding)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from kvitals.agent.requests.slow_tail import OFS, Recent
 from kvitals.agent.requests.store import MAX_RECORDS
-from kvitals.agent.requests.tail import OFS, Recent
 from kvitals.app.cache import Known as Blocks
 from kvitals.app.ledger import Known as Lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
@@ -22,8 +22,8 @@ from kvitals.app.requests import Asked, Found, Told
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from kvitals.diagnoser.triage import Brief
 from kvitals.rules.finding import Finding, Outcome, Source, Triage
-from kvitals.series.capture import CaptureError, CaptureReader, Record
 from kvitals.series.promql import Limits, PromQLError, evaluate_range, parse
+from kvitals.series.recordings import CaptureError, CaptureReader, Record
 from kvitals.series.types import Labels
 from kvitals.ui.web.failure import Failure, ReplayingError, UnansweredError
 from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of

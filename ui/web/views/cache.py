@@ -10,11 +10,11 @@ import streamlit as st
 
 from kvitals.app.cache import Known as Blocks
 from kvitals.ui.cli.whatif import short
-from kvitals.ui.web import bar, data, graphs
+from kvitals.ui.web import data, graphs, header
 from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.page_text import literal
 from kvitals.ui.web.sources.base import Look
 from kvitals.ui.web.views.blocks import no_blocks
-from kvitals.ui.web.wording import literal
 
 MAX_ENGINES = 200
 _MEANING = {
@@ -47,7 +47,7 @@ def _figures(engine: Mapping[str, Any]) -> None:
     looked, hit, lost = engine["lookup_tokens"], engine["hit_tokens"], engine["refaulted_tokens"]
     missed = looked - hit
     size = f"of {engine['pool_blocks']:,} blocks" if engine["pool_blocks"] else "the cache's size is not known"
-    bar.figures(
+    header.figures(
         [
             ("found in the cache", _share(hit, looked), "of the prompt tokens that were looked up"),
             ("lost and wanted again", f"{short(lost)} tokens", "evicted, then computed once more"),

@@ -8,10 +8,10 @@ from typing import Any
 import streamlit as st
 
 from kvitals.ui.cli.cache import STAGE_WORDS, sentences
-from kvitals.ui.web import bar, data, graphs, state, tables
+from kvitals.ui.web import data, graphs, header, state, tables
+from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Look
 from kvitals.ui.web.views.blocks import no_blocks
-from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 MAX_SHOWN = 12
 WORD = 10
@@ -44,7 +44,7 @@ def show(place: str, look: Look | None) -> None:
             st.markdown(f"{inline_code(engine['engine'])} {literal(told)}")
     found = [one for one in known.cascades.get("cascades", []) if _touches(one, look)]
     if not found:
-        bar.nothing(
+        header.nothing(
             "No eviction cascade" + (" in this window" if look is not None else ""),
             "Blocks that are wanted again are not thrown out in numbers. What was lost is on the Cache page.",
         )

@@ -12,11 +12,11 @@ import streamlit as st
 from kvitals.diagnoser.review.result import Review
 from kvitals.ui.review.charts import COLOURS, NAMES
 from kvitals.ui.review.sections import Section, Table, Text, sections, tiles
-from kvitals.ui.web import bar, commands, data, graphs, places, tables
+from kvitals.ui.web import commands, data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import literal, moment
 from kvitals.ui.web.sources.base import Look
-from kvitals.ui.web.wording import literal, moment
 
 MAX_TEXT = 60
 PERIODS = {"1h": "the last hour", "1d": "a day", "7d": "a week", "14d": "two weeks", "28d": "four weeks"}
@@ -32,8 +32,8 @@ _FILES = {
 
 def show(place: str, look: Look | None) -> None:
     """The form, then the review."""
-    if places.file_of(place) is not None:
-        bar.nothing(
+    if source_registry.file_of(place) is not None:
+        header.nothing(
             "A recording is too short for a review",
             "It is about days: an agent that keeps its history, or a Prometheus, has them. Choose one under Sources.",
             "kvitals review --since 7d --out review",
@@ -73,11 +73,11 @@ def _when(since: str, look: Look | None) -> list[str]:
 def _ask(place: str, options: list[str]) -> None:
     try:
         with st.spinner("adding up"):
-            told = data.command(("review", *places.arguments(place), *options, f"--out={commands.OUT}"))
+            told = data.command(("review", *source_registry.arguments(place), *options, f"--out={commands.OUT}"))
         st.session_state[_ANSWER] = (place, msgspec.json.decode(told.files["review.json"], type=Review), told.files)
     except UnansweredError as error:
         st.session_state.pop(_ANSWER, None)
-        bar.failure(error.failure, key="review-failure")
+        header.failure(error.failure, key="review-failure")
 
 
 def _review(review: Review, files: dict[str, bytes]) -> None:
@@ -85,7 +85,7 @@ def _review(review: Review, files: dict[str, bytes]) -> None:
         st.caption(literal(f"{moment(review.start)} to {moment(review.end)} · {review.source}"))
         for sentence in review.story:
             st.markdown(literal(sentence))
-    bar.figures([(what, value, "") for value, what in tiles(review)], key="review-tiles")
+    header.figures([(what, value, "") for value, what in tiles(review)], key="review-tiles")
     with st.container(horizontal=True, key="review-files"):
         for name, (title, mime, icon) in _FILES.items():
             st.download_button(title, files[name], file_name=name, mime=mime, icon=icon, on_click="ignore", key=name)

@@ -11,7 +11,7 @@ import streamlit as st
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, Triage
 from kvitals.ui.web import export, state
 from kvitals.ui.web.charts import chart, show
-from kvitals.ui.web.wording import count, inline_code, literal, moment
+from kvitals.ui.web.page_text import count, inline_code, literal, moment
 
 COLUMNS = 4
 MAX_EXPLAINED = 12

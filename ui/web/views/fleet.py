@@ -10,12 +10,12 @@ import streamlit as st
 
 from kvitals.rules.finding import Finding, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX
-from kvitals.ui.web import bar, data, graphs, places, tables
+from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import count, inline_code, literal
 from kvitals.ui.web.sources.base import Line, Look
 from kvitals.ui.web.views import knee
-from kvitals.ui.web.wording import count, inline_code, literal
 
 TOP = 500
 DRAWN = 25
@@ -29,7 +29,7 @@ def show(place: str, look: Look | None) -> None:
     triage = data.triage(place, look)
     engines = triage.coverage.engines
     if not engines:
-        bar.nothing(
+        header.nothing(
             "No engine was seen", "Give the agent an engine, or look at a recording.", "kvitals run http://HOST:8000"
         )
         return
@@ -61,7 +61,7 @@ def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[
         ("to be paged for", f"{len(alarmed):,}", "with a finding of severity page"),
         ("with any finding", f"{troubled:,}", ""),
     ]
-    bar.figures(figures, key="fleet-figures")
+    header.figures(figures, key="fleet-figures")
 
 
 def _values(place: str, look: Look | None, triage: Triage) -> dict[str, dict[str, float]]:
@@ -95,7 +95,7 @@ def _table(
         }
         row |= {_word(signal): of.get(name) for signal, of in values.items()}
         rows.append(row | {k: one[k] for k in _GROUPS if one.get(k)})
-    known = places.knowledge().signals
+    known = source_registry.knowledge().signals
     formats = {"ratio": "percent", "seconds": "%.3f s"}
     config: dict[str, Any] = {_word(name): tables.number(formats.get(known[name].unit, "%.1f")) for name in values}
     config["engine"] = st.column_config.TextColumn(pinned=True)
@@ -148,7 +148,7 @@ def _outliers(values: Mapping[str, Mapping[str, float]]) -> None:
         return
     st.markdown("### Who stands out")
     name = st.selectbox("Signal", list(several), format_func=_word, key="outliers")
-    unit = places.knowledge().signals[name].unit
+    unit = source_registry.knowledge().signals[name].unit
     ordered = sorted(several[name].items(), key=lambda item: -item[1])
     rows = [{"engine": graphs.brief(engine), "value": value} for engine, value in ordered[:DRAWN]]
     middle = ordered[len(ordered) // 2][1]

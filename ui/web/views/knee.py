@@ -10,10 +10,10 @@ import msgspec
 import streamlit as st
 
 from kvitals.diagnoser.binding import over_known
-from kvitals.ui.web import bar, data, graphs, places
+from kvitals.ui.web import data, graphs, header, source_registry
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
-from kvitals.ui.web.wording import literal, moment, span
+from kvitals.ui.web.page_text import literal, moment, span
 
 MAX_SHOWN = 100
 _ASKED = "knee-asked"
@@ -39,9 +39,9 @@ def show(place: str) -> None:
         return
     try:
         with st.spinner("fitting"):
-            found = msgspec.json.decode(data.command(("knee", *places.arguments(place), "--json")).out)
+            found = msgspec.json.decode(data.command(("knee", *source_registry.arguments(place), "--json")).out)
     except UnansweredError as error:
-        bar.failure(error.failure, key="knee-failure")
+        header.failure(error.failure, key="knee-failure")
         return
     _points(found)
 
@@ -73,7 +73,7 @@ def _point(point: Mapping[str, Any]) -> None:
         name = limit["objective"].removesuffix("_p99").upper()
         value = _estimate(limit["concurrency"]) if limit["concurrency"] else "unknown"
         figures.append((f"C_max {name}", value, f"requests at a time at which p99 passes {limit['seconds']:g} s"))
-    bar.figures(figures, key="knee-figures")
+    header.figures(figures, key="knee-figures")
     if point["bins"]:
         st.altair_chart(_throughput(point), width="stretch", key="knee-throughput")
         for objective, name in _OBJECTIVES.items():

@@ -9,15 +9,15 @@ import altair as alt
 import streamlit as st
 
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.tail import IN_WORDS, TailReport
+from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
 from kvitals.app.requests import Asked, Found, Told
 from kvitals.ui.cli.tails import IN_WORDS as GROUPS
 from kvitals.ui.cli.tails import TITLES
 from kvitals.ui.cli.words import seconds
-from kvitals.ui.web import bar, data, graphs, state, tables
+from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.page_text import count, inline_code, literal, moment
 from kvitals.ui.web.sources.base import Look
-from kvitals.ui.web.wording import count, inline_code, literal, moment
 
 SHOWN = 20
 MAX_ID = 200
@@ -60,11 +60,11 @@ def _one(requests: list[Told]) -> None:
 
 def _none(name: str, look: Look | None, elsewhere: bool) -> None:
     if name:
-        bar.nothing("No such request", f"Nothing is kept under {name}. It may be too old, or not have ended.")
+        header.nothing("No such request", f"Nothing is kept under {name}. It may be too old, or not have ended.")
     elif elsewhere and look is not None:
-        bar.nothing("None of them in this window", "The slowest that are kept ended at other times. Go back to now.")
+        header.nothing("None of them in this window", "The slowest that are kept ended at other times. Go back to now.")
     else:
-        bar.nothing(
+        header.nothing(
             "No requests are known",
             "They are where spans, a request log or the tap tell of them (docs/requests.md). The newest ones come some"
             " seconds after their end.",

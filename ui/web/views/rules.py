@@ -11,10 +11,10 @@ from kvitals.rules.finding import Triage
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import PromQLError, expand
-from kvitals.ui.web import data, graphs, places, tables
+from kvitals.ui.web import data, graphs, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import count, inline_code, literal, prose
 from kvitals.ui.web.sources.base import MAX_STEPS, Line, Look
-from kvitals.ui.web.wording import count, inline_code, literal, prose
 
 MAX_PARAMS = 20
 _SECTIONS = (
@@ -29,7 +29,7 @@ _WINDOWS = {"fast": "1m", "slow": "15m"}
 
 def show(place: str, look: Look | None) -> None:
     """One rule at a time; the list behind a click."""
-    known = places.knowledge()
+    known = source_registry.knowledge()
     codes = sorted(known.rules)
     said = _said(place, look)
     left, right = st.columns([3, 1], vertical_alignment="bottom")

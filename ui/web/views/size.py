@@ -10,10 +10,10 @@ import streamlit as st
 
 from kvitals.diagnoser.sizing.precision import KV, WEIGHTS
 from kvitals.rules import catalogue
-from kvitals.ui.web import bar, commands, data, places, tables
+from kvitals.ui.web import commands, data, header, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import literal
 from kvitals.ui.web.sources.base import Look
-from kvitals.ui.web.wording import literal
 
 MAX_TEXT = 60
 _EVERY = "every one, and the cheapest is shown"
@@ -61,14 +61,14 @@ def show(place: str, look: Look | None) -> None:
 
 
 def _ask(place: str, options: tuple[str, ...]) -> None:
-    seen = places.arguments(place) if st.session_state.get("size-seen") else places.judging()
+    seen = source_registry.arguments(place) if st.session_state.get("size-seen") else source_registry.judging()
     try:
         with st.spinner("sizing"):
             told = data.command(("size", *seen, *options, "--json"))
         st.session_state[_ANSWER] = (place, msgspec.json.decode(told.out), options)
     except UnansweredError as error:
         st.session_state.pop(_ANSWER, None)
-        bar.failure(error.failure, key="size-failure")
+        header.failure(error.failure, key="size-failure")
 
 
 def _machine() -> list[str]:
@@ -90,7 +90,7 @@ def _first(names: list[str], beginning: str) -> int:
 
 def _workload(place: str) -> list[str]:
     st.toggle(
-        literal(f"What is left empty, as seen at: {places.named(place)}"),
+        literal(f"What is left empty, as seen at: {source_registry.named(place)}"),
         key="size-seen",
         help="Rates, lengths, hits and C_max of the source that is looked at.",
     )
@@ -112,7 +112,7 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
     stages = f" × PP{layout['pipeline_parallel']}" if layout["pipeline_parallel"] > 1 else ""
     st.markdown(f"### {literal(plan['model']['name'])} on {literal(plan['gpu']['name'])}")
     least = "at least " if plan["bound"] else ""
-    bar.figures(
+    header.figures(
         [
             (f"{least}GPUs", f"{plan['gpus']:,}", ""),
             ("instances", f"{plan['instances']:,}", f"each TP{layout['tensor_parallel']}{stages}"),

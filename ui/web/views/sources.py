@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvitals.ui.web import bar, data, places, state
+from kvitals.ui.web import data, header, source_registry, state
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
+from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.settings import read
 from kvitals.ui.web.sources.base import Look
-from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 MAGIC = b"\x89KVCAP\r\n"
 
@@ -27,7 +27,7 @@ def show(place: str, look: Look | None) -> None:
 
 def _now(place: str) -> None:
     with st.container(border=True, key="source-now"):
-        st.markdown(f"### :material/cable: {literal(places.named(place))}")
+        st.markdown(f"### :material/cable: {literal(source_registry.named(place))}")
         try:
             there = data.extent(place)
             triage = data.triage(place, None)
@@ -36,14 +36,14 @@ def _now(place: str) -> None:
             st.markdown(literal(error.failure.todo))
             return
         except ReplayingError:
-            bar.replaying(place)
+            header.replaying(place)
             return
         zone = state.zone()
         st.markdown(
             f"{span(there.end - there.start)}, from {literal(moment(there.start, zone))} to "
             f"{literal(moment(there.end, zone))}. {literal(triage.verdict)}"
         )
-        if damage := getattr(places.open_source(place), "damage", ""):
+        if damage := getattr(source_registry.open_source(place), "damage", ""):
             st.markdown(f":material/warning: {literal(damage)}")
         for warning in triage.coverage.warnings[:10]:
             st.markdown(f":material/warning: {literal(warning)}")
@@ -56,11 +56,12 @@ def _now(place: str) -> None:
 def _incidents(place: str) -> None:
     st.markdown("### Incidents that ship: recorded on real engines")
     columns = st.columns(2, gap="small")
-    for i, demo in enumerate(places.demos()):
-        name = demo.removeprefix(places.DEMO)
+    for i, demo in enumerate(source_registry.demos()):
+        name = demo.removeprefix(source_registry.DEMO)
         with columns[i % 2].container(border=True, key=f"demo-{name}", horizontal=True, vertical_alignment="center"):
             st.markdown(
-                f"**{literal(name.replace('_', ' '))}**  \n{literal(places.DEMOS.get(name, ''))}", width="stretch"
+                f"**{literal(name.replace('_', ' '))}**  \n{literal(source_registry.DEMOS.get(name, ''))}",
+                width="stretch",
             )
             _choice("Look", demo, place, f"choose-{name}")
 
@@ -91,17 +92,17 @@ def _upload() -> None:
         return
     body = sent.getvalue()
     if not body.startswith(MAGIC):
-        bar.nothing("That is no recording", f"{sent.name[:100]} does not begin as one made by kvitals record does.")
+        header.nothing("That is no recording", f"{sent.name[:100]} does not begin as one made by kvitals record does.")
         return
-    chosen = places.upload(sent.name, body)
+    chosen = source_registry.upload(sent.name, body)
     if state.place() != chosen:
         _choice(f"Look at {sent.name[:40]}", chosen, state.place(), "choose-upload")
 
 
 def _addresses(place: str) -> None:
     st.markdown("### An agent or a Prometheus")
-    for offered, name in places.offered().items():
-        if offered in (places.AGENT, places.RECORDING, places.PROMETHEUS):
+    for offered, name in source_registry.offered().items():
+        if offered in (source_registry.AGENT, source_registry.RECORDING, source_registry.PROMETHEUS):
             with st.container(horizontal=True, vertical_alignment="center", key=f"offered-{offered}"):
                 st.markdown(inline_code(name), width="stretch")
                 _choice("Look", offered, place, f"choose-{offered}")
@@ -112,13 +113,15 @@ def _addresses(place: str) -> None:
         kind = st.segmented_control(
             "What it is", ["Agent", "Prometheus"], default="Agent", required=True, key="address-kind"
         )
-        url = st.text_input("Address", placeholder="http://127.0.0.1:9477", max_chars=places.MAX_URL, key="address-url")
+        url = st.text_input(
+            "Address", placeholder="http://127.0.0.1:9477", max_chars=source_registry.MAX_URL, key="address-url"
+        )
         asked = st.form_submit_button("Look")
     if asked:
         try:
-            good = places.check_url(url)
+            good = source_registry.check_url(url)
         except UnansweredError as error:
-            bar.failure(error.failure, key="address-failure")
+            header.failure(error.failure, key="address-failure")
             return
-        state.choose((places.TYPED_AGENT if kind == "Agent" else places.TYPED_SERVER) + good)
+        state.choose((source_registry.TYPED_AGENT if kind == "Agent" else source_registry.TYPED_SERVER) + good)
         st.rerun()

@@ -11,12 +11,12 @@ import streamlit as st
 from kvitals.app.cache import Known as Blocks
 from kvitals.app.requests import Asked
 from kvitals.ui.cli.whatif import short
-from kvitals.ui.web import bar, data, graphs, tables
+from kvitals.ui.web import data, graphs, header, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import count, literal
 from kvitals.ui.web.sources.base import Line, Look
 from kvitals.ui.web.views.blocks import tenant_of
-from kvitals.ui.web.wording import count, literal
 
 TOP = 200
 DRAWN = 15
@@ -41,7 +41,7 @@ def show(place: str, look: Look | None) -> None:
     if failed is not None and not series:
         raise failed
     if not rows and not series:
-        bar.nothing(
+        header.nothing(
             "No tenant is known",
             "Whose a request is, is told by a header, an attribute of spans, or a request log; the tap, OpenTelemetry"
             " or a log tells it (docs/tenants.md). What caches do for tenants needs KV events besides.",
@@ -121,7 +121,7 @@ def _fairness(place: str, window: Look) -> None:
     if not found:
         return
     figures = [(name, f"{found[i]:.2f}" if i in found else "unknown", what) for i, (name, what) in INDICES.items()]
-    bar.figures(figures, key="fairness")
+    header.figures(figures, key="fairness")
     st.caption("How even tenants fare: what each found over what it could have found, in the last quarter of an hour.")
 
 
@@ -236,7 +236,7 @@ def _tail(place: str, rows: list[dict[str, Any]], series: list[tuple[str, list[L
     try:
         found = data.requests(place, Asked(slowest=20, tenant=chosen))
     except UnansweredError as error:
-        bar.failure(error.failure, key="tail-failure")
+        header.failure(error.failure, key="tail-failure")
         return
     if not found.requests:
         st.caption("No request of this tenant is kept; requests are known where spans, a log or the tap tell of them.")

@@ -11,10 +11,10 @@ import streamlit as st
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import Signal
-from kvitals.ui.web import bar, data, graphs, places, state
+from kvitals.ui.web import data, graphs, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import count, inline_code, literal
 from kvitals.ui.web.sources.base import Happening, Line, Look
-from kvitals.ui.web.wording import count, inline_code, literal
 
 USUAL = (
     "ttft_p99_seconds",
@@ -47,7 +47,7 @@ def show(place: str, look: Look | None) -> None:
                 + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
             )
         else:
-            bar.nothing("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
+            header.nothing("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
         if told.why_not_all:
             st.caption(literal(told.why_not_all))
     _signals(place, window)
@@ -57,9 +57,9 @@ def show(place: str, look: Look | None) -> None:
 def _pick(place: str, look: Look | None) -> None:
     with st.container(border=True, key="pick"):
         st.markdown("**Pick a window, and every page is about it**")
-        bar.picker(data.extent(place), look, key="timeline")
+        header.picker(data.extent(place), look, key="timeline")
         if look is not None:
-            name = "now" if places.open_source(place).live else "the end"
+            name = "now" if source_registry.open_source(place).live else "the end"
             st.button(f"Back to {name}", key="timeline-back", icon=":material/undo:", on_click=_back)
 
 
@@ -129,7 +129,7 @@ def _stage_rows(cascade: Mapping[str, Any], window: Look) -> list[dict[str, Any]
 
 
 def _signals(place: str, window: Look) -> None:
-    known = places.knowledge().signals
+    known = source_registry.knowledge().signals
     triage = _document(place)
     chosen = st.multiselect(
         "Signals",
@@ -144,7 +144,7 @@ def _signals(place: str, window: Look) -> None:
         try:
             found = data.series(place, f"{SIGNAL_PREFIX}{name}", window.start, window.end)
         except UnansweredError as error:
-            bar.failure(error.failure, key="signals-failure")
+            header.failure(error.failure, key="signals-failure")
             return
         if not _signal(name, known[name], found, window):
             empty.append(name.replace("_", " "))

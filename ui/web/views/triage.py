@@ -10,11 +10,11 @@ import streamlit as st
 
 from kvitals.rules.finding import Finding, RuledOut, Slo, Triage, encode
 from kvitals.series.files import read_regular
-from kvitals.ui.web import bar, data, export, places, state
+from kvitals.ui.web import data, export, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
+from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Look
 from kvitals.ui.web.views.finding import card, explained_by
-from kvitals.ui.web.wording import count, inline_code, literal, moment, span
 
 OLD_SECONDS = 60.0
 MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12
@@ -40,7 +40,7 @@ def show(place: str, look: Look | None) -> None:
     except UnansweredError as error:
         last = _last(place, look)
         with st.container():
-            bar.failure(error.failure)
+            header.failure(error.failure)
             if last is not None:
                 st.markdown(f":material/history: Below is the last answer, of {moment(last.window.end)}.")
         if last is not None:
@@ -126,7 +126,7 @@ def _exports(triage: Triage, place: str) -> None:
 
 def _capture(place: str) -> None:
     """The recording itself; of what is live, how to make one."""
-    path = places.file_of(place)
+    path = source_registry.file_of(place)
     if path is None:
         st.caption("To keep what this was judged from, record it:")
         st.code("kvitals record http://HOST:8000 --out incident.kvcap --for 60s", language=None, wrap_lines=True)
@@ -134,7 +134,7 @@ def _capture(place: str) -> None:
     st.download_button(
         "The recording (.kvcap)",
         lambda: read_regular(path, MAX_DOWNLOAD_BYTES),
-        file_name=path.name if not place.startswith(places.UPLOAD) else "incident.kvcap",
+        file_name=path.name if not place.startswith(source_registry.UPLOAD) else "incident.kvcap",
         mime="application/octet-stream",
         icon=":material/save:",
         on_click="ignore",

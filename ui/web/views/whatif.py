@@ -16,10 +16,10 @@ from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import MAX_NODES, Plan, Row, what_if
 from kvitals.ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
-from kvitals.ui.web import bar, data, graphs, places, tables
+from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
+from kvitals.ui.web.page_text import count, literal
 from kvitals.ui.web.sources.base import Look
-from kvitals.ui.web.wording import count, literal
 
 MAX_ROWS = 60
 MAX_WORK = 30_000_000
@@ -32,7 +32,7 @@ def show(place: str, look: Look | None) -> None:
     """The form, then its rows."""
     del look  # all look-ups are replayed: a cache's past is part of what it finds
     known = data.lookups(place)
-    of = Subject(known.accesses, places.named(place), known.pool)
+    of = Subject(known.accesses, source_registry.named(place), known.pool)
     _about(of)
     with st.form("what-if"):
         first, second = st.columns(2)
@@ -62,7 +62,7 @@ def show(place: str, look: Look | None) -> None:
                 st.session_state["what-if-answer"] = (place, of.today, plan, what_if(of.accesses, plan))
         except (UsageError, SampleError, ValueError) as error:
             st.session_state.pop("what-if-answer", None)
-            bar.nothing("That can not be replayed", str(error))
+            header.nothing("That can not be replayed", str(error))
             return
     kept = st.session_state.get("what-if-answer")
     if kept is None or kept[0] != place:
@@ -125,7 +125,7 @@ def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
         ("best of these", f"{best.token_hit_rate:.1%}", _name(best)),
         ("prefill work", f"{-saved:+.1%}" if saved is not None else "unknown", "best against base"),
     ]
-    bar.figures(figures, key="what-if-figures")
+    header.figures(figures, key="what-if-figures")
     st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
     tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
     hit = _recorded(of)

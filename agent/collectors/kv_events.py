@@ -1,0 +1,181 @@
+"""The sense of KV events: what engines say of each block of their KV cache, as they store and remove it.
+
+    sense = KvEventsSense(tenants)
+    sense.listen_to(sources, refusals)
+    records = sense.read(t, served)     # what came since the last look, and how each publisher fares
+
+A record never has a hole or a restart inside, so whoever follows the blocks knows where to begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kvitals.agent.collectors.kv_events_sockets import Chunk, Ears, Heard
+from kvitals.agent.collectors.kv_events_sources import Refusal, Source
+from kvitals.agent.collectors.kv_events_wire import Names
+from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord
+
+RECORD_BLOCKS = 5_000
+"""Blocks in one record, about 60 KB: the ledger takes them in some milliseconds."""
+
+MIN_SERVED_TOKENS = 8192
+"""Prompt tokens after which an engine that publishes must have published something."""
+
+GRACE_SECONDS = 5.0
+"""Within which a connection comes about."""
+
+REASONS = {
+    "ok": "",
+    "lost": "{lost} messages were lost{replay}.",
+    "late": "What was published before kvitals listened is not known{replay}. It will be as blocks are replaced.",
+    "connecting": "kvitals has just begun to listen at {endpoint}.",
+    "not_connected": (
+        "Nobody answers at {endpoint}. Does the engine run with --kv-events-config, and does its endpoint have a * as"
+        " in tcp://*:5557? With another address vLLM connects to that, and kvitals must be the one that binds it."
+    ),
+    "nobody_came": (
+        "kvitals listens at {endpoint}, and no engine has connected. Is that the endpoint in its --kv-events-config?"
+        " With a * in it (tcp://*:5557) the engine binds, and kvitals must connect."
+    ),
+    "silent": (
+        "The engine computes prompts and publishes nothing at {endpoint}. Is its prefix cache on? Is {topic} its topic?"
+    ),
+    "stranger": (
+        "What answers at {endpoint} is no publisher. Where another program collects the engine's events there, give the"
+        " engine an endpoint with a *, such as tcp://*:5557: then several can listen."
+    ),
+    "shared": (
+        "Two publishers have the endpoint {endpoint} and the same topic: they can not be told apart. Give each engine a"
+        ' "topic" of its own, or a port.'
+    ),
+    "mixed": (
+        "Messages of several publishers are mixed up at {endpoint}: their numbers do not follow each other. Give each"
+        ' engine a "topic" of its own, or a port.'
+    ),
+    "bad_endpoint": "{endpoint} can not be listened to: {detail}",
+    "not_allowed": "{detail}",
+    "elsewhere": "{detail}",
+    "inproc": "{detail}",
+    "stopped": "The thread that listens has ended, by a fault of kvitals. Please report this, and restart the agent.",
+}
+"""Why a publisher is not listened to, or not all is known of it."""
+
+_FAILED = ("stranger", "shared", "mixed", "bad_endpoint", "not_allowed", "elsewhere", "inproc", "stopped")
+_PARTIAL = ("lost", "late")
+
+DROPPED = {
+    "malformed": "a message that is none; what it told is lost",
+    "unknown_event": "an event of a kind that this version does not know",
+    "other_topic": "a message of another topic, as of an engine that nobody named",
+    "mixed": "a message of one of several publishers that can not be told apart",
+    "overflow": "a message that waited too long to be taken over",
+    "internal": "a message that was not taken over, by a fault of kvitals",
+}
+"""Why a message, or an event, was not taken."""
+
+
+class KvEventsSense:
+    """Listens in a thread of its own."""
+
+    def __init__(self, names: Names) -> None:
+        self._ears = Ears(names)
+        self._sources: tuple[Source, ...] = ()
+        self._refusals: tuple[tuple[str, Refusal], ...] = ()
+        self._served: dict[Source, float] = {}  # prompt tokens of its target when it was first connected
+        self.unheard: frozenset[str] = frozenset()
+        """Targets of which nothing came yet though somebody is connected."""
+
+    def listen_to(self, sources: Sequence[Source], refusals: Sequence[tuple[str, Refusal]]) -> None:
+        """Listen to these from now on. refusals: targets whose publishers can not be listened to, and why."""
+        self._sources, self._refusals = tuple(sources), tuple(refusals)
+        self._served = {source: tokens for source, tokens in self._served.items() if source in self._sources}
+        self._ears.listen_to(sources)
+
+    def read(self, t: float, served: Mapping[str, float]) -> list[KvEventsRecord]:
+        """What came since the last look. served: prompt tokens of each target so far. Blocks: call it in a thread."""
+        heard = self._ears.read()
+        records = [record for one in heard for record in self._records(t, one, served)]
+        self.unheard = frozenset(one.source.target for one in heard if one.connections and one.last_at is None)
+        for target, refusal in self._refusals:
+            message = REASONS[refusal.reason].format(endpoint="", detail=refusal.message)
+            records.append(
+                KvEventsRecord(
+                    t=t, target=target, rank=refusal.rank, state="failed", reason=refusal.reason, message=message
+                )
+            )
+        return records
+
+    def close(self) -> None:
+        """Let go of all addresses."""
+        self._ears.close()
+
+    def _records(self, t: float, heard: Heard, served: Mapping[str, float]) -> Iterator[KvEventsRecord]:
+        source = heard.source
+        lost = sum(chunk.lost for chunk in heard.chunks)
+        reason = self._reason(t, heard, lost, served.get(source.target))
+        state = (
+            "failed"
+            if reason in _FAILED
+            else "partial"
+            if reason in _PARTIAL
+            else "ok"
+            if reason == "ok"
+            else "unknown"
+        )
+        message = REASONS[reason].format(
+            endpoint=source.endpoint,
+            topic=repr(source.topic),
+            lost=lost,
+            replay="" if source.replay else ": give the engine a replay_endpoint, and kvitals asks for what it missed",
+            detail="the address is not one of this machine's, or is wrong",
+        )
+        dropped, seconds = heard.dropped, heard.seconds
+        for chunk in heard.chunks or [Chunk()]:
+            for number, batches in enumerate(_split(chunk.batches)):
+                first = number == 0
+                yield KvEventsRecord(
+                    t=t,
+                    target=source.target,
+                    rank=source.rank,
+                    batches=batches,
+                    lost=chunk.lost if first else 0,
+                    restarted=chunk.restarted and first,
+                    late=chunk.late and first,
+                    replayed=chunk.replayed if first else 0,
+                    dropped=dropped,
+                    state=state,
+                    reason=reason,
+                    message=message,
+                    seconds=seconds,
+                )
+                dropped, seconds = {}, 0.0
+
+    def _reason(self, t: float, heard: Heard, lost: int, served: float | None) -> str:
+        if heard.obstacle:
+            return heard.obstacle
+        if not heard.connections and not heard.chunks:
+            if heard.since is None or t - heard.since < GRACE_SECONDS:
+                return "connecting"
+            return "nobody_came" if heard.source.bind else "not_connected"
+        if heard.last_at is None and not heard.chunks and served is not None:
+            since = self._served.setdefault(heard.source, served)
+            if served - since > MIN_SERVED_TOKENS:
+                return "silent"
+        if lost:
+            return "lost"
+        return "late" if any(chunk.late for chunk in heard.chunks) else "ok"
+
+
+def _split(batches: Sequence[Batch]) -> Iterator[tuple[Batch, ...]]:
+    """Batches in portions for records; one empty portion where there are none."""
+    some: list[Batch] = []
+    blocks = 0
+    for batch in batches:
+        some.append(batch)
+        blocks += sum(len(event.hashes) for event in batch.events if not isinstance(event, Cleared)) + 1
+        if blocks >= RECORD_BLOCKS:
+            yield tuple(some)
+            some, blocks = [], 0
+    if some or not batches:
+        yield tuple(some)

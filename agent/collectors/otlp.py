@@ -1,0 +1,151 @@
+"""The OTLP sense: takes spans over gRPC and HTTP and makes parts of requests of them.
+
+    sense = OtlpSense(config.otlp, tenants, config.tenants.attributes)
+    said = await sense.open()              # listens; what it can not listen on is its state, and tried again
+    await sense.arrived()                  # until there are parts
+    for record in sense.read(time.time()): # without I/O: hands out what came in
+        ...
+    await sense.close()
+
+What comes in is bounded at every step: the size of a request packed and unpacked, the requests at one time, the bytes
+that wait, the spans in a request, the parts that wait to be handed out. What is over a bound is refused in the way that
+makes exporters wait (RESOURCE_EXHAUSTED, 429), or dropped and counted by reason. How it fares becomes families in
+`kvitals.agent.collectors.parts_in`, from the records alone, so that a replay tells the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from kvitals.agent.collectors.otlp_intake import Intake
+from kvitals.agent.requests.observation import PartsRecord
+from kvitals.agent.requests.spans import SpanReader, Whose
+from kvitals.config import Otlp
+
+log = structlog.get_logger(__name__)
+
+RETRY_OPEN_SECONDS = 30.0
+
+
+class Door(Protocol):
+    """A way in."""
+
+    @property
+    def port(self) -> int:
+        """The port that was taken, where 0 was asked for."""
+
+    async def open(self) -> None:
+        """Listen. Raises OSError."""
+
+    async def close(self) -> None: ...
+
+
+class OtlpSense:
+    """Spans from whoever exports them."""
+
+    def __init__(
+        self,
+        settings: Otlp,
+        whose: Whose,
+        tenant_attributes: Sequence[str],
+        clock: Callable[[], float] = time.time,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch; `is_full`: whether the
+        process has no room for more, so that exporters are asked to wait."""
+        self._whose = whose
+        self._intake = Intake(settings, SpanReader(whose, tenant_attributes), clock)
+        self._doors = _doors(settings, self._intake)
+        self._intake.is_full = is_full
+        self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
+        self._keeper: asyncio.Task[None] | None = None
+
+    def configure(self, tenant_attributes: Sequence[str]) -> None:
+        """Take other attributes for tenants. What is listened on stays as it is."""
+        self._intake.read_with(SpanReader(self._whose, tenant_attributes))
+
+    async def open(self) -> list[str]:
+        """Listen, and go on trying where that fails. Returns what to tell the user."""
+        await self._try_doors()
+        self._keeper = asyncio.create_task(self._keep_open())
+        return [self._message(name) for name in self._shut]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports that are listened on, by `http` and `grpc`."""
+        return {name.partition(":")[0]: door.port for name, door in self._doors.items() if name not in self._shut}
+
+    async def arrived(self) -> None:
+        """Wait until there is something to hand out."""
+        await self._intake.arrived.wait()
+
+    def read(self, t: float) -> list[PartsRecord]:
+        """Hand out what came in since the last time, and how the sense fares. Without I/O."""
+        records = self._intake.hand_out(t)
+        if not self._shut:
+            return records
+        state = "failed" if len(self._shut) == len(self._doors) else "partial"
+        message = " ".join(self._message(name) for name in self._shut)
+        return [_but(record, state, "not_listening", message) for record in records]
+
+    async def close(self) -> None:
+        """Listen no more. What came in can still be read."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        for name, door in self._doors.items():
+            if name not in self._shut:
+                await door.close()
+
+    async def _keep_open(self) -> None:
+        while self._shut:
+            await asyncio.sleep(RETRY_OPEN_SECONDS)
+            await self._try_doors()
+
+    async def _try_doors(self) -> None:
+        for name in list(self._shut):
+            try:
+                await self._doors[name].open()
+                del self._shut[name]
+            except (OSError, ValueError) as error:
+                self._shut[name] = str(getattr(error, "strerror", None) or error)
+
+    def _message(self, name: str) -> str:
+        return (
+            f"OTLP: can not listen on {name} ({self._shut[name]}). Another collector may be there: set another address"
+            f" under [otlp] in kvitals.toml, or an empty one."
+        )
+
+
+def _doors(settings: Otlp, intake: Intake) -> dict[str, Door]:
+    """The ways in by name. gRPC is imported where it is used only: it costs time and memory."""
+    doors: dict[str, Door] = {}
+    if settings.http:
+        from kvitals.agent.collectors.otlp_http import HttpDoor
+
+        doors[f"http://{settings.http}"] = HttpDoor(settings, intake)
+    if settings.grpc:
+        from kvitals.agent.collectors.otlp_grpc import GrpcDoor
+
+        doors[f"grpc://{settings.grpc}"] = GrpcDoor(settings, intake)
+    return doors
+
+
+def _but(record: PartsRecord, state: str, reason: str, message: str) -> PartsRecord:
+    return PartsRecord(
+        t=record.t,
+        source=record.source,
+        parts=record.parts,
+        dropped=record.dropped,
+        waiting=record.waiting,
+        state=state,
+        reason=reason,
+        message=message,
+    )

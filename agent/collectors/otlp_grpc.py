@@ -1,0 +1,143 @@
+"""OTLP over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from kvitals.agent.collectors import otlp_wire
+from kvitals.agent.collectors.otlp_intake import BusyError, Intake
+from kvitals.agent.collectors.otlp_wire import MalformedError
+from kvitals.agent.connections import effective
+from kvitals.agent.listeners import LISTENERS
+from kvitals.config import Otlp
+
+MAX_CALLS = 16
+"""At one time. The library keeps each one's request until it is whole."""
+
+ROW = LISTENERS["otlp_grpc"]
+
+MAX_CONNECTION_SECONDS = 300
+"""After which a client must connect anew, so that calls that never end do end."""
+
+END_SECONDS = 10
+BODY_SECONDS = 10.0
+"""How long a call's request may take."""
+
+TRACES = "opentelemetry.proto.collector.trace.v1.TraceService"
+OTHERS = (
+    "opentelemetry.proto.collector.metrics.v1.MetricsService",
+    "opentelemetry.proto.collector.logs.v1.LogsService",
+)
+_RETRY = "google.rpc.retryinfo-bin"
+_DETAILS = "grpc-status-details-bin"
+
+
+class GrpcDoor:
+    """The server on its address."""
+
+    def __init__(self, settings: Otlp, intake: Intake) -> None:
+        self._settings = settings
+        self._intake = intake
+        self._server: Any = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port that was taken, where 0 was asked for."""
+        return self._port
+
+    async def open(self) -> None:
+        """Listen. Raises OSError where the address or the certificate is no good."""
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", self._intake.max_bytes),  # also of what is unpacked
+                ("grpc.max_metadata_size", ROW.max_head),
+                # Of every connection, from the moment it is accepted. The core closes those beyond it.
+                ("grpc.max_allowed_incoming_connections", effective(ROW).connections),
+                # Until TLS and HTTP/2 are set up: what neither completes is closed.
+                ("grpc.server_handshake_timeout_ms", int(ROW.first_byte * 1000)),
+                ("grpc.max_connection_idle_ms", int(ROW.idle * 1000)),
+                ("grpc.max_concurrent_streams", MAX_CALLS),
+                ("grpc.max_connection_age_ms", MAX_CONNECTION_SECONDS * 1000),
+                ("grpc.max_connection_age_grace_ms", END_SECONDS * 1000),
+                ("grpc.so_reuseport", 0),  # or a second agent would take half of the spans
+            ),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        # Without a deserializer: the bytes are read as those of HTTP are.
+        handlers = [_handler(TRACES, self._export), *(_handler(service, self._decline) for service in OTHERS)]
+        server.add_generic_rpc_handlers(handlers)
+        try:
+            address, credentials = self._settings.grpc, self._credentials()
+            address = f"0.0.0.0{address}" if address.startswith(":") else address  # noqa: S104 (it is asked for)
+            self._port = (
+                server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+            )
+        except RuntimeError as error:
+            raise OSError("the address is in use or not of this machine") from error
+        await server.start()
+        self._server = server
+
+    async def close(self) -> None:
+        """Listen no more, and let calls end for a moment."""
+        if self._server is not None:
+            await self._server.stop(1)
+
+    def _credentials(self) -> Any:
+        cert, key = self._settings.cert_file, self._settings.key_file
+        if cert is None or key is None:
+            return None
+        return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
+
+    async def _export(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
+        payload = await self._whole(payloads, context)
+        metadata = {key: value for key, value in context.invocation_metadata() if key == "authorization"}
+        if not self._intake.admits(str(metadata.get("authorization", ""))):
+            self._intake.drop("unauthorized")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "send the token that [otlp] token_file names, as Bearer"
+            )
+        refusal: tuple[Any, str, Any]
+        try:
+            rejected, why = await self._intake.take(payload, otlp_wire.groups)
+            return otlp_wire.packed(otlp_wire.answer(rejected, why))
+        except MalformedError as error:
+            refusal = grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500], ()
+        except BusyError:
+            why = "more comes in than is taken; try again"
+            details = otlp_wire.status(otlp_wire.RESOURCE_EXHAUSTED, why, retry=True)
+            refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, why, ((_DETAILS, details), (_RETRY, otlp_wire.RETRY_INFO))
+        # Not while the error is handled: `abort` raises, and what was unpacked would live on with the chain of errors.
+        del payload
+        await context.abort(*refusal)
+        raise AssertionError  # it has raised
+
+    async def _decline(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
+        """Metrics and logs are answered so that exporters go on, and not read."""
+        await self._whole(payloads, context)
+        self._intake.drop("signal")
+        return otlp_wire.packed(otlp_wire.answer(0, "kvitals takes traces only and kept nothing"))
+
+    async def _whole(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
+        """The request, once it is all there. Calls whose requests never end would keep all others out."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await anext(payloads)
+        except TimeoutError:
+            self._intake.drop("timeout")
+            await context.abort(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"the request did not come within {BODY_SECONDS:.0f} s"
+            )
+        except StopAsyncIteration:  # also where it was too large, which the library has answered
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        raise AssertionError  # `abort` raises
+
+
+def _handler(service: str, answer: Any) -> Any:
+    # On the wire one request is as a stream of one, which alone can be waited for with an end.
+    method = grpc.stream_unary_rpc_method_handler(answer)
+    return grpc.method_handlers_generic_handler(service, {"Export": method})

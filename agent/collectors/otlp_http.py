@@ -1,0 +1,191 @@
+"""OTLP over HTTP: protobuf and JSON, plain or gzip."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import zlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+from aiohttp import ClientError, web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from kvitals.agent.collectors import otlp_json, otlp_wire
+from kvitals.agent.collectors.otlp_intake import BusyError, Intake
+from kvitals.agent.collectors.otlp_wire import Group, MalformedError
+from kvitals.agent.connections import GuardedSite
+from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.inbound import server_tls
+from kvitals.agent.listeners import LISTENERS
+from kvitals.config import Otlp
+
+BODY_SECONDS = 10.0
+"""How long a request's body may take."""
+
+CHUNK = 64 * 1024
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+_DECODE: dict[str, Callable[[bytes], list[Group]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
+
+
+class HttpDoor:
+    """The server on its address."""
+
+    def __init__(self, settings: Otlp, intake: Intake) -> None:
+        assert settings.http_address is not None
+        self._address = settings.http_address
+        self._settings = settings
+        self._intake = intake
+        self._runner: web.AppRunner | None = None
+        self._site: GuardedSite | None = None
+
+    async def open(self) -> None:
+        """Listen. Raises OSError where the address or the certificate is no good."""
+        app = web.Application(middlewares=[refuse_cross_site])
+        app.router.add_post("/v1/traces", self._traces)
+        for signal in ("metrics", "logs"):
+            app.router.add_post(f"/v1/{signal}", self._others)
+        # Bodies are unpacked here, so that they are counted while they are.
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=2, lingering_time=1)
+        await runner.setup()
+        host, port = self._address
+        try:
+            self._site = GuardedSite(
+                runner,
+                LISTENERS["otlp_http"],
+                host or None,
+                port,
+                tls=tls(self._settings),
+                refused=lambda: self._intake.drop("busy"),
+            )
+            await self._site.start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Listen no more, and let requests end for a moment."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The port that was taken, where 0 was asked for."""
+        assert self._site is not None
+        return self._site.port
+
+    async def _traces(self, request: web.Request) -> web.StreamResponse:
+        kind = request.content_type
+        decode = _DECODE.get(kind)
+        if decode is None:
+            return _error(415, JSON, f"send {PROTOBUF} or {JSON}, not {kind}")
+        if not self._intake.admits(request.headers.get("Authorization", "")):
+            self._intake.drop("unauthorized")
+            return _error(401, kind, "send the token that [otlp] token_file names: OTEL_EXPORTER_OTLP_HEADERS")
+        held: list[int] = []
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self._body(request, held)
+            while held:
+                self._intake.let_go(held.pop())  # from here on it is accounted for as a whole
+            rejected, why = await self._intake.take(body, decode)
+        except _RefusedError as refused:
+            return _error(refused.status, kind, refused.why)
+        except TimeoutError:
+            self._intake.drop("timeout")
+            return _error(408, kind, f"the body did not come within {BODY_SECONDS:.0f} s")
+        except MalformedError as error:
+            return _error(400, kind, str(error)[:500])
+        except BusyError:
+            return _error(429, kind, "more comes in than is taken; try again")
+        except (ClientError, ConnectionError) as error:
+            self._intake.drop("timeout")
+            return _error(400, kind, f"the body did not come: {error}"[:500])
+        finally:
+            self._intake.let_go(sum(held))
+        return _answer(kind, otlp_wire.answer(rejected, why))
+
+    async def _others(self, request: web.Request) -> web.StreamResponse:
+        """Metrics and logs are answered so that exporters go on, and not even read."""
+        self._intake.drop("signal")
+        why = "kvitals takes traces only and kept nothing: set OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER to none"
+        return _answer(request.content_type, otlp_wire.answer(0, why))
+
+    async def _body(self, request: web.Request, held: list[int]) -> bytes:
+        """The body, unpacked. Adds to `held` what was accounted for. Raises BusyError, _RefusedError."""
+        packing = request.headers.get("Content-Encoding", "identity").lower()
+        if packing not in ("identity", "gzip"):
+            raise _RefusedError(415, f"send it plain or as gzip, not as {packing}")
+        limit = self._intake.max_bytes
+        if (request.content_length or 0) > limit:
+            raise self._too_large()
+        unpack = zlib.decompressobj(16 + zlib.MAX_WBITS) if packing == "gzip" else None
+        body = bytearray()
+        async for chunk in request.content.iter_chunked(CHUNK):
+            for piece in self._pieces(chunk, unpack):
+                if len(body) + len(piece) > limit:
+                    raise self._too_large()
+                self._intake.hold(len(piece))
+                held.append(len(piece))
+                body += piece
+        if unpack is not None and not unpack.eof:
+            self._intake.drop("malformed")
+            raise _RefusedError(400, "the gzip ends too early")
+        return bytes(body)
+
+    def _pieces(self, chunk: bytes, unpack: zlib._Decompress | None) -> Iterator[bytes]:
+        """A chunk, unpacked, in pieces of bounded size. Raises _RefusedError."""
+        if unpack is None:
+            yield chunk
+            return
+        piece = b""
+        while chunk or len(piece) == CHUNK:  # with a full piece there may be more within
+            try:
+                piece = unpack.decompress(chunk, CHUNK)
+            except zlib.error as error:
+                self._intake.drop("malformed")
+                raise _RefusedError(400, f"not gzip: {error}") from error
+            chunk = unpack.unconsumed_tail
+            yield piece
+
+    def _too_large(self) -> _RefusedError:
+        self._intake.drop("too_large")
+        return _RefusedError(
+            413, f"larger than {self._intake.max_bytes} bytes: lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE, or raise max_bytes"
+        )
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+def tls(settings: Otlp) -> ssl.SSLContext | None:
+    """The server's side of TLS, where it has a certificate. Raises OSError."""
+    if settings.cert_file is None or settings.key_file is None:
+        return None
+    return server_tls(settings.cert_file, settings.key_file)
+
+
+def _answer(kind: str, said: ExportTraceServiceResponse) -> web.Response:
+    if kind != JSON:
+        return web.Response(body=otlp_wire.packed(said), content_type=PROTOBUF)
+    partial = said.partial_success
+    told = {"rejectedSpans": str(partial.rejected_spans), "errorMessage": partial.error_message}
+    return web.Response(
+        body=msgspec.json.encode({"partialSuccess": told} if said.HasField("partial_success") else {}),
+        content_type=JSON,
+    )
+
+
+def _error(status: int, kind: str, why: str) -> web.Response:
+    headers = {"Retry-After": str(otlp_wire.RETRY_SECONDS)} if status == 429 else {}
+    code = {401: otlp_wire.UNAUTHENTICATED, 429: otlp_wire.RESOURCE_EXHAUSTED}.get(status, otlp_wire.INVALID_ARGUMENT)
+    if kind == PROTOBUF:
+        return web.Response(status=status, body=otlp_wire.status(code, why), content_type=PROTOBUF, headers=headers)
+    body = msgspec.json.encode({"code": code, "message": why})
+    return web.Response(status=status, body=body, content_type=JSON, headers=headers)

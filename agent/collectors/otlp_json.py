@@ -1,0 +1,150 @@
+"""OTLP in JSON: a request to groups of spans.
+
+Ids are hexadecimal here and whole numbers may be texts, as the protocol has it, so protobuf's own JSON is no use. Only
+what a part may need is decoded: what it is not asked for, such as events' attributes, never becomes an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from kvitals.agent.collectors import otlp_messages as messages
+from kvitals.agent.collectors.otlp_wire import ENGINE_ATTRIBUTES, MAX_GROUPS, MAX_NAME, Group, MalformedError, engine_of
+from kvitals.agent.requests.spans import ERROR, Span
+
+MAX_OBJECTS = 100_000
+"""Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
+
+
+class _Array(Struct):
+    values: list[_Value] = []
+
+
+class _Value(Struct, rename="camel"):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: str | int | None = None
+    double_value: float | str | None = None
+    array_value: _Array | None = None
+
+
+class _Attribute(Struct):
+    key: str = ""
+    value: _Value | None = None
+
+
+class _Event(Struct, rename="camel"):
+    name: str = ""
+    time_unix_nano: str | int = 0
+
+
+class _Status(Struct):
+    code: int | str = 0
+
+
+class _Span(Struct, rename="camel"):
+    trace_id: str = ""
+    span_id: str = ""
+    parent_span_id: str = ""
+    name: str = ""
+    start_time_unix_nano: str | int = 0
+    end_time_unix_nano: str | int = 0
+    attributes: list[_Attribute] = []
+    events: list[_Event] = []
+    status: _Status | None = None
+
+
+class _Scope(Struct):
+    name: str = ""
+
+
+class _ScopeSpans(Struct):
+    scope: _Scope | None = None
+    spans: list[_Span] = []
+
+
+class _Resource(Struct):
+    attributes: list[_Attribute] = []
+
+
+class _ResourceSpans(Struct, rename="camel"):
+    resource: _Resource | None = None
+    scope_spans: list[_ScopeSpans] = []
+
+
+class _Request(Struct, rename="camel"):
+    resource_spans: list[_ResourceSpans] = []
+
+
+_decoder = msgspec.json.Decoder(_Request)
+
+
+def groups(payload: bytes) -> list[Group]:
+    """The spans of a request in JSON. Raises MalformedError."""
+    if payload.count(b"{") + payload.count(b"[") > MAX_OBJECTS:
+        raise MalformedError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
+    try:
+        request = _decoder.decode(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedError(f"not an OTLP request for traces in JSON: {error}") from error
+    found: list[Group] = []
+    for of_resource in request.resource_spans:
+        engine = engine_of(_engine_attributes(of_resource.resource))
+        for of_scope in of_resource.scope_spans:
+            if len(found) >= MAX_GROUPS:
+                raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
+            scope = of_scope.scope.name if of_scope.scope else ""
+            found.append(Group(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
+    return found
+
+
+def _engine_attributes(resource: _Resource | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for attribute in resource.attributes if resource else ():
+        value = attribute.value
+        if value is not None and attribute.key in ENGINE_ATTRIBUTES:
+            text = str(value.string_value or value.int_value or "")
+            found[attribute.key] = text[:MAX_NAME] if text.isprintable() else ""
+    return found
+
+
+def _spans(spans: Sequence[_Span]) -> Iterator[Span | None]:
+    for one in spans:
+        try:
+            yield _span(one)
+        except (ValueError, TypeError):
+            yield None
+
+
+def _span(said: _Span) -> Span:
+    code = said.status.code if said.status else 0
+    made: Span = messages.Span(
+        trace_id=bytes.fromhex(said.trace_id),
+        span_id=bytes.fromhex(said.span_id),
+        parent_span_id=bytes.fromhex(said.parent_span_id),
+        name=said.name,
+        start_time_unix_nano=int(said.start_time_unix_nano),
+        end_time_unix_nano=int(said.end_time_unix_nano),
+        attributes={one.key: _value(one.value) for one in said.attributes if one.value},
+        events=[messages.Event(name=one.name, time_unix_nano=int(one.time_unix_nano)) for one in said.events],
+        status=messages.SpanStatus(code=ERROR if code in (ERROR, "STATUS_CODE_ERROR") else 0),
+    )
+    return made
+
+
+def _value(said: _Value) -> Any:
+    if said.string_value is not None:
+        return messages.AnyValue(string_value=said.string_value)
+    if said.int_value is not None:
+        return messages.AnyValue(int_value=int(said.int_value))
+    if said.double_value is not None:
+        return messages.AnyValue(double_value=float(said.double_value))
+    if said.bool_value is not None:
+        return messages.AnyValue(bool_value=said.bool_value)
+    first = said.array_value.values[:1] if said.array_value else []
+    scalar = [_value(one) for one in first if one.array_value is None]
+    return messages.AnyValue(array_value=messages.ArrayValue(values=scalar)) if scalar else messages.AnyValue()

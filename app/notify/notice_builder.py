@@ -1,0 +1,109 @@
+"""An incident and its diagnosis as a notice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from kvitals.app.notify import notice as notices
+from kvitals.app.notify.notice import Change, Link, Notice
+from kvitals.app.notify.queue import Incident
+from kvitals.rules.finding import Finding, Triage
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is known of an entity. document: of the moment that was judged, None where nothing could be."""
+
+    how: str  # by what and when, or why not
+    document: Triage | None = None
+    lead: Finding | None = None
+
+
+def notice_of(
+    incident: Incident, change: Change, found: Diagnosis, at: float, links: list[Link], beyond: int = 0
+) -> Notice:
+    """The message about an incident that goes on. beyond: alerts that are known of by their number alone."""
+    lead, document = found.lead, found.document
+    told = list(incident.open.values())
+    notice = Notice(
+        id=digest_of(incident.entity, f"{incident.id} {change}", at),
+        incident=incident.id,
+        status="firing",
+        change=change,
+        severity=incident.severity,
+        title=incident.title,
+        where=where(incident.entity),
+        entity=incident.entity,
+        began=incident.began,
+        at=at,
+        judged=found.how,
+        alerts=told[-notices.MAX_ALERTS :],
+        not_listed=max(0, len(told) - notices.MAX_ALERTS) + beyond,
+        links=links,
+    )
+    if lead is None:
+        return msgspec.structs.replace(notice, verdict=document.verdict if document is not None else "")
+    return msgspec.structs.replace(
+        notice,
+        title=lead.title,
+        code=lead.code,
+        verdict=lead.conclusion,
+        confidence=f"{lead.confidence_words} ({lead.confidence:.2f})",
+        numbers=notices.numbers(lead),
+        actions=notices.actions(lead.levers),
+        explains=_explained(lead, document),
+        ruled_out=_ruled_out(document),
+        unknown=[f"{one.what}: {one.why}" for one in lead.unknowns[:3]],
+        finding=_without_courses(lead),
+    )
+
+
+def resolved(incident: Incident, at: float, links: list[Link]) -> Notice:
+    """The last message about an incident."""
+    return Notice(
+        id=digest_of(incident.entity, f"{incident.id} resolved", at),
+        incident=incident.id,
+        status="resolved",
+        change="resolved",
+        severity=incident.severity,
+        title=incident.title,
+        where=where(incident.entity),
+        entity=incident.entity,
+        began=incident.began,
+        at=at,
+        judged="all of its alerts are resolved",
+        code=incident.code,
+        alerts=list(incident.open.values())[: notices.MAX_ALERTS],
+        links=links,
+    )
+
+
+def where(entity: Mapping[str, str]) -> str:
+    """Whose trouble it is, for people: the most specific first."""
+    order = ("engine", "instance", "node", "pool", "cluster")
+    return " · ".join(f"{name} {entity[name]}" for name in order if entity.get(name)) or "the fleet"
+
+
+def digest_of(entity: Mapping[str, str], what: str, at: float) -> str:
+    """A name for something about an entity at a moment."""
+    return hashlib.sha256(f"{sorted(entity.items())}{what}{at!r}".encode()).hexdigest()[:16]
+
+
+def _explained(lead: Finding, document: Triage | None) -> list[str]:
+    """What the cause explains, by code and title."""
+    several = (*document.causes, *document.symptoms) if document is not None else ()
+    titles = {one.code: one.title for one in several}
+    return [f"{code} {titles.get(code, '')}".strip() for code in lead.explains]
+
+
+def _ruled_out(document: Triage | None) -> list[str]:
+    return [f"{one.code} {one.title}: {one.because}" for one in document.ruled_out[:3]] if document is not None else []
+
+
+def _without_courses(finding: Finding) -> Finding:
+    evidence = [msgspec.structs.replace(one, lines=[]) for one in finding.evidence]
+    return msgspec.structs.replace(finding, evidence=evidence)

@@ -1,0 +1,86 @@
+"""Sealing: a generation that is over goes from the log of ticks into segments, one group at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvitals.series.history import blocks, wal, wal_codec
+from kvitals.series.history.blocks import MAX_COLUMNS, Chunk
+from kvitals.series.history.schema import transaction
+from kvitals.series.history.wal_codec import Columns, Ids
+from kvitals.series.types import is_stale
+
+
+class Sealer:
+    """Seals what is over."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._generation = 0
+        self._left: list[int] = []  # groups of it
+
+    def step(self, writing: int) -> bool:
+        """Seal one group of the oldest generation before the one that is being written. False: nothing to do.
+
+        Raises sqlite3.Error, DamagedError for ticks that can not be read.
+        """
+        oldest = wal.oldest_generation(self._connection)
+        if oldest is None or oldest >= writing:
+            return False
+        if oldest != self._generation:
+            self._generation, self._left = oldest, self._waiting(oldest)
+        if self._left:
+            _seal(self._connection, oldest, self._left[0])
+            self._left.pop(0)
+        if not self._left:
+            with transaction(self._connection):
+                wal.forget(self._connection, oldest)
+        return True
+
+    def _waiting(self, generation: int) -> list[int]:
+        groups = {group for data in wal.read(self._connection, generation) for group in wal_codec.groups_of(data)}
+        done = self._connection.execute("SELECT grp FROM segments WHERE last_generation >= ?", (generation,))
+        return sorted(groups - {row[0] for row in done})
+
+
+def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:
+    changes = wal_codec.gathered(wal.read(connection, generation), group)[group]
+    with transaction(connection):
+        chunks = _chunks(connection, wal_codec.Columns(changes))
+        blocks.write(connection, group, (generation, generation), 0, changes.times, chunks)
+
+
+def _chunks(connection: sqlite3.Connection, columns: Columns) -> Iterator[Chunk]:
+    """A name's series side by side, the buckets of one histogram in order, as many as go into a chunk."""
+    for name, series in _by_name(connection, columns.series).items():
+        for first in range(0, len(series), MAX_COLUMNS):
+            some = series[first : first + MAX_COLUMNS]
+            values = columns.of(some)
+            seen = ~is_stale(values).all(axis=0)
+            if seen.any():
+                yield Chunk(name, some[seen], np.ascontiguousarray(values[:, seen]))
+
+
+def _by_name(connection: sqlite3.Connection, series: Ids) -> dict[int, Ids]:
+    """Ids by name, in the order in which they compress best."""
+    found: dict[int, list[tuple[tuple[str, float], int]]] = {}
+    for number in series.tolist():
+        row = connection.execute("SELECT name, labels FROM series WHERE id = ?", (number,)).fetchone()
+        if row is not None:
+            labels = json.loads(row[1])
+            bound = _bound(labels.pop("le", ""))
+            found.setdefault(row[0], []).append(((json.dumps(labels), bound), number))
+    return {name: np.array([n for _, n in sorted(some)], dtype=np.uint32) for name, some in sorted(found.items())}
+
+
+def _bound(le: str) -> float:
+    try:
+        bound = float(le)
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(bound) else bound

@@ -1,0 +1,374 @@
+"""The writer: takes ticks from a queue and commits them, in a thread of its own; nothing that fails here stops others.
+
+While a tick can not be written (a full disk, no permission) it is dropped and counted, `status` says why and what to
+do, and the next one is tried. A damaged file is set aside under another name and a new one is begun. Between ticks the
+thread seals, thins and prunes, a little at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from kvitals.series.files import FileInUseError, lock_file, make_directory
+from kvitals.series.history import blocks, compact, downsample, event_log, retention, schema, wal
+from kvitals.series.history.blocks import Segment
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.downsample import KindOf
+from kvitals.series.history.new_rows import Tick
+from kvitals.series.history.retention import Kept
+from kvitals.series.history.schema import FILE, HistoryError
+
+State = Literal["off", "starting", "ok", "paused", "failed"]
+
+MAX_WAITING = 24
+"""Ticks. With more the disk is too slow, and new ones are dropped."""
+SET_ASIDE = 2
+"""Damaged files that are kept."""
+STEADY_SECONDS = 3600.0
+"""What is old is believed of a clock that was not set for so long."""
+
+_LOCK = "history.lock"
+_CHORES_SECONDS = 60.0
+_RETRY_SECONDS = 10.0
+_CLOCK_SECONDS = 60.0
+_ROOM_AGAIN = 1.25
+
+
+@dataclass(frozen=True)
+class Status:
+    """How history fares. Times in seconds since the epoch."""
+
+    state: State = "starting"
+    reason: str = ""  # one word, for paused and failed
+    message: str = ""  # why, and what to do
+    committed: float | None = None  # everything until then is on the disk
+    oldest: float | None = None
+    bytes: int = 0
+    series: int = 0
+    write_seconds: float | None = None  # of the last commit
+    dropped: Mapping[str, int] = field(default_factory=dict)  # ticks, by reason
+    set_aside: str = ""  # the name of the file that was set aside last
+
+
+@dataclass(frozen=True)
+class Settings:
+    """directory: where the file is. least_free: bytes of the disk that are left to others."""
+
+    directory: Path
+    kept: Kept = field(default_factory=Kept)
+    least_free: int = 1 << 30
+
+
+class History:
+    """A history that is being written. `offer` and `status` are for any thread."""
+
+    def __init__(self, settings: Settings, kind_of: KindOf, tell: Callable[[str], None] = lambda _: None) -> None:
+        """`tell` is called, from the writer's thread, with what a person should read: once for each change."""
+        self.path = settings.directory / FILE
+        self.status = Status()
+        self._settings = settings
+        self._kind_of = kind_of
+        self._tell = tell
+        self._queue: queue.Queue[Tick | None] = queue.Queue(MAX_WAITING)
+        self._dropped: Counter[str] = Counter()
+        self._telling = threading.Lock()  # `offer` says of what it drops, beside the writer's thread
+        self._suspected = threading.Event()
+        self._file: _File | None = None
+        self._lock: int | None = None
+        self._clock = _Clock()
+        self._tried = 0.0
+        self._chores = 0.0
+        self._room = True
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def offer(self, tick: Tick) -> bool:
+        """Have a tick written soon. False where it is dropped, since too many wait."""
+        try:
+            self._queue.put_nowait(tick)
+        except queue.Full:
+            self._drop("slow_disk")
+            return False
+        return True
+
+    def suspect(self) -> None:
+        """Somebody found the file damaged: look whether it is."""
+        self._suspected.set()
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Write what waits and end; returns after so many seconds in any case."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=seconds)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        self._attempt(self._open)
+        while True:
+            try:
+                tick = self._queue.get(timeout=1.0)
+            except queue.Empty:
+                self._attempt(self._idle)
+                continue
+            if tick is None:
+                break
+            self._take(tick)
+            if self._queue.empty():
+                self._attempt(self._idle)
+        self._close()
+
+    def _take(self, tick: Tick) -> None:
+        """Write a tick; where a damaged file was set aside, into the new one."""
+        if not self._attempt(lambda: self._write(tick)) and (
+            self._file is None or not self._attempt(lambda: self._write(tick))
+        ):
+            self._drop(self.status.reason)
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """Do something with the file; whether it went well. What went wrong is in `status` afterwards."""
+        try:
+            work()
+        except HistoryError as error:
+            if error.reason == "corrupt":
+                self._set_aside(str(error))
+            else:
+                self._failed(error)
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.Error) and schema.is_corrupt(error):
+                self._set_aside(str(error))
+            else:
+                self._failed(schema.failure(error, self.path))
+        except Exception as error:
+            # Whatever it is, it is history's: the agent goes on, and so does history with the next tick.
+            self._failed(HistoryError("internal", f"history failed: {type(error).__name__}: {error}"))
+        else:
+            return True
+        return False
+
+    def _open(self) -> None:
+        self._tried = time.monotonic()
+        make_directory(self._settings.directory)
+        if self._lock is None:
+            self._lock = _locked(self._settings.directory / _LOCK)
+        self._file = _File(self.path, schema.open_for_writing(self.path))
+        self._say(oldest=_seconds(retention.oldest_ms(self._file.connection)))
+
+    def _write(self, tick: Tick) -> None:
+        self._clock.look()
+        self._look_for_room()
+        if self._file is None or self._file.is_gone():
+            self._reopen()
+        assert self._file is not None
+        began = time.monotonic()
+        left_out = self._file.log.left_out
+        self._file.log.write(tick)
+        self._count("series", self._file.log.left_out - left_out)
+        oldest = self.status.oldest if self.status.oldest is not None else tick.t
+        self._say(
+            state="ok", reason="", message="", committed=tick.t, oldest=oldest, bytes=schema.size_of(self.path),
+            series=self._file.log.known, write_seconds=time.monotonic() - began,
+        )  # fmt: skip
+
+    def _idle(self) -> None:
+        """One of the things that can wait."""
+        if self._file is None:
+            if time.monotonic() - self._tried >= _RETRY_SECONDS:
+                self._look_for_room()
+                self._open()
+            return
+        if self._suspected.is_set():
+            self._suspected.clear()
+            found = _checked(self.path)
+            if found != "ok":
+                self._set_aside(found)
+                return
+        try:
+            if self._file.sealer.step(self._file.log.generation):
+                return
+        except DamagedError:
+            self._forget_damaged()
+            return
+        if time.monotonic() - self._chores >= _CHORES_SECONDS:
+            self._chores = time.monotonic()
+            self._keep_house()
+
+    def _keep_house(self) -> None:
+        assert self._file is not None
+        connection, kept = self._file.connection, self._settings.kept
+        if self._clock.steady_seconds >= STEADY_SECONDS:
+            now = time.time() * 1000
+            due = downsample.due(connection, round(now - kept.full * 1000))
+            if due:
+                self._thin(due)
+            if retention.prune(connection, round(now - kept.thinned * 1000)):
+                self._chores = 0.0
+            retention.forget_series(connection, round(now - kept.thinned * 1000), self._file.log.in_use)
+        if retention.shrink(connection, kept.most):
+            self._chores = 0.0  # there may be more
+        self._file.log.recount()
+        self._say(oldest=_seconds(retention.oldest_ms(connection)), bytes=schema.size_of(self.path))
+
+    def _thin(self, due: list[Segment]) -> None:
+        assert self._file is not None
+        try:
+            downsample.thin(self._file.connection, due, self._kind_of)
+            self._chores = 0.0  # there may be more
+        except DamagedError:
+            with schema.transaction(self._file.connection):
+                blocks.delete(self._file.connection, due)
+            self._drop("damaged")
+
+    def _forget_damaged(self) -> None:
+        """The oldest generation of ticks can not be read."""
+        assert self._file is not None
+        with schema.transaction(self._file.connection):
+            wal.forget(self._file.connection, wal.generations(self._file.connection)[0])
+        self._drop("damaged")
+
+    def _look_for_room(self) -> None:
+        """Raises HistoryError where too little of the disk is free."""
+        least = self._settings.least_free
+        directory = next(p for p in (self._settings.directory, *self._settings.directory.parents) if p.exists())
+        found = os.statvfs(directory)
+        free = found.f_bavail * found.f_frsize
+        if free < least * (1.0 if self._room else _ROOM_AGAIN):
+            self._room = False
+            raise HistoryError(
+                "disk_low",
+                f"{free >> 20} MB are free on the disk of {directory}, and {least >> 20} MB are left to others: make"
+                " room there, history goes on by itself",
+            )
+        self._room = True
+
+    def _failed(self, error: HistoryError) -> None:
+        state: State = "paused" if error.reason == "disk_low" else "failed"
+        if self.status.reason != error.reason:
+            self._tell(f"history: {error}")
+        self._say(state=state, reason=error.reason, message=str(error))
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _set_aside(self, why: str) -> None:
+        """Give the damaged file another name, and begin anew."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        name = f"{FILE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        for old in sorted(self.path.parent.glob(f"{FILE}.damaged-*Z"))[: -SET_ASIDE + 1 or None]:
+            for suffix in ("", "-wal", "-shm"):
+                old.with_name(old.name + suffix).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(FILE + suffix).rename(self.path.with_name(name + suffix))
+        self._tell(f"history: {self.path} is damaged ({why}); it is set aside as {name}, and a new one is begun")
+        self._say(set_aside=name, oldest=None, committed=None)
+        self._attempt(self._open)
+
+    def _reopen(self) -> None:
+        if self._file is not None:  # it is gone
+            self._file.close()
+            self._file = None
+            self._say(oldest=None, committed=None)
+        self._open()
+
+    def _drop(self, reason: str) -> None:
+        self._count(reason, 1)
+        self._say()
+
+    def _count(self, reason: str, more: int) -> None:
+        with self._telling:
+            self._dropped[reason] += more
+
+    def _say(self, **changes: object) -> None:
+        with self._telling:
+            dropped = {reason: count for reason, count in self._dropped.items() if count}
+            before = self.status
+            self.status = replace(before, dropped=MappingProxyType(dropped), **changes)  # type: ignore[arg-type]
+        if before.state in ("paused", "failed") and self.status.state == "ok":
+            self._tell("history: goes on")
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+class _File:
+    """An open file and its log."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self.connection = connection
+        self.log = wal.Log(connection)
+        self.sealer = compact.Sealer(connection)
+        self._inode = path.stat().st_ino
+        with schema.transaction(connection):
+            event_log.close_episodes(connection)
+
+    def is_gone(self) -> bool:
+        """Whether somebody removed it, or put another in its place."""
+        try:
+            return self._path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.connection.close()
+
+
+class _Clock:
+    """For how long the clock was not set, as far as can be told."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time() - time.monotonic()
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        ahead = time.time() - time.monotonic()
+        if abs(ahead - self._ahead) > _CLOCK_SECONDS:
+            self._ahead, self._since = ahead, time.monotonic()
+
+    @property
+    def steady_seconds(self) -> float:
+        self.look()
+        return time.monotonic() - self._since
+
+
+def _checked(path: Path) -> str:
+    """`ok`, or what is wrong with a file. Read anew: a connection that writes knows pages as they were."""
+    connection = schema.open_for_reading(path)
+    try:
+        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def _locked(path: Path) -> int:
+    """Hold the lock of a directory, until the process ends. Raises HistoryError, OSError."""
+    try:
+        return lock_file(path)
+    except FileInUseError:
+        raise HistoryError(
+            "in_use", f"another agent writes its history in {path.parent}: give this one another directory"
+        ) from None
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,234 @@
+"""Hysteresis, memory over a restart, crashes of rules, and the ranking."""
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvitals.app.state import load_state, save_state
+from kvitals.diagnoser.evaluator import Judge, Judgement, Memory
+from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.text import render
+from kvitals.diagnoser.triage import headline, triage
+from kvitals.rules.compiled_signal import needed
+from kvitals.rules.finding import Source
+from kvitals.rules.loader import Knowledge, load
+from kvitals.series.promql import parse
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
+
+KNOWLEDGE = load()
+STEP = 5.0
+
+
+class Engine:
+    """One engine whose time to first token can be set, judged every five seconds."""
+
+    def __init__(self, knowledge: Knowledge = KNOWLEDGE) -> None:
+        window = Window(7200, 1000)
+        self.group = window.group("engine")
+        self.judge = Judge(knowledge, Signals(knowledge, window))
+        self.at = 10_000.0
+        self.requests = self.slow = 0.0
+        self.judgements: list[Judgement] = []
+
+    def series(self, name: str, **labels: str) -> int:
+        column = self.group.column(Labels({"__name__": name, "engine": "e", **labels}))
+        assert column is not None
+        return column
+
+    def live(self, seconds: float, *, slow: bool) -> "Engine":
+        for _ in range(int(seconds / STEP)):
+            self.requests += 50
+            self.slow += 50 * slow
+            row = {
+                self.series("kvitals_target_up"): 1.0,
+                self.series("kvitals_slo_seconds", slo="ttft_p99"): 2.0,
+                self.series("kvitals_ttft_seconds_bucket", le="1.0"): self.requests - self.slow,
+                self.series("kvitals_ttft_seconds_bucket", le="10.0"): self.requests,
+                self.series("kvitals_ttft_seconds_bucket", le="+Inf"): self.requests,
+                self.series("kvitals_ttft_seconds_count"): self.requests,
+            }
+            self.group.append(self.at, list(row), list(row.values()))
+            self.judgements = self.judge.judge(Span(self.at, fast=20.0))
+            self.at += STEP
+        return self
+
+    def outcome(self, code: str = "LAT01") -> Judgement:
+        return next(j for j in self.judgements if j.rule.code == code)
+
+
+def test_a_breach_must_last_before_it_fires() -> None:
+    engine = Engine().live(60, slow=False)
+    assert engine.outcome().outcome == "clear"
+    engine.live(20, slow=True)
+    assert engine.outcome().outcome == "clear"
+    assert "it counts after 30s" in engine.outcome().reason
+    engine.live(30, slow=True)
+    assert engine.outcome().outcome == "fired"
+    assert engine.outcome().since == pytest.approx(10_060, abs=10)
+
+
+def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
+    engine = Engine().live(90, slow=True).live(40, slow=False)
+    assert engine.outcome().outcome == "fired"  # keep: 1m
+    engine.live(60, slow=False)
+    assert engine.outcome().outcome == "clear"
+
+
+def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
+    before = Engine().live(90, slow=True)
+    save_state(tmp_path / "state.json", before.judge.memory)
+    after = Engine()
+    after.judge.memory.update(load_state(tmp_path / "state.json", before.at))
+    after.at = before.at
+    after.live(30, slow=True)
+    assert after.outcome().outcome == "fired"
+    assert after.outcome().since == before.outcome().since
+
+
+def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(tmp_path: Path) -> None:
+    before = Engine().live(60, slow=True)
+    after = Engine()
+    after.at, after.requests, after.slow = before.at + 120.0, before.requests, before.slow  # longer than it is kept
+    save_state(tmp_path / "state.json", before.judge.memory)
+    after.judge.memory.update(load_state(tmp_path / "state.json", after.at))
+    assert after.live(STEP, slow=True).outcome().outcome == "fired"  # one row tells nothing
+    assert after.live(10, slow=True).outcome().since == before.outcome().since
+    others = Engine()
+    others.at = after.at
+    others.judge.memory.update(load_state(tmp_path / "state.json", others.at))
+    assert others.live(60, slow=False).outcome().outcome == "clear"
+
+
+@pytest.mark.parametrize("later", [3600.0, -3600.0])
+def test_a_finding_that_nobody_saw_go_on_begins_anew(later: float, tmp_path: Path) -> None:
+    before = Engine().live(90, slow=True)
+    save_state(tmp_path / "state.json", before.judge.memory)
+    assert load_state(tmp_path / "state.json", before.at)
+    assert load_state(tmp_path / "state.json", before.at + later) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 3}', b"\xff"])
+def test_a_broken_state_file_is_started_anew(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    assert load_state(tmp_path / "state.json", 0.0) == {}
+
+
+def test_memory_survives_json() -> None:
+    memory = Memory(true_since=1.0, last_true=2.0, fired=True, from_start=True)
+    assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory
+
+
+def test_a_rule_that_crashes_leaves_the_others_alone_and_health_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    right = engine.judge._condition
+
+    def wrong(rule: object) -> object:
+        if getattr(rule, "code", "") == "LAT02":
+            raise ZeroDivisionError("planted")
+        return right(rule)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.judge, "_condition", wrong)
+    engine.live(60, slow=False)
+    assert engine.judge.crashed == {"LAT02": "ZeroDivisionError: planted"}
+    assert engine.outcome().outcome == "clear"
+    document = triage(engine.judge, engine.judgements, Span(engine.at, 20.0), Source("live", "x"))
+    assert document.healthy is None
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_verdict_alone_is_that_of_the_document(slow: bool) -> None:
+    engine = Engine().live(90, slow=slow)
+    span, source = Span(engine.at - STEP, 20.0), Source("live", "x")
+    for mutes in ((), (Mute("LAT01", "known"),)):
+        document = triage(engine.judge, engine.judgements, span, source, mutes=mutes)
+        assert headline(engine.judge, engine.judgements, span, mutes) == document.verdict
+
+
+def test_no_engine_is_not_health() -> None:
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, Window(600, 100)))
+    span = Span(1000.0)
+    document = triage(judge, judge.judge(span), span, Source("live", "x"))
+    assert document.healthy is None
+    assert document.verdict == "Could not tell: no engine was seen."
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "ratio", "unknown"), (float("nan"), "count", "unknown"), (0.984, "ratio", "98.4 %"),
+        (0.0, "ratio", "0 %"), (0.0123, "seconds", "12.3 ms"), (2.0, "seconds", "2 s"), (300.0, "seconds", "5 min"),
+        (12_600.0, "seconds", "3.5 h"), (86_400.0 * 3, "seconds", "3 days"), (4.1e8, "bytes", "410 MB"),
+        (float("inf"), "bytes", "infinite"),
+        (float("inf"), "seconds", "beyond every bucket"), (5.25, "requests", "5.25 requests"),
+        (12345.0, "tokens", "12,345 tokens"), (1.0, "bool", "yes"), (0.0, "bool", "no"),
+        (12.54, "per_second", "12.5/s"), (-0.001, "count", "0"), (-1.5, "count", "-1.5"),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_read_them(value: float | None, unit: str, text: str) -> None:
+    assert render(value, unit) == text
+
+
+def test_entities_that_went_away_are_forgotten() -> None:
+    """A page may show other ranks at every scrape: neither memory nor stored signals may grow with them."""
+    window = Window(300, 1000)
+    judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window, retention=300))
+    group = window.group("engines")
+    for cycle in range(130):
+        at = 1000.0 + STEP * cycle
+        column = group.column(Labels({"__name__": "kvitals_target_up", "engine": f"e/{cycle}"}))
+        assert column is not None
+        group.append(at, [column], [0.0])
+        judge.judge(Span(at))
+        group.end([column])
+        if cycle == 70:
+            before = len(judge.memory)
+    assert len(judge.memory) <= before
+    assert judge.signals.store.series <= 2 * 300 / STEP
+
+
+@pytest.mark.parametrize(
+    ("query", "needs"),
+    [
+        ("a + b", [{"a"}, {"b"}]),
+        ("(a or b) / sum(rate(c[1m]))", [{"a", "b"}, {"c"}]),
+        ("a or b and c", [{"a", "b"}, {"a", "c"}]),
+        ("a unless b", [{"a"}]),
+        ("a or vector(0)", []),
+        ("absent(a) * b", [{"b"}]),
+        ("a * scalar(b)", [{"a"}]),
+        ('{x="y"} + b', [{"b"}]),
+        ("max_over_time((a - b)[5m:1m]) > 3", [{"a"}, {"b"}]),
+    ],
+)
+def test_what_an_expression_can_not_do_without(query: str, needs: list[set[str]]) -> None:
+    assert [set(either) for either in needed(parse(query))] == needs
+
+
+def test_what_looks_back_further_than_anything_is_remembered_has_a_value_as_soon_as_it_can() -> None:
+    families = Window(3600.0, 100)
+    group = families.group("g")
+    gauge, up = (
+        group.column(Labels({METRIC_NAME: name, "engine": "e"}))
+        for name in ("kvitals_kv_usage_ratio", "kvitals_target_up")
+    )
+    signals = Signals(KNOWLEDGE, families)
+    before: list[bool] = []
+    for second in range(0, 930, 30):
+        group.append(float(second), [gauge, up], [0.5, 1.0])
+        before.append(
+            "replicas_before" in {n for n, known in signals.observe(Span(float(second))).items() if known.values}
+        )
+    assert before == [second >= 900 for second in range(0, 930, 30)]
+
+
+def test_a_signal_is_the_same_whether_or_not_it_could_have_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine().live(90, slow=True)
+    skipped = Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0))
+    monkeypatch.setattr(Window, "has", lambda *_: True)
+    monkeypatch.setattr(Window, "finds", lambda *_: True)
+    monkeypatch.setattr(Window, "oldest", -math.inf)
+    assert Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0)) == skipped

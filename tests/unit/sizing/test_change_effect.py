@@ -1,0 +1,187 @@
+"""Whether a change worked: what counts as a change, as a like load, and as an effect. Recordings of real changes are in
+tests/captures/test_since_change.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvitals.diagnoser import change_effect
+from kvitals.diagnoser.change_effect import Change, Course, Looked, Period, Setting, Sides
+from kvitals.diagnoser.steps import Steps
+from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
+from kvitals.rules.loader import load
+from kvitals.series.promql import Expr, Series
+from kvitals.series.types import METRIC_NAME, Labels
+
+ENGINE = Labels({"engine": "chat"})
+KNOWN = load([])
+
+
+def facts(rows: Mapping[float, Mapping[str, float]]) -> change_effect.Ask:
+    """What an engine told of its numbers at each time."""
+
+    def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
+        if "engine_fact" not in str(expr):
+            return []
+        names = {name for row in rows.values() for name in row}
+        found = []
+        for name in sorted(names):
+            points = [(t, row[name]) for t, row in rows.items() if name in row]
+            times, values = np.array(points).T
+            labels = Labels(
+                {METRIC_NAME: "kvitals_engine_fact", "engine": "chat", "fact": name, "source": "command line"}
+            )
+            found.append(Series(labels, times, values))
+        return found
+
+    return ask
+
+
+def test_a_change_is_what_both_tell_otherwise() -> None:
+    rows = {0.0: {"slots": 2.0, "kv_blocks": 1024.0}, 10.0: {"slots": 2.0}, 20.0: {"slots": 16.0, "kv_blocks": 1020.0}}
+    (found,) = change_effect.changes(facts(rows), 0.0, 30.0, 1.0)
+    assert found.settings == (Setting("slots", "2", "16"),)
+    assert (found.last, found.first, found.entity) == (10.0, 20.0, ENGINE)
+
+
+def test_a_fact_that_is_not_told_for_a_while_did_not_change() -> None:
+    rows = {0.0: {"slots": 2.0, "a": 1.0}, 10.0: {"a": 1.0}, 20.0: {"slots": 2.0, "a": 1.0}}
+    assert change_effect.changes(facts(rows), 0.0, 30.0, 1.0) == []
+
+
+def test_a_version_told_to_more_places_did_not_change() -> None:
+    assert change_effect.differences({"version": "0.32"}, {"version": "0.32.0"}) == ()
+    assert change_effect.differences({"version": "0.3"}, {"version": "0.32.0"}) != ()
+
+
+def steps(loads: list[float]) -> Steps:
+    times = 5.0 * (1 + np.arange(len(loads)))
+    nothing = np.full(len(loads), np.nan)
+    return Steps(ENGINE, 5.0, times, np.array(loads), nothing, nothing, nothing, nothing, {}, np.ones(len(loads)))
+
+
+def test_the_last_load_is_what_is_compared() -> None:
+    of = steps([4, 4, 4, 4, 4, 4, 0, 0, 3, 3, 3, 3, 3, 0])
+    assert change_effect.busy(of, 0.0, 40.0) == Period(30.0, 30.0)
+    assert change_effect.busy(of, 35.0, 70.0) == Period(65.0, 25.0)
+    assert change_effect.busy(of, 55.0, 70.0) is None  # 10 s are too short
+    assert change_effect.busy(of, 0.0, 40.0, most=20.0) == Period(30.0, 20.0)
+    assert Period(30.0, 20.0).less(5.0) == Period(25.0, 15.0)
+    assert Period(30.0, 20.0).less(10.0) is None
+
+
+def test_parts_of_a_period_are_in_order_and_fill_it() -> None:
+    assert Period(100.0, 40.0).parts == [(70.0, 10.0), (80.0, 10.0), (90.0, 10.0), (100.0, 10.0)]
+
+
+def values(**of: float) -> dict[str, dict[Labels, float]]:
+    return {name: {ENGINE: value} for name, value in of.items()}
+
+
+LOAD = {"finished_per_second": 10.0, "running_avg": 4.0, "waiting_avg": 4.0, "prompt_tokens_mean": 300.0}
+
+
+@pytest.mark.parametrize(
+    ("after", "alike"),
+    [
+        ({}, True),
+        ({"finished_per_second": 20.0}, True),  # as many clients, who are served sooner
+        ({"running_avg": 1.0, "waiting_avg": 0.0}, True),  # as many arrive, and are gone sooner
+        ({"finished_per_second": 20.0, "running_avg": 2.0, "waiting_avg": 0.0}, True),  # clients that think in between
+        ({"finished_per_second": 3.0, "running_avg": 1.0, "waiting_avg": 0.0}, False),
+        ({"finished_per_second": 20.0, "running_avg": 12.0}, False),
+        ({"prompt_tokens_mean": 600.0}, False),
+    ],
+)
+def test_a_like_load_is_as_many_that_come_or_as_many_that_are_there(after: dict[str, float], alike: bool) -> None:
+    found = change_effect.unlike(ENGINE, values(**LOAD), values(**{**LOAD, **after}))
+    assert (found == "") is alike
+
+
+def test_a_load_that_nobody_tells_is_not_alike() -> None:
+    assert "not told" in change_effect.unlike(ENGINE, values(**LOAD), values(running_avg=4.0))
+
+
+def predicted(before: float, to: float) -> Predicted:
+    return Predicted(
+        "queue_mean_seconds", "mean time in the queue", before, to, "seconds", "about", None, "by hand", ""
+    )
+
+
+def looked(whole: float, *parts: float) -> Looked:
+    return Looked(values(queue_mean_seconds=whole), [values(queue_mean_seconds=part) for part in parts])
+
+
+def effect(before: Looked, after: Looked, told: Predicted) -> Effect:
+    return change_effect.effects(ENGINE, [], [told], (before, after), KNOWN)[0]
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        (looked(0.1, 0.05, 0.15), "worked"),
+        (looked(0.7, 0.68, 0.72), "in part"),
+        (looked(0.98, 0.9, 1.05), "nothing"),
+        (looked(1.6, 1.5, 1.7), "worse"),
+    ],
+)
+def test_an_effect_is_told_by_how_much_of_the_prediction_came(after: Looked, verdict: str) -> None:
+    assert effect(looked(1.0, 0.9, 1.1), after, predicted(1.0, 0.0)).verdict == verdict
+
+
+def test_one_part_that_is_off_does_not_hide_a_change() -> None:
+    """Parts of recorded runs on a busy machine."""
+    before, after = Course(0.057, (0.052, 0.112, 0.057, 0.041)), Course(0.678, (1.244, 0.081, 0.437, 0.729))
+    assert before.apart(after) and after.apart(before)
+    assert not Course(7.2, (5.9, 8.1, 9.0, 6.1)).apart(Course(8.9, (7.0, 9.9, 8.6, 10.0)))
+
+
+def test_where_it_is_not_known_how_much_a_signal_varies_it_takes_more() -> None:
+    assert effect(looked(1.0), looked(0.85), predicted(1.0, 0.5)).verdict == "nothing"
+    assert effect(looked(1.0), looked(0.7), predicted(1.0, 0.5)).verdict == "worked"
+
+
+def test_nothing_is_concluded_from_another_load() -> None:
+    told = effect(looked(1.0, 0.9, 1.1), looked(0.1, 0.1, 0.1), predicted(1.0, 0.0))
+    assert change_effect.conclude([told], "prompts were longer", [])[0] == "can not be told"
+    assert change_effect.conclude([], "", [])[0] == "can not be told"
+    verdict, sentence = change_effect.conclude([told], "", [KNOWN.levers["raise-max-num-seqs"]])
+    assert verdict == "worked" and "mean time in the queue 1 s → 100 ms" in sentence
+
+
+def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
+    def change(before: str, after: str) -> Change:
+        told = {"system": "vllm", "version": "0.32.0"}
+        return Change(ENGINE, 0.0, 1.0, (Setting("slots", before, after),), told, told)
+
+    def before(query: str) -> float | None:
+        if "running_p90" in query:
+            return 16.0  # what more slots would be
+        return 1.0 if "running_avg" in query else 2.0 if 'fact="slots"' in query else None
+
+    sides = Sides(before, lambda query: None)
+    assert [one.name for one in change_effect.pulled(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
+    assert "raise-max-num-seqs" not in [one.name for one in change_effect.pulled(change("2", "1"), KNOWN, sides)]
+
+
+def test_what_was_set_takes_the_place_of_what_was_advised() -> None:
+    lever = KNOWN.levers["raise-max-num-seqs"]
+    setting = LeverSetting("--max-num-seqs", "2", "16", True, "")
+    advice = LeverAdvice("raise-max-num-seqs", "", "", "", "", "", "", setting, "", [], [predicted(1.0, 0.0)])
+    change = Change(ENGINE, 0.0, 1.0, (Setting("slots", "2", "8"),), {}, {})
+    real = change_effect.as_set(advice, lever, change)
+    assert real.setting is not None and (real.setting.now, real.setting.to) == ("2", "8")
+    assert real.predicted == []
+    other = Change(ENGINE, 0.0, 1.0, (Setting("token_budget", "2", "8"),), {}, {})
+    assert change_effect.as_set(advice, lever, other) is advice
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=4), st.floats(0.01, 100))
+def test_what_stays_as_it_was_did_nothing(parts: list[float], to: float) -> None:
+    whole = sum(parts) / len(parts)
+    assert effect(looked(whole, *parts), looked(whole, *parts), predicted(whole, to)).verdict == "nothing"

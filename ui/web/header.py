@@ -1,0 +1,180 @@
+"""What every page has: where its answers come from, which window, how to share it; and how a failure is told."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import streamlit as st
+
+from kvitals.ui.web import access, data, source_registry, state
+from kvitals.ui.web.failure import Failure, UnansweredError
+from kvitals.ui.web.page_text import inline_code, literal, moment, span
+from kvitals.ui.web.settings import Settings
+from kvitals.ui.web.sources.base import Extent, Look
+
+PROGRESS_SECONDS = 0.5
+"""How often it is told how far the replay of a recording is."""
+
+PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
+
+
+def side(settings: Settings) -> None:
+    """Below the names of the pages: whose installation, and who looks."""
+    if who := access.viewer(settings):
+        st.sidebar.caption(f"seen by {literal(who)}")
+
+
+def top(title: str, place: str, look: Look | None, *, windowed: bool, may_live: bool) -> bool:
+    """Title, source and window, and how to share them; whether the page goes on asking."""
+    live = may_live and look is None and _is_live(place)
+    with st.container(key="bar", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"## {title}", width="stretch")
+        st.markdown(f":material/cable: {inline_code(source_registry.named(place))}", width="content")
+        if windowed:
+            _window(place, look)
+        with st.popover("Share", icon=":material/link:", key="share"):
+            _share(place)
+        return live and st.toggle("Live", value=True, key="live", help=f"Ask again every {data.EVERY_SECONDS} seconds.")
+
+
+def failure(told: Failure, *, key: str = "failure") -> None:
+    """Why there is no answer now, and what to do about it."""
+    with st.container(border=True, key=key):
+        st.markdown(f"### :material/cloud_off: {literal(told.title)}")
+        st.markdown(literal(told.detail))
+        st.markdown(literal(told.todo))
+        for command in told.commands:
+            st.code(command, language=None, wrap_lines=True)
+
+
+def replaying(place: str) -> None:
+    """How far the replay of a recording is; the page is drawn once it is done."""
+    st.fragment(_progress, run_every=PROGRESS_SECONDS)(place)
+
+
+def _progress(place: str) -> None:
+    try:
+        share = source_registry.replayed(place)
+    except UnansweredError:
+        share = 1.0  # it is gone, which the page says
+    if share >= 1:
+        st.rerun()
+    with st.container(border=True, key="replaying"):
+        st.progress(share, f"Judging the recording, moment by moment: {share:.0%}")
+        st.caption("The verdict rests on all of it: what was usual before, and since when something is so.")
+
+
+def broken(error: Exception) -> None:
+    """A page that failed; its cause is in the log, since its text may hold anything."""
+    sys.stderr.write("".join(traceback.format_exception(error, limit=-8)))
+    failure(
+        Failure(
+            "This page failed",
+            f"{type(error).__name__}: what the source told is not as this page expects it; its log says where.",
+            "The other pages go on. Use the same version of kvitals for the agent and for this page.",
+            ("kvitals version",),
+        )
+    )
+
+
+def figures(told: Sequence[tuple[str, str, str]], *, key: str) -> None:
+    """Numbers side by side: name, value, what it means."""
+    with st.container(horizontal=True, gap="large", key=key):
+        for name, value, meaning in told:
+            st.metric(name, value, help=meaning or None, width="content")
+
+
+def failure_text(title: str, text: str) -> None:
+    """A failure before there is a page."""
+    failure(Failure(title, text, "Then start the page again."))
+
+
+def nothing(title: str, text: str, *commands: str) -> None:
+    """Nothing to show, which is no failure: why, and what would bring something."""
+    with st.container(border=True, key="nothing"):
+        st.markdown(f"### :material/inbox: {literal(title)}")
+        st.markdown(literal(text))
+        for command in commands:
+            st.code(command, language=None, wrap_lines=True)
+
+
+def _is_live(place: str) -> bool:
+    try:
+        return source_registry.open_source(place).live
+    except UnansweredError:
+        return False
+
+
+def _window(place: str, look: Look | None) -> None:
+    try:
+        there = data.extent(place)
+    except UnansweredError:
+        return
+    zone = state.zone()
+    live = _is_live(place)
+    now = "now" if live else "the end"
+    label = now if look is None else f"{_clock(look.start, zone)} to {_clock(look.end, zone)}"
+    with st.popover(label, icon=":material/schedule:", key="window"):
+        st.markdown("**Which window everything is about**")
+        picker(there, look, key="bar")
+        with st.container(horizontal=True):
+            if live:
+                for name, seconds in PRESETS.items():
+                    if there.end - seconds >= there.start - 1:
+                        chosen = Look(there.end - seconds, there.end)
+                        st.button(name, key=f"preset-{seconds:.0f}", on_click=state.pick, args=(chosen,))
+            if look is not None:
+                st.button(f"Back to {now}", key="back", icon=":material/undo:", on_click=state.pick, args=(None,))
+
+
+def picker(there: Extent, look: Look | None, *, key: str) -> None:
+    """A slider over all that there is; what is picked is looked at."""
+    zone = state.zone() or UTC
+    low, high = (datetime.fromtimestamp(round(t), zone) for t in (there.start, there.end))
+    if (high - low).total_seconds() < state.LEAST_SECONDS:
+        st.caption("There is too little yet to pick a window from.")
+        return
+    chosen = look or Look(max(there.start, there.end - there.window), there.end)
+    begun, ended = (min(max(datetime.fromtimestamp(round(t), zone), low), high) for t in (chosen.start, chosen.end))
+    name = f"pick-{key}-{low.timestamp():.0f}-{high.timestamp():.0f}"
+    short = (high - low).total_seconds() < 86400
+
+    def picked() -> None:
+        start, end = (one.timestamp() for one in st.session_state[name])
+        if end - start >= state.LEAST_SECONDS:
+            state.pick(Look(start, min(end, there.end)))
+
+    # One slider for all windows, told only of what was picked elsewhere: whoever moves it by keys keeps hold of it.
+    if st.session_state.get(name) != (begun, ended):
+        st.session_state[name] = (begun, ended)
+    st.slider(
+        "from, to",
+        min_value=low,
+        max_value=high,
+        step=_step(there),
+        format="HH:mm:ss" if short else "DD MMM HH:mm",
+        key=name,
+        on_change=picked,
+        label_visibility="collapsed",
+    )
+    st.caption(f"of {span(there.end - there.start)}, {literal(moment(there.start, zone))} to {_clock(there.end, zone)}")
+
+
+def _step(there: Extent) -> timedelta:
+    return timedelta(seconds=1 if there.end - there.start <= 3600 else 15)
+
+
+def _share(place: str) -> None:
+    st.markdown("**A link to what you see**")
+    st.code(state.link(), language=None, wrap_lines=True)
+    if not source_registry.is_known(place):
+        st.caption("The address that you typed is not in it: whoever opens it sees what the page was started with.")
+    elif place.startswith(source_registry.UPLOAD):
+        st.caption("It shows the uploaded recording until this page is started anew.")
+
+
+def _clock(t: float, zone: tzinfo | None) -> str:
+    return f"{datetime.fromtimestamp(t, zone or UTC):%H:%M:%S}"
