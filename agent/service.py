@@ -310,13 +310,17 @@ class Node:
         """Run every collector once, all at the same time, and return their records as a capture keeps them."""
         return [encode(record) for record in await self.collect()]
 
+    def check_memory(self) -> None:
+        """Refuse new data near the memory limit, and take it again below. For the agent, which runs for weeks: a replay
+        or a single triage reads what it was given."""
+        self.memory.check()
+        self.window.takes_new_series = not self.memory.refusing
+
     async def collect(self, patience: float | None = None) -> list[Record]:
         """Run every collector, all at the same time, each with a deadline. Raises nothing that a collector raises.
 
         patience: seconds that are waited; the records of a collector that takes longer come with a later call.
         """
-        self.memory.check()
-        self.window.takes_new_series = not self.memory.refusing
         found = await self.collectors.gather(self._runs(), patience)
         if self._requests is not None and not any(isinstance(record, PartsRecord) for record in found):
             found.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open

@@ -202,6 +202,7 @@ class _Cycle:
 
     async def run(self) -> None:
         pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
+        pipeline.node.check_memory()
         records = await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval)
         async with pipeline.judging:
             for record in records:
