@@ -48,7 +48,7 @@ LOG_SECONDS = 60.0
 SAMPLE_SECONDS = 0.05
 """How often the thread looks whether the loop is late: 20 times a second, 10 microseconds each."""
 
-_OURS = ("agent", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui")
+_OURS = "kvitals."
 
 
 class Stall(NamedTuple):
@@ -168,7 +168,7 @@ class LoopWatch:
 
 def _is_ours(module: str) -> bool:
     """Whether it is a module of kvitals that does something on the loop."""
-    return module.partition(".")[0] in _OURS and module not in (__name__, "kvitals.ui.cli.main")
+    return module.startswith(_OURS) and module not in (__name__, "kvitals.ui.cli.main")
 
 
 class _WatchedSelector(selectors.DefaultSelector):

@@ -29,8 +29,8 @@ ACCESSES_SECONDS = 20.0
 MAX_BYTES = 16 << 20
 DAY_SECONDS, MILLISECOND = 86400.0, 0.001
 _PIECE_BYTES = 1 << 16
-_NAME = "kvitals "
-"""How the revision of an agent's build information begins."""
+_NAME = "kvitals"
+"""The first word of the revision in an agent's build information; its version follows."""
 
 T = TypeVar("T")
 
@@ -155,11 +155,12 @@ class AgentClient:
             revision = msgspec.convert(msgspec.json.decode(_data_of(body)), _Build).revision
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             revision = ""
-        if status != 200 or not revision.startswith(_NAME):
+        name, _, version = revision.partition(" ")
+        if status != 200 or name != _NAME:
             raise NotKvitalsError(
                 f"{self.url} answers, but it is not a kvitals agent (status {status}). Check the address."
             )
-        return revision.removeprefix(_NAME)
+        return version
 
     def findings(self) -> Triage:
         """The triage document of now."""

@@ -11,6 +11,7 @@ from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Expr, Moment, evaluate_range
 from kvitals.series.promql.check import type_of
+from kvitals.series.slices import Steps
 from kvitals.series.types import Labels, SeriesSource
 
 
@@ -37,7 +38,8 @@ class Played(Signals):
                 self.known = known
                 self._remember(group, names, span.at)
 
-    def observe(self, span: Span) -> dict[str, Known]:
+    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+        yield None
         assert span == self._spans[self._next]
         self.known = self.moments[self._next]
         self._next += 1

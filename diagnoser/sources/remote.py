@@ -17,6 +17,7 @@ from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import AGENT, SERVER
 from kvitals.series.promql import Expr, Moment, Range, Selector, Series, Subquery, Vector, inline
+from kvitals.series.slices import Steps
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
 
 MAX_MOMENTS = 12
@@ -63,11 +64,12 @@ class RemoteSignals(Signals):
         self._courses: dict[tuple[Expr, float, float], list[Series]] = {}
         self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
 
-    def observe(self, span: Span) -> dict[str, Known]:
+    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
         self._define(span)
         wanted = [expr for both in self._asked_for.values() for expr in both if expr is not None]
         present = [expression(ENTITIES), expression(INFO)]
         found = self.ask([*present, *wanted], span.at, shared=True)
+        yield None
         for name, expr in zip((ENTITIES, INFO), present, strict=True):
             self._snapshot[name] = [(labels.with_(**{METRIC_NAME: name}), value) for labels, value in found[expr]]
         self.known = {name: self._of(name, found) for name in self._asked_for}
@@ -196,7 +198,8 @@ class PastSignals(Signals):
         self._now = now
         self._past = known
 
-    def observe(self, span: Span) -> dict[str, Known]:
+    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+        yield None
         self.known = {name: self._past[span.at].get(name, Known()) for name in self.knowledge.signals}
         self.now = Moment(self.source, span.at)
         return self.known

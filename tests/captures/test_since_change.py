@@ -142,7 +142,7 @@ async def test_who_has_no_change_to_tell_of_says_so(capsys: pytest.CaptureFixtur
 
     quiet = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, since_change=none)
     other = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True)
-    for app, message in ((quiet, "history has no change"), (other, "is no kvitals agent that keeps a history")):
+    for app, message in ((quiet, "history has no change"), (other, "keeps no history")):
         async with TestServer(app) as server:
             code, _, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)
         assert (code, message in err) == (2, True), err

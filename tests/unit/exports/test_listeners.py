@@ -12,7 +12,7 @@ from kvitals.agent.listeners import LISTENERS, PROCESSES
 TREE = Path(__file__).parents[3]
 LISTENS = re.compile(
     r"GuardedSite\((?!web)|TCPSite\(|SockSite\(|UnixSite\(|\bcreate_server\(|\bstart_server\(|run_app\("
-    r"|add_(?:in)?secure_port\(|socket\.bind\(|HTTPServer\(|\"-m\", \"ui\.web\.launch\""
+    r"|add_(?:in)?secure_port\(|socket\.bind\(|HTTPServer\(|\"-m\", \"kvitals\.ui\.web\.launch\""
 )
 PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("ui/cli/run.py", "GuardedSite("): ("api", "remote"),
@@ -33,7 +33,7 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
 def found() -> set[tuple[str, str]]:
     """Every file of the product and what it listens with."""
     places = set()
-    for folder in ("agent", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui"):
+    for folder in ("agent", "app", "config", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui"):
         for file in (TREE / folder).rglob("*.py"):
             code = "\n".join(line.partition("#")[0] for line in file.read_text(encoding="utf-8").splitlines())
             if "class GuardedSite(" in code:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("series", "rules", "diagnoser", "dashboards", "ui")
+FOLDERS = ("series", "rules", "config", "diagnoser", "dashboards", "app", "ui")
 OPENS = re.compile(
     r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|cafile=|load_cert_chain"
 )
