@@ -11,7 +11,7 @@ import msgspec
 
 from kvitals.agent.paths import state_directory
 from kvitals.diagnoser.evaluator import Memory
-from kvitals.series.files import FileInUseError, FileRefusedError, lock_file, make_directory, read_regular, replace_file
+from kvitals.series.files import FileInUseError, lock_file, make_directory, read_regular, replace_file, too_large
 
 MAX_BYTES = 16 << 20
 MAX_GAP_SECONDS = 300.0
@@ -132,6 +132,6 @@ def _encoded(memory: dict[str, Memory]) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     if len(content) > MAX_BYTES:
-        raise FileRefusedError(27, f"larger than {MAX_BYTES} bytes", str(path))
+        raise too_large(path, MAX_BYTES)
     make_directory(path.parent)
     replace_file(path, content)

@@ -44,7 +44,7 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
         status = os.fstat(descriptor)
         _check_regular(path, status)
         if limit is not None and status.st_size > limit:
-            raise FileRefusedError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+            raise too_large(path, limit)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -61,8 +61,15 @@ def read_regular(path: Path, limit: int) -> bytes:
     if content is None:  # some files of /proc and /sys wait for events
         raise FileRefusedError(errno.EAGAIN, "has no content yet, and is not waited for", str(path))
     if len(content) > limit:
-        raise FileRefusedError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+        raise too_large(path, limit)
     return content
+
+
+def too_large(path: Path, limit: int) -> FileRefusedError:
+    """The error of a file that has more than `limit` bytes; it names the limit in the largest unit that divides it."""
+    units = (("MB", 1 << 20), ("KB", 1 << 10))
+    name, size = next(((n, s) for n, s in units if limit and limit % s == 0), ("bytes", 1))
+    return FileRefusedError(errno.EFBIG, f"larger than {limit // size} {name}", str(path))
 
 
 def read_certificates(path: Path) -> str:

@@ -24,4 +24,4 @@ def test_what_was_offered_could_be(capture: Path) -> None:
 
 
 def test_something_was_offered() -> None:
-    assert sum(offered(capture)[1] for capture in FEW[:2]) > 4
+    assert sum(offered(capture)[1] for capture in FEW[:3]) > 6

@@ -17,7 +17,7 @@ from kvitals.app.serve_recorded import read_pages, serve
 from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
-from kvitals.diagnoser.signals import Signals
+from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
@@ -190,7 +190,7 @@ def test_a_query_that_takes_too_long_is_a_message(
     def observe(*_: object) -> None:
         raise PromQLError("the query took too long: select fewer series")
 
-    monkeypatch.setattr(Signals, "observe", observe)
+    monkeypatch.setattr(Ahead, "observe_steps", observe)
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 3
@@ -203,7 +203,7 @@ async def test_a_look_that_can_not_be_answered_leaves_a_gap(monkeypatch: pytest.
     def observe(*_: object) -> None:
         raise PromQLError("the query took too long")
 
-    monkeypatch.setattr(Signals, "observe", observe)
+    monkeypatch.setattr(Ahead, "observe_steps", observe)
     monkeypatch.setattr("kvitals.app.sources.live.FIRST_LOOK_SECONDS", 0.0)
     async with Collector(Setup(load(), Config()), [f"http://127.0.0.1:{free_port()}"]) as collector:
         assert [done async for done in collector.collect(0.0)]

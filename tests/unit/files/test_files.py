@@ -33,6 +33,16 @@ def test_reads_a_regular_file_up_to_the_limit(tmp_path: Path) -> None:
         read_regular(file, 4)
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"), [(0, "0 bytes"), (1000, "1000 bytes"), (256 << 10, "256 KB"), (4 << 20, "4 MB")]
+)
+def test_the_limit_is_named_in_the_largest_unit_that_divides_it(tmp_path: Path, limit: int, words: str) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"x" * (limit + 1))
+    with pytest.raises(FileRefusedError, match=f"larger than {words}"):
+        read_regular(file, limit)
+
+
 def test_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -25,7 +25,9 @@ def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
     assert "One tenant's prompts push out what others need." in said
     assert "## 1. One tenant's prompts push out what others need" in said
     assert "pushed out 94.5 %" in said
-    assert "explains `KVC05`" in said
+    for explained in ("PFX01", "KVC06", "KVC03"):
+        assert f"explains `{explained}`" in said, explained
+    assert "`KVC05` **An eviction cascade is under way** on engine: cascade stage is 0, below 3" in said
     assert "recording `eviction_cascade.kvcap`" in said
 
 
@@ -79,7 +81,8 @@ def test_tenants_are_compared() -> None:
 def test_the_cache_says_what_another_size_would_find() -> None:
     app = run("cache", source=CASCADE)
     said = words(app)
-    assert "50.4%" in said and "30.3 k tokens" in said
+    assert "found in the cache\n50.0%" in said and "30.3 k tokens" in said
+    assert "today: 192 blocks, by the model 49.9%" in said
     assert "100% of look-ups observed · confidence 100% · 1,005 look-ups" in said
     slider = app.select_slider(key="size-engine-engine")
     slider.set_value(len(slider.options) - 1)
