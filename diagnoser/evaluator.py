@@ -49,6 +49,7 @@ class Memory(msgspec.Struct):
     last_true: float | None = None
     fired: bool = False
     from_start: bool = False  # the run was already true when first looked at
+    fired_cold: bool = False  # it was true, and so fired, in the last window without history
 
     @property
     def blank(self) -> bool:
@@ -422,7 +423,9 @@ class Judge:
                 memory.true_since, memory.from_start = at, self._since is None
             memory.last_true = at
             held = at - memory.true_since
-            memory.fired = memory.fired or held >= seconds(rule.for_)
+            # What a window without history showed goes on: it does not end because there is history now.
+            memory.fired = memory.fired or held >= seconds(rule.for_) or (memory.fired_cold and not span.cold)
+            memory.fired_cold = span.cold
             if not (memory.fired or span.cold):
                 return _too_early(rule, entity, verdict, memory, held, watched)
         elif memory.fired and memory.last_true is not None and at - memory.last_true < seconds(rule.keep):
@@ -430,7 +433,7 @@ class Judge:
         elif verdict.truth is None and self._may_go_on(memory, span):
             pass
         else:
-            memory.true_since, memory.fired, memory.last_true = None, False, None
+            memory.true_since, memory.fired, memory.last_true, memory.fired_cold = None, False, None, False
         if memory.fired or (span.cold and verdict.truth):
             since = None if span.cold else memory.true_since  # one cold window shows that it is so, not since when
             return Judgement(rule, entity, "fired", "", verdict, since, memory.from_start)

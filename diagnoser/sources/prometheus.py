@@ -280,7 +280,7 @@ class Prometheus:
             )
         try:
             answer = _ANSWER.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ServerError(_no_api(self.access.url, status, body)) from None
         for warning in answer.warnings[:MAX_WARNINGS]:
             self._warn(warning)
@@ -291,7 +291,7 @@ class Prometheus:
             raise ServerError(reason, question=True)
         try:
             return decode(answer.data)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ServerError(f"an answer of a shape that is not Prometheus': {error}", question=True) from None
 
     def _warn(self, text: str) -> None:

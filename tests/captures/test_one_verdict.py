@@ -76,3 +76,13 @@ def test_the_timeline_shows_the_verdicts_of_replay(name: str) -> None:
         (told,) = {one.title for one in shown if one.start <= at and (at < (one.end or at) or one is shown[-1])}
         assert told == document["verdict"]
     assert shown[-1].title == source.findings(None).verdict
+
+
+def test_a_cause_does_not_vanish_when_there_is_history() -> None:
+    """At 90 s a recording has history and `for` applies: what fired just before goes on while it is true."""
+    path = FOLDER.parents[1] / "app" / "demo" / "heavy_tenant.kvcap"
+    first, _ = span_of(path)
+    for seconds in (85, 90, 95):
+        document = judge_recording(path, setup(), Moments(at=first + seconds)).document
+        assert document.healthy is False
+        assert document.causes[0].code == "KVC01"
