@@ -130,7 +130,7 @@ def test_when_the_agent_goes_and_comes_back_the_page_follows(api: Stub, url: str
     api.say(documents.unhealthy())
     visit(driver, url)
     wait_for(driver, "Unhealthy")
-    api.status = 503
+    api.status, api.body = 503, b'{"status":"error","errorType":"unavailable","error":"no findings yet"}'
     wait_for(driver, "The agent has no verdict yet", REFRESH_SECONDS)
     assert "Requests wait because the KV cache is full." in text_of(driver)
     api.say(documents.document())
