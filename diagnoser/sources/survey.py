@@ -65,7 +65,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
 def _interval(server: Prometheus, presence: str, at: float, first: float) -> float | None:
     """How far apart samples are with most targets; None where there are none."""
     counts = []
-    # A series may be younger than the longest range. The ends of a short one may hold a sample each: few are no measure.
+    # A series may be younger than the longest range. A short one may hold a sample at each end: few are no measure.
     for seconds, least in ((LOOK_SECONDS, 2), (LOOK_SECONDS / 3, 2), (LOOK_SECONDS / 15, 4)):
         found = server.one(Question(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
         if found and found[0].value is not None and (count := float(found[0].value[1])) >= least:
