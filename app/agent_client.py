@@ -277,7 +277,8 @@ class AgentClient:
                     allow_redirects=False,
                 ) as response:
                     body = bytearray()
-                    for piece in response.iter_content(_PIECE_BYTES):
+                    # What has arrived, not a full piece: an answer that drips must not outlive the deadline.
+                    while piece := response.raw.read1(_PIECE_BYTES, decode_content=True):
                         body += piece
                         if len(body) > limit:
                             raise AgentError(
