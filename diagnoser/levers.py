@@ -144,6 +144,7 @@ def _advice(
         setting=setting,
         setting_note=note,
         references=list(lever.references),
+        restart=setting.restart if setting is not None else lever.restart,
     )
 
 

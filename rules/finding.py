@@ -115,6 +115,7 @@ class LeverAdvice(Struct, frozen=True):
     setting_note: str  # why there is none
     references: list[str]
     predicted: list[Predicted] = []  # nothing where nothing can tell
+    restart: bool = False  # whether pulling it restarts or replaces an engine
 
 
 class Finding(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
 
-_STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
+SEVERITY_STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 24
 FEW = 2
@@ -24,20 +24,20 @@ FEW = 2
 NAMED = 10
 
 FULL_LEVERS = 3
-"""Levers of a finding that are told in full without `--verbose`; of the others what they are and set."""
+"""Levers of a finding that are told in full without `-vv`; of the others what they are and set."""
 
 ALTERNATIVES = 6
-"""Causes ruled out that are told without `--verbose`; they stand in the order of what they could have explained."""
+"""Causes ruled out that are told without `-vv`; they stand in the order of what they could have explained."""
 
 
 def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     """Print a whole triage. `verbose` also lists what could not be told, rule by rule, and the queries."""
     _head(document, console)
     if document.since_change is not None:
-        _change(document.since_change, console)
-    console.print(Text(_mark(document) + document.verdict, style=_verdict_style(document)))
+        show_change(document.since_change, console)
+    console.print(verdict_line(document))
     if document.symptoms and not document.causes and document.healthy is False:
-        console.print(_indent("No cause in the book explains it; what is known of the symptoms is below."))
+        console.print(_indent("No known cause matches. The symptoms are below."))
     folded = {id_ for cause in document.causes for id_ in cause.explained}
     for cause, others in _each_rule([c for c in document.causes if not c.explained_by]):
         _cause(cause, document, console, verbose)
@@ -71,12 +71,10 @@ def spark(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     return "".join(_BARS[min(7, max(0, round(7 * v / top)))] for v in kept)
 
 
-def _mark(document: Triage) -> str:
-    return {True: "✓ ", False: "✗ ", None: "? "}[document.healthy]
-
-
-def _verdict_style(document: Triage) -> str:
-    return {True: "bold green", False: "bold red", None: "bold yellow"}[document.healthy]
+def verdict_line(document: Triage) -> Text:
+    mark = {True: "✓ ", False: "✗ ", None: "? "}[document.healthy]
+    style = {True: "bold green", False: "bold red", None: "bold yellow"}[document.healthy]
+    return Text(mark + document.verdict, style=style)
 
 
 def _head(document: Triage, console: Console) -> None:
@@ -92,7 +90,7 @@ def _head(document: Triage, console: Console) -> None:
 _OUTCOME = {"worked": "green", "in part": "yellow", "nothing": "yellow", "worse": "red", "can not be told": "yellow"}
 
 
-def _change(told: SinceChange, console: Console) -> None:
+def show_change(told: SinceChange, console: Console) -> None:
     """What came of the latest change."""
     head = Text(f"SINCE THE CHANGE of {told.entity.title}", style="bold")
     console.print(head.append(f"  {moment(told.at)} · {', '.join(told.changed)}", "not bold dim"))
@@ -126,10 +124,15 @@ def _likewise(others: Sequence[Finding], console: Console) -> None:
         console.print(_indent(Text("THE SAME ON", style="bold").append(f"  {_names(others)}", "not bold")))
 
 
-def _names(findings: Sequence[Finding]) -> str:
-    named = ", ".join(f.entity.title for f in findings[:NAMED])
-    rest = len(findings) - NAMED
+def names(several: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    named = ", ".join(several[:NAMED])
+    rest = len(several) - NAMED
     return f"{named} and {rest} more" if rest > 0 else named
+
+
+def _names(findings: Sequence[Finding]) -> str:
+    return names([finding.entity.title for finding in findings])
 
 
 def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
@@ -140,7 +143,7 @@ def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) ->
 
 def _finding(finding: Finding, console: Console, verbose: bool, explained: Sequence[Finding] = ()) -> None:
     console.print()
-    head = Text(f"{finding.code} {finding.title}", style=_STYLE[finding.severity])
+    head = Text(f"{finding.code} {finding.title}", style=SEVERITY_STYLE[finding.severity])
     head.append(f"  {finding.severity} · {finding.entity.title}", style="dim")
     if finding.kind != "telemetry":
         head.append(f" · confidence {finding.confidence_words} ({finding.confidence:.2f})", style="dim")
@@ -205,17 +208,21 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
             line.append("  ", "not bold").append_text(_setting(lever.setting))
         console.print(_indent(line, 4))
     if len(levers) > full:
-        console.print(_indent(Text("why, what it will not fix and its risk: --verbose", style="dim"), 7))
+        console.print(_indent(Text("why, what it will not fix and its risk: -vv", style="dim"), 7))
+
+
+def change_of(setting: LeverSetting) -> Text:
+    """The flag, what it is now and what it is to be."""
+    change = f" {setting.now} → {setting.to}" if setting.now and setting.to else f" {setting.to}"
+    return Text(f"{setting.flag}{change}", style="not bold green")
 
 
 def _setting(setting: LeverSetting) -> Text:
-    change = f" {setting.now} → {setting.to}" if setting.now and setting.to else f" {setting.to}"
-    restart = "restart needed" if setting.restart else "no restart"
-    return Text(f"{setting.flag}{change}", style="not bold green").append(f"   {restart}", "dim")
+    return change_of(setting).append(f"   {'restart needed' if setting.restart else 'no restart'}", "dim")
 
 
 def _brief(text: str, verbose: bool) -> str:
-    """The first sentence; all of them with `--verbose`."""
+    """The first sentence; all of them with `-vv`."""
     words = " ".join(text.split())
     first, stop, _ = words.partition(". ")
     return words if verbose or not stop else f"{first}."
@@ -230,7 +237,7 @@ def _ruled_out(ruled_out: Sequence[RuledOut], console: Console, verbose: bool) -
     console.print(_items([(r.code, f"{r.title}: {r.because}") for r in told]))
     if rest := ruled_out[len(told) :]:
         codes = ", ".join(sorted({r.code for r in rest}))
-        console.print(_indent(Text(f"and {codes} (by which number: --verbose)", style="dim")))
+        console.print(_indent(Text(f"and {codes} (by which number: -vv)", style="dim")))
 
 
 def _notes(notes: Sequence[Finding], console: Console) -> None:
@@ -250,7 +257,7 @@ def _unknown(document: Triage, console: Console, verbose: bool) -> None:
         return
     console.print()
     whole = verbose or document.healthy is None
-    console.print(Text.assemble(("COULD NOT TELL", "bold"), "" if whole else ", for want of"))
+    console.print(Text.assemble(("NOT CHECKED", "bold"), "" if whole else ": missing data"))
     if whole:
         console.print(_items([(same[0].code, _why_not(same, document)) for same in _each_reason(document.unknown)]))
         if document.coverage.unknown_not_listed:
@@ -260,7 +267,7 @@ def _unknown(document: Triage, console: Console, verbose: bool) -> None:
         for one in document.lacking:
             table.add_row(Text(str(len(one.codes)), justify="right"), one.what, Text(one.brings, style="dim"))
         console.print(_indent(table))
-        console.print(_indent(Text("which checks, and why each: --verbose", style="dim")))
+        console.print(_indent(Text("which checks, and why each: -vv", style="dim")))
 
 
 def _each_reason(unknown: Sequence[Finding]) -> list[list[Finding]]:
@@ -293,8 +300,7 @@ def _foot(document: Triage, console: Console) -> None:
         console.print(_indent("This is a defect of the rule; all others were judged. Please report it."))
     for warning in c.warnings:
         console.print(Text(warning, style="yellow"))
-    named = [" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines]
-    engines = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+    engines = names([" ".join(filter(None, (e["engine"], e.get("system"), e.get("version")))) for e in c.engines])
     console.print()
     console.print(Text(f"{c.summary} · {engines or 'no engine seen'}", style="dim"))
 

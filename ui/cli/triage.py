@@ -19,7 +19,7 @@ from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.rules.finding import Triage, encode
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cli import prometheus
+from kvitals.ui.cli import prometheus, render, screen
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
@@ -34,7 +34,6 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
-from kvitals.ui.cli.render import show
 
 
 def add(commands: Any) -> None:
@@ -64,7 +63,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--watch", action="store_true", help="live: go on, and print when the verdict changes")
     parser.add_argument("--probe", action="store_true", help="live: also send a one-token request to each engine")
     parser.add_argument(
-        "--verbose", "-v", action="store_true", help="with queries and with every reason for not knowing"
+        "--verbose",
+        "-v",
+        action="count",
+        default=0,
+        help="more than one screen: every finding, what was ruled out, what was not checked; -vv: queries and every"
+        " reason as well",
     )
     add_judging_options(parser)
     prometheus.add_options(parser)
@@ -205,6 +209,13 @@ async def _watch(collector: Collector, before: Triage, args: argparse.Namespace)
     return document
 
 
+def _print(document: Triage, verbose: int) -> None:
+    if verbose:
+        render.show(document, answer_console(), verbose=verbose > 1)
+    else:
+        screen.show(document, answer_console())
+
+
 def _gist(document: Triage) -> tuple[object, ...]:
     fired = [*document.causes, *document.symptoms, *document.telemetry]
     return (document.healthy, *((f.code, f.entity.title) for f in fired))
@@ -214,5 +225,5 @@ def _answer(document: Triage, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(encode(document).decode() + "\n")
     else:
-        show(document, answer_console(), verbose=args.verbose)
+        _print(document, args.verbose)
     return exit_code(document)

@@ -35,7 +35,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 
 def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(capsys, "triage", str(DEMO))
+    code, out = run(capsys, "triage", "-v", str(DEMO))
     assert code == 1
     places = [out.index(word) for word in ("✗ ", "KVC01", "PROOF", "EXPLAINS", "DO, in this order", "RULED OUT")]
     assert places == sorted(places)

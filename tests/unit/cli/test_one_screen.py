@@ -1,0 +1,78 @@
+"""`kvitals triage` answers on one screen: the cause, the proof, what needs no restart, then what does."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from kvitals.app.demo import DEMO
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
+from kvitals.rules.finding import LeverSetting, Triage
+from kvitals.rules.loader import load
+from kvitals.ui.cli import screen
+from tests.support.loops import for_each
+
+INCIDENTS = sorted(DEMO.parent.glob("*.kvcap"))
+VERDICT_WITHIN = 3
+
+
+def _screen(document: Triage, columns: int = 80) -> list[str]:
+    out = io.StringIO()
+    screen.show(document, Console(file=out, width=columns))
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def documents() -> dict[Path, Triage]:
+    setup = Setup(load(), Config())
+    return {path: judge_recording(path, setup).document for path in INCIDENTS}
+
+
+@for_each("path", INCIDENTS, ids=lambda path: path.stem)
+def test_a_shipped_incident_fits_with_its_cause_in_the_first_lines(path: Path, documents: dict[Path, Triage]) -> None:
+    document = documents[path]
+    lines = _screen(document)
+    assert len(lines) <= screen.LINES
+    assert document.verdict[:60] in "\n".join(lines[:VERDICT_WITHIN])
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_lever_without_restart_stands_before_one_with_it(documents: dict[Path, Triage]) -> None:
+    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    lines = _screen(document)
+    now, later = lines.index("Now (no restart)"), lines.index("Then (restart or deploy)")
+    assert now < later
+    levers = document.causes[0].levers
+    assert levers[0].restart and not all(one.restart for one in levers)  # the document's own order is another
+    assert any(one.title in line for one in levers if not one.restart for line in lines[now:later])
+
+
+def test_however_much_a_document_says_it_fits(documents: dict[Path, Triage]) -> None:
+    document = documents[DEMO.parent / "heavy_tenant.kvcap"]
+    cause = document.causes[0]
+    setting = LeverSetting(flag="--" + "long-flag" * 9, now="1" * 30, to="2" * 30, restart=True, note="")
+    levers = [
+        msgspec.structs.replace(lever, title="word " * 40, why="word " * 40, restart=bool(number % 2), setting=setting)
+        for number, lever in enumerate([*cause.levers, *cause.levers])
+    ]
+    long = msgspec.structs.replace(cause, conclusion="word " * 200, levers=levers)
+    many = msgspec.structs.replace(document, causes=[long] * 30, verdict="word " * 30)
+    assert len(_screen(many)) <= screen.LINES
+
+
+def test_a_healthy_engine_needs_a_few_lines_only(documents: dict[Path, Triage]) -> None:
+    lines = _screen(documents[DEMO.parent / "healthy.kvcap"])
+    assert len(lines) <= 6
+    assert lines[2].startswith("✓ No trouble found")
+
+
+def test_a_lever_tells_whether_it_restarts_an_engine(documents: dict[Path, Triage]) -> None:
+    levers = [lever for one in documents.values() for cause in one.causes for lever in cause.levers]
+    assert {lever.restart for lever in levers} == {True, False}
+    assert [one for one in levers if one.setting is not None and one.restart != one.setting.restart] == []

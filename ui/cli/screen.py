@@ -1,0 +1,164 @@
+"""A triage on one screen: what is wrong, since when, the proof in three lines, what to do now and what to do later.
+
+It renders `kvitals.rules.finding.Triage` and computes nothing that the document does not hold. At most `LINES` lines
+at 80 columns for one entity; `kvitals.ui.cli.render` has all the rest (`-v`, `-vv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvitals.rules.finding import Finding, LeverAdvice, Slo, Triage
+from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_line
+
+LINES = 25
+"""What a terminal of the usual height shows, less the prompt."""
+
+PROOFS = 3
+CONCLUSION_LINES, SYMPTOM_LINES, OTHERS_LINES = 3, 2, 2
+UNKNOWN = 6
+"""Checks that were not made and are listed where the verdict itself is unknown."""
+
+LEVERS = ((2, 2), (2, 1), (1, 1), (1, 0))
+"""How many levers without and with a restart are printed: the first of these that fits."""
+
+
+def show(document: Triage, console: Console) -> None:
+    """Print the short form of a triage."""
+    if document.since_change is not None:
+        show_change(document.since_change, console)
+    for now, later in LEVERS:
+        parts = Group(*_parts(document, now, later, console.width))
+        if len(console.render_lines(parts, pad=False)) <= LINES:
+            break
+    console.print(parts)
+
+
+def _parts(document: Triage, now: int, later: int, width: int) -> list[RenderableType]:
+    """Everything from the source to the last line. now, later: levers without and with a restart; width: columns."""
+    first, others = _first(document)
+    parts: list[RenderableType] = [_head(document), *_objectives(document.slo), verdict_line(document)]
+    if document.symptoms and not document.causes and document.healthy is False:
+        parts.append(Text("No known cause matches. The first symptom is below.", style="dim"))
+    if first is not None:
+        parts += ["", _title(first, document)]
+        parts.append(_clipped(first.conclusion, width, CONCLUSION_LINES, 2))
+        parts += _explained(first, document, width)
+        parts += _proof(first)
+        parts += _levers("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
+        parts += _levers("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
+    if others:
+        several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
+        parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
+    if document.healthy is None:
+        parts += _unknown(document, width)
+    return [*parts, *_warnings(document), "", _last(document)]
+
+
+def _first(document: Triage) -> tuple[Finding | None, list[Finding]]:
+    """The finding that is printed whole, and the others that nothing explains."""
+    folded = {id_ for cause in document.causes for id_ in cause.explained}
+    causes = [one for one in document.causes if not one.explained_by]
+    rest = [one for one in (*document.telemetry, *document.symptoms) if one.id not in folded]
+    findings = [*causes, *rest]
+    return (findings[0], findings[1:]) if findings else (None, [])
+
+
+def _head(document: Triage) -> Text:
+    cold = ", no history before it" if document.window.cold else ""
+    window = f"window {document.window.seconds:.0f} s{cold}"
+    return Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim")
+
+
+def _objectives(slo: Sequence[Slo]) -> list[Text]:
+    if not slo:
+        return []
+    listed = ", ".join(f"{one.name} {one.seconds:g} s" for one in slo)
+    unset = " (defaults: set yours with --slo)" if all(one.source == "default" for one in slo) else ""
+    return [Text(f"objectives: {listed}{unset}", style="dim")]
+
+
+def _title(finding: Finding, document: Triage) -> Text:
+    title = "" if finding.title in document.verdict else f" {finding.title}"
+    text = Text(f"{finding.code}{title}", style=SEVERITY_STYLE[finding.severity])
+    said = [finding.severity, finding.entity.title]
+    if finding.since is not None:
+        least = "at least " if finding.since_at_least else ""
+        said.append(f"for {least}{document.window.end - finding.since:.0f} s")
+    if finding.kind != "telemetry":
+        said.append(f"confidence {finding.confidence_words}")
+    return text.append(f"  {' · '.join(said)}", style="dim")
+
+
+def _explained(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
+    fired = {one.id: one for one in (*document.symptoms, *document.causes)}
+    explained = [fired[id_] for id_ in cause.explained if id_ in fired]
+    if not explained:
+        return []
+    others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))
+    more = f" (also {others})" if others else ""
+    return [_clipped(f"Explains {explained[0].code}{more}: {explained[0].conclusion}", width, SYMPTOM_LINES, 2)]
+
+
+def _proof(finding: Finding) -> list[RenderableType]:
+    seen = [item for item in finding.evidence if item.lines][:PROOFS]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for item in seen:
+        values = [point.value for point in item.lines[0].points]
+        table.add_row(item.title, Text(item.text, style="bold", no_wrap=True), spark(values))
+    return [Text("Proof", style="bold"), Padding(table, (0, 0, 0, 2))] if seen else []
+
+
+def _levers(title: str, levers: Sequence[LeverAdvice], width: int) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(title, style="bold")] if levers else []
+    for lever in levers:
+        line = Text(lever.title)
+        if lever.setting is not None:
+            line.append(": ").append_text(change_of(lever.setting))
+        parts.append(_clipped(line, width, 2, 2))
+        effect = lever.predicted[0] if lever.predicted else None
+        said = f"expect: {effect.title} {effect.text}" if effect else f"why: {lever.why}"
+        parts.append(_clipped(Text(said, style="dim"), width, 1, 4))
+    return parts
+
+
+def _unknown(document: Triage, width: int) -> list[RenderableType]:
+    """Why there is no verdict: the checks that were not made, of core rules first, as the document orders them."""
+    reasons = [f"{one.code} {one.title}: {one.reason}" for one in document.unknown[:UNKNOWN]]
+    return ["", Text("Not checked", style="bold"), *(_clipped(reason, width, 2, 2) for reason in reasons)]
+
+
+def _warnings(document: Triage) -> list[RenderableType]:
+    crashed = [f"RULE FAILED {code}: {error}" for code, error in document.coverage.crashed.items()]
+    return [Text(line, style="bold red") for line in crashed] + [
+        Text(line, style="yellow") for line in document.coverage.warnings
+    ]
+
+
+def _last(document: Triage) -> Text:
+    coverage = document.coverage
+    counted = [
+        (coverage.clear, "clear"),
+        (coverage.unknown, "not checked"),
+        (len(document.notes), "noted"),
+        (len(document.muted), "muted"),
+    ]
+    said = ", ".join(f"{number} {word}" for number, word in counted if number)
+    engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"
+    return Text(f"{said} · {engines} · more: -v", style="dim")
+
+
+def _clipped(said: str | Text, width: int, lines: int, left: int) -> Padding:
+    """A text of at most so many lines, cut with an ellipsis, and indented."""
+    text = said if isinstance(said, Text) else Text(said)
+    room = max(width - left, 10) * lines
+    wrapped = text.copy()
+    if len(text.plain) > room - 8 * (lines - 1):  # lines break at words, so each loses some columns
+        wrapped.truncate(room - 8 * (lines - 1), overflow="ellipsis")
+    return Padding(wrapped, (0, 0, 0, left))
