@@ -15,7 +15,7 @@ LISTENS = re.compile(
     r"|add_(?:in)?secure_port\(|socket\.bind\(|HTTPServer\(|\"-m\", \"kvitals\.ui\.web\.launch\""
 )
 PLACES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("ui/cli/run.py", "GuardedSite("): ("api", "remote"),
+    ("app/runtime/api_server.py", "GuardedSite("): ("api", "remote"),
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
     ("app/serve_recorded.py", "GuardedSite("): ("replay",),
