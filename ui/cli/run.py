@@ -32,6 +32,7 @@ from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.malloc import give_back
 from kvitals.agent.paths import state_directory
 from kvitals.agent.workers import Worker
+from kvitals.app import page_process
 from kvitals.app.alerting import groups
 from kvitals.app.demo import DEMO
 from kvitals.app.errors import UsageError
@@ -40,6 +41,7 @@ from kvitals.app.notify.diagnosis import OfAgent
 from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.service import Notifier
+from kvitals.app.page_settings import Settings
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.runtime.reload import LOOK_SECONDS, Reload
 from kvitals.app.runtime.target_search import Search
@@ -64,8 +66,6 @@ from kvitals.ui.cli.common import (
 from kvitals.ui.cli.notify import set_up
 from kvitals.ui.cli.notify import told as told_of
 from kvitals.ui.cli.render import show
-from kvitals.ui.web import serve as web_page
-from kvitals.ui.web.settings import Settings
 
 WEB_PORT = 8501
 PATIENCE = 0.8
@@ -376,16 +376,16 @@ async def _start_page(
     args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None
 ) -> asyncio.subprocess.Process:
     """The web page's server, silent unless it fails."""
-    if missing := web_page.missing():
+    if missing := page_process.missing():
         raise UsageError(f"{missing}, or go without it: --no-web")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", args.web_port)) == 0:
             raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")
     settings = _page_settings(args, api, pipeline, keeping)
-    command = web_page.command(args.web_port, settings)
+    command = page_process.command(args.web_port, settings)
     return await asyncio.create_subprocess_exec(
         *command,
-        env=web_page.environment(settings),
+        env=page_process.environment(settings),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
