@@ -17,10 +17,12 @@ from rich.console import Console
 from kvitals.agent import loop_watch, stopping
 from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.malloc import give_back
+from kvitals.app import page_process
 from kvitals.app.demo import DEMO
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import directory
 from kvitals.app.notify.intake import PATH
+from kvitals.app.page_settings import Settings
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.runtime.api_server import serve
 from kvitals.app.runtime.daemon import Daemon
@@ -39,8 +41,6 @@ from kvitals.ui.cli.common import (
 )
 from kvitals.ui.cli.notify import told as told_of
 from kvitals.ui.cli.render import show
-from kvitals.ui.web import serve as web_page
-from kvitals.ui.web.settings import Settings
 
 WEB_PORT = 8501
 END_SECONDS = 1.0
@@ -137,16 +137,16 @@ def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:
 
 async def _start_page(args: argparse.Namespace, pipeline: Pipeline, has_history: bool) -> asyncio.subprocess.Process:
     """The web page's server, silent unless it fails."""
-    if missing := web_page.missing():
+    if missing := page_process.missing():
         raise UsageError(f"{missing}, or go without it: --no-web")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", args.web_port)) == 0:
             raise UsageError(f"port {args.web_port} is taken; choose another with --web-port, or use --no-web")
     settings = _page_settings(args, pipeline, has_history)
-    command = web_page.command(args.web_port, settings)
+    command = page_process.command(args.web_port, settings)
     return await asyncio.create_subprocess_exec(
         *command,
-        env=web_page.environment(settings),
+        env=page_process.environment(settings),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,

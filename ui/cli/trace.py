@@ -26,7 +26,7 @@ from kvitals.ui.cli.common import (
     parse_url,
 )
 from kvitals.ui.cli.render import moment
-from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
+from kvitals.ui.formats import PHASE_STYLES, plain, seconds
 
 MOST = 100
 NAME_WIDTH = 13

@@ -19,7 +19,7 @@ PLACES: dict[tuple[str, str], tuple[str, ...]] = {
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
     ("app/serve_recorded.py", "GuardedSite("): ("replay",),
-    ("ui/web/serve.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
+    ("app/page_process.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/collectors/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/collectors/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),
     ("agent/collectors/otlp_grpc.py", "add_insecure_port("): ("otlp_grpc",),

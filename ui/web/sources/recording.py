@@ -16,7 +16,7 @@ import msgspec
 from kvitals.agent.requests.slow_tail import OFS, Recent
 from kvitals.agent.requests.store import MAX_RECORDS
 from kvitals.app.cache import Known as Blocks
-from kvitals.app.ledger import Known as Lookups
+from kvitals.app.lookups import Lookups, ledger_lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
 from kvitals.app.requests import Asked, Found, Told
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
@@ -194,11 +194,10 @@ class Recording:
 
     def lookups(self) -> Lookups:
         ledger = self._replayed().node.ledger
-        accesses = ledger.accesses() if ledger is not None else None
-        if ledger is None or accesses is None or not len(accesses):
+        lookups = ledger_lookups(ledger, self.name) if ledger is not None else None
+        if lookups is None:
             raise UnansweredError(NO_LOOKUPS)
-        pool = max((w.ledger.pool for w in ledger.engines.values() if w.ledger.pool), default=None)
-        return Lookups(accesses, pool)
+        return lookups
 
 
 NO_LOOKUPS = Failure(
