@@ -65,7 +65,11 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     asked, source = _asked(args)
-    found = of_recording(Path(source), asked) if is_recording(source) else of_agent(parse_url(source), asked)
+    found = (
+        of_recording(Path(source), asked, configuration(args))
+        if is_recording(source)
+        else of_agent(parse_url(source), asked)
+    )
     if args.json:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")
