@@ -109,7 +109,7 @@ def test_the_rules_are_objects_that_the_operator_takes(over: str) -> None:
 
 def test_an_interval_that_the_rules_are_not_made_for_is_refused() -> None:
     values = {"remote": {"enabled": True}, "prometheusRule": {"enabled": True}}
-    with pytest.raises(helm.HelmError, match="serviceMonitor.interval"):
+    with pytest.raises(helm.HelmError, match=r"serviceMonitor\.interval"):
         rendered({**values, "serviceMonitor": {"enabled": True, "interval": "15s"}})
 
 
