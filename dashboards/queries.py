@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kvitals.dashboards.raw import Raw
+from kvitals.dashboards.raw import Raw, keep_instance
 from kvitals.rules.compiled_signal import Windows, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
@@ -190,7 +190,7 @@ class Queries:
             told = self.raw.translate(bound)
             if told is None:
                 raise NotToldError(", ".join(f"`{f}`" for f in families))
-            bound = told
+            bound = keep_instance(told)
         text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
         reads = tuple(sorted(names(bound))) if self.raw is not None else families
