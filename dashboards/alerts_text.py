@@ -25,7 +25,7 @@ _AS = {
     "bytes": "{{ . | first | value | humanize1024 }}B",
 }
 _INSTANCE = '$labels.engine | reReplaceAll "^(.*:[0-9]+)/.*$|/[^/]*$" "$1"'
-"""The instance in the name of an engine, which is `instance/rank` without agents: boards over raw names select by it."""
+"""The instance in the name of an engine, `instance/rank` without agents. Boards over raw names select by it."""
 _WHOSE = {"engine": "engine", "node": "node", "pool": "pool", "fleet": "cluster"}
 
 

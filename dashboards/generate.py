@@ -26,7 +26,7 @@ MOST_SECONDS = 86400.0
 def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
     """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
     options = options or Options()
-    drawn = boards.files(knowledge, options.runbooks)
+    drawn = boards.files(knowledge, options.runbooks, options.fast_seconds)
     return drawn | manifests.boards(drawn) | alerts_files.files(knowledge, options) | runbooks.files(knowledge)
 
 

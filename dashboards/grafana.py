@@ -155,7 +155,7 @@ def raw_flavour(presence: Sequence[str]) -> Flavour:
     )
 
 
-def mark(name: str, expr: str, color: str, title: str, tags: str = "engine", text: str = "") -> dict[str, Any]:
+def mark(name: str, expr: str, color: str, title: str, least_step: str, tags: str = "engine") -> dict[str, Any]:
     """Moments at which a query has a value, as marks on every panel."""
     return {
         "datasource": DATASOURCE,
@@ -163,8 +163,8 @@ def mark(name: str, expr: str, color: str, title: str, tags: str = "engine", tex
         "iconColor": color,
         "name": name,
         "tagKeys": tags,
-        "target": {"expr": expr, "interval": "30s", "range": True, "refId": "mark"},
-        "textFormat": text,
+        "target": {"expr": expr, "interval": least_step, "range": True, "refId": "mark"},
+        "textFormat": "",
         "titleFormat": title,
     }
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from grafanalib.core import StateTimeline, TimeSeries
 
 from kvitals.dashboards.grafana import DATASOURCE, RAW_SUFFIX, Target, drill, grid, plain, runbook
-from kvitals.dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
+from kvitals.dashboards.queries import WINDOW, Ask, By, Judged, NotToldError, Queries, Query
 from kvitals.dashboards.raw import INSTANCE
 from kvitals.rules.model import SCOPES, Severity
 
@@ -173,7 +173,7 @@ def make(built: Built, queries: Queries, id_: int, x: int, y: int, runbooks: str
         "datasource": DATASOURCE,
         "gridPos": plain(grid(x, y, panel.width, panel.height)),
         "links": [runbook(runbooks, code) for code in _codes(built)],
-        "targets": [plain(_target(built, line, query, i)) for i, line, query in built.lines],
+        "targets": [plain(_target(built, queries, line, query, i)) for i, line, query in built.lines],
     }
     made = _KINDS[type(panel)](built, queries)
     return {**made, **common}
@@ -262,14 +262,16 @@ def _check_legends(built: Built, queries: Queries) -> None:
             raise PanelError(f"{built.panel.title!r}: {said}")
 
 
-def _target(built: Built, line: Line, query: Query, i: int) -> Target:
+def _target(built: Built, queries: Queries, line: Line, query: Query, i: int) -> Target:
+    """A query of the panel. A number of this moment is of the rules' window, however long a time the board shows."""
     panel = built.panel
+    instant = isinstance(panel, Now | Bars | Table)
     return Target(
         string.ascii_uppercase[i],
-        query.expr,
+        query.expr.replace(WINDOW, queries.window) if instant else query.expr,
         line.legend,
-        FAST,
-        instant=isinstance(panel, Now | Bars | Table),
+        queries.least_step,
+        instant=instant,
         format={Table: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
         exemplar=isinstance(panel, Question) and panel.exemplars,
     )

@@ -19,6 +19,7 @@ from kvitals.agent.collectors.exposition import PageParser
 from kvitals.dashboards.generate import GENERATED
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
+from tests.support import grafana
 
 PAGES = sorted((Path(__file__).parents[2] / "fixtures/exposition/captured").glob("vllm-0*.prom"))
 INSTANCES = ("10.0.0.1:8000", "serving/chat-7f9c-x2x4l")  # by address, and relabelled to namespace/pod
@@ -145,8 +146,7 @@ def test_the_matchers_of_raw_boards_select_one_engine_by_what_links_pass() -> No
     (panel,) = (p for p in boards("raw")["kvitals-engines-raw"]["panels"] if p["title"] == "Does the engine step?")
     source = Raw()
     for instance in INSTANCES:
-        chosen = re.sub(r"([.+*?()\[\]{}|^$\\])", r"\\\\\1", instance)  # as Grafana fills a variable of several values
-        expr = panel["targets"][0]["expr"].replace("$cluster", ".*").replace("$engine", chosen)
+        expr = panel["targets"][0]["expr"].replace("$cluster", ".*").replace("$engine", grafana.chosen(instance))
         result = evaluate(expr.replace("$__rate_interval", "1m"), source, float(source.times[-1]))
         assert not isinstance(result, float)
         assert {labels["instance"] for labels, _ in result} == {instance}
