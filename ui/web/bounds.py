@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvitals.agent.connections import Connection, Guard, effective
 from kvitals.agent.listeners import LISTENERS, MIB
-from kvitals.ui.web.settings import read
+from kvitals.app.page_settings import read
 
 
 def bound_connections() -> None:
