@@ -10,6 +10,9 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 locked = $(PIP) --require-hashes -r requirements-build.lock -r $(1) && $(PIP) --no-deps --no-build-isolation -e .
 COMPILE = $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 TARGETS ?=
+# WORKERS=0: in one process. A file stays in one worker, in which its recordings are judged once; the slow files come first.
+WORKERS ?= 2
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BENCH_SECONDS ?= 600
 FUZZ_SECONDS ?= 600
 PARSERS := parser families otlp kv_events log_lines promql patterns captures rules config http1_requests http1_responses history slack pagerduty alertmanager html markdown terminal
@@ -27,8 +30,8 @@ help: ## this list
 run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TARGETS="http://host:8000 ..."
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
-test: $(VENV)/.dev ## the tests; sets up all it needs
-	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures tests/lab
+test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
+	@$(BIN)/python -m pytest -q $(PARALLEL) tests/captures tests/unit tests/cases tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check

@@ -37,7 +37,7 @@ REFUSAL_SECONDS = 1.0
 
 _SWEEP_SECONDS = 1.0
 _END_OF_HEAD = b"\r\n\r\n"
-
+_LINE_ENDS = b"\r\n"
 
 LOG_SECONDS = 60.0
 
@@ -65,13 +65,14 @@ logging.getLogger("aiohttp.server").addFilter(_FewErrors())
 class Phase(Enum):
     """What a connection is doing."""
 
-    OPENED = auto()  # not a byte so far
+    OPENED = auto()  # no byte of a request so far; line ends before it do not count
     HEAD = auto()  # a head has begun
     READY = auto()  # the head is whole, its request starts in a moment
     REQUEST = auto()
     REST = auto()  # the request is answered, its body is not yet here
     IDLE = auto()
     UPGRADED = auto()  # a WebSocket
+    ENDING = auto()  # it was refused, and is closed in a moment
 
 
 def effective(row: Listener, ports: int = 1) -> Listener:
@@ -177,6 +178,7 @@ class Connection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         self._wants_body: Callable[[], bool] = lambda: False
         self._head = bytearray()  # of the head that has begun
+        self._received = 0  # bytes since the last request's end: line ends, head, body and its framing
         self._early = bytearray()  # decrypted before the handshake's task went on
         self._unsent, self._unsent_since = 0, self.since
         self._tls_task: asyncio.Task[None] | None = None
@@ -223,6 +225,8 @@ class Connection(asyncio.Protocol):
 
     def begin(self, wants_body: Callable[[], bool]) -> None:
         """A request has begun. wants_body: whether bytes of its body are still to come."""
+        if self.phase is Phase.REST:  # the body of the request before it ended meanwhile
+            self._received = 0
         self._enter(Phase.REQUEST)
         self._wants_body = wants_body
 
@@ -253,9 +257,13 @@ class Connection(asyncio.Protocol):
             if row.body and now - self._unsent_since > row.body:
                 self.close()
             return
-        limit = {Phase.OPENED: row.first_byte, Phase.HEAD: row.head, Phase.REST: row.body, Phase.IDLE: row.idle}.get(
-            self.phase, 0.0
-        )
+        limit = {
+            Phase.OPENED: row.first_byte,
+            Phase.HEAD: row.head,
+            Phase.READY: row.head,  # the server has not taken it for a request, or refuses it
+            Phase.REST: row.body,
+            Phase.IDLE: row.idle,
+        }.get(self.phase, 0.0)
         if self.phase is Phase.REQUEST and self._transport is not None and self._transport.is_reading():
             limit = row.body if self._wants_body() else 0.0
         if limit and now - self.since > limit:
@@ -297,29 +305,67 @@ class Connection(asyncio.Protocol):
             self.data_received(early)
 
     def _follow(self, data: bytes) -> bool:
-        """Keep track of heads. False where the connection was closed over it."""
+        """Keep track of the bytes of a request. False where the server must not get them."""
+        if self.phase in (Phase.UPGRADED, Phase.ENDING):
+            return self.phase is Phase.UPGRADED
         if self.phase is Phase.REST and not self._wants_body():
             self._enter(Phase.IDLE)
+        self._received += len(data)
+        row = self._guard.row
+        if row.max_body and self._received > row.max_head + row.max_body + row.max_framing:
+            self._end_long_request()
+            return False
         if self.phase in (Phase.OPENED, Phase.IDLE):
-            self._enter(Phase.HEAD)
+            # Servers skip line ends before a request, so they must not restart its clock, nor come without end.
+            begun = bool(data.lstrip(_LINE_ENDS))
+            if not begun and self._received <= row.max_head:
+                return True
             self._head.clear()
+            self._enter(Phase.HEAD)
         elif self.phase is Phase.REQUEST:
             self.since = self._guard.loop.time()
-        if self.phase is not Phase.HEAD:
-            return True
+        return self.phase is not Phase.HEAD or self._follow_head(data)
+
+    def _follow_head(self, data: bytes) -> bool:
+        """Find where the head ends. False where it is too long."""
         limit = self._guard.row.max_head
         seen = max(len(self._head) - len(_END_OF_HEAD) + 1, 0)
+        if not self._head:
+            data = data.lstrip(_LINE_ENDS)
         self._head += data[: limit + 1 - len(self._head)]
         if self._head.find(_END_OF_HEAD, seen) >= 0:
             self._enter(Phase.READY)
             self._head.clear()
-        elif len(self._head) > limit:
-            self.close(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
+        elif len(self._head) > limit or self._received > len(self._head) + limit:
+            self._linger(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
             return False
         return True
 
+    def _end_long_request(self) -> None:
+        """End a request of more bytes than its head, its body and the framing of its body may have."""
+        row = self._guard.row
+        # Handlers answer once they have the body, so no byte of an answer is sent while they wait for it.
+        waits = self.phase is Phase.READY or (self.phase is Phase.REQUEST and self._wants_body())
+        most = f"a body may have {row.max_body} bytes, and the framing of its chunks {row.max_framing}"
+        self._linger(_answer("413 Content Too Large", most) if waits else b"")
+
+    def _linger(self, last: bytes) -> None:
+        """Read no more, and keep the socket until the client had time to read its answer.
+
+        A socket that is closed with bytes unread resets the connection, and the client loses the answer.
+        """
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._enter(Phase.ENDING)
+        self._transport.pause_reading()
+        self._transport.write(last)
+        self._guard.loop.call_later(REFUSAL_SECONDS, self.close)
+
     def _enter(self, phase: Phase) -> None:
         self.phase, self.since = phase, self._guard.loop.time()
+        if phase in (Phase.OPENED, Phase.IDLE):
+            self._received = 0
 
     def _unsent_bytes(self) -> int:
         size = self._raw.get_write_buffer_size() if self._raw is not None else 0

@@ -53,7 +53,7 @@ class CounterRows:
                     self._due[key], value = value, 0.0
             row[column] = value
         values = np.fromiter(row.values(), np.float64, len(row))
-        self._group.append(t, np.fromiter(row, np.intp, len(row)), values)
+        self._group.write(t, np.fromiter(row, np.intp, len(row)), values)
 
     def end(self, label: tuple[str, str]) -> None:
         """End all series with a label."""

@@ -38,7 +38,8 @@ class KeyedRows(Generic[K]):
             if column is not None:
                 self._columns[key] = column
                 row[column] = value
-        self._group.append(t, np.fromiter(row, np.intp, len(row)), np.fromiter(row.values(), np.float64, len(row)))
+        values = np.fromiter(row.values(), np.float64, len(row))
+        self._group.write(t, np.fromiter(row, np.intp, len(row)), values)
 
 
 class GaugeRows(KeyedRows[Labels]):

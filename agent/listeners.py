@@ -32,6 +32,7 @@ class Listener:
     idle: float  # between two requests
     max_head: int
     max_body: int
+    max_framing: int  # of a body in chunks, beside its content
 
 
 LISTENERS: dict[str, Listener] = {
@@ -54,6 +55,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=1 * MIB,
+            max_framing=256 * KIB,
         ),
         Listener(
             name="remote",
@@ -70,6 +72,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=1 * MIB,
+            max_framing=256 * KIB,
         ),
         Listener(
             name="otlp_http",
@@ -86,6 +89,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=4 * MIB,
+            max_framing=1 * MIB,
         ),
         Listener(
             name="otlp_grpc",
@@ -102,6 +106,7 @@ LISTENERS: dict[str, Listener] = {
             idle=300.0,
             max_head=16 * KIB,
             max_body=4 * MIB,
+            max_framing=0,
         ),
         Listener(
             name="tap",
@@ -118,6 +123,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=64 * KIB,
             max_body=0,
+            max_framing=16 * KIB,
         ),
         Listener(
             name="tap_metrics",
@@ -134,6 +140,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=64 * KIB,
+            max_framing=16 * KIB,
         ),
         Listener(
             name="notify",
@@ -150,6 +157,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=1 * MIB,
+            max_framing=256 * KIB,
         ),
         Listener(
             name="web",
@@ -165,7 +173,8 @@ LISTENERS: dict[str, Listener] = {
             body=60.0,
             idle=75.0,
             max_head=64 * KIB,
-            max_body=0,
+            max_body=64 * MIB,
+            max_framing=1 * MIB,
         ),
         Listener(
             name="record",
@@ -182,6 +191,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=1 * MIB,
+            max_framing=256 * KIB,
         ),
         Listener(
             name="replay",
@@ -198,6 +208,7 @@ LISTENERS: dict[str, Listener] = {
             idle=75.0,
             max_head=16 * KIB,
             max_body=64 * KIB,
+            max_framing=16 * KIB,
         ),
         Listener(
             name="kv_events",
@@ -214,6 +225,7 @@ LISTENERS: dict[str, Listener] = {
             idle=0,
             max_head=0,
             max_body=16 * MIB,
+            max_framing=0,
         ),
     )
 }

@@ -394,6 +394,13 @@ class Node:
         if isinstance(record, ScrapeRecord):
             self._name_engines(record.target)
 
+    def flush(self, t: float) -> None:
+        """A recording ends at `t`, seconds since the epoch: settle what waits for more, and write it down."""
+        if self._requests is not None:
+            self._requests.finish(t)
+        if self._ledger is not None:
+            self._ledger.flush(t)
+
     def complaints(self) -> list[str]:
         """For each target whose last scrape failed: its URL, why, and what to do."""
         last = {t.url: self._sense.translator(key).status.last for key, t in self._targets.items()}

@@ -12,8 +12,8 @@ from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, NotKvitalsError
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
+from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
-from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,9 @@ def of_recording(path: Path, setup: Setup) -> Known:
 def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None, Sequence[str]]:
     """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Without a setup
     by the defaults. Raises CaptureError, ConfigError."""
-    node, last = Node(setup.config, setup.slo_sources) if setup is not None else Node(Config()), 0.0
-    with CaptureReader.open(path) as reader:
-        node.expect(reader.header.meta)
-        for record in reader:
-            node.feed(record)
-            last = max(last, record.t)
-        notes = (f"damaged: {reader.problem}",) if reader.problem else ()
-    node.requests.flush()
-    if node.ledger is not None:
-        node.ledger.flush(last)
-    return node.ledger, notes
+    config, sources = (setup.config, setup.slo_sources) if setup is not None else (Config(), {})
+    ended = ended_node(path, config, sources)
+    return ended.node.ledger, (f"damaged: {ended.damage}",) if ended.damage else ()
 
 
 async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known:
@@ -70,6 +62,11 @@ def of_agent(url: str) -> Known | None:
         return Known() if report is None else Known(report, client.cascades())
     except NotKvitalsError:
         return None
+
+
+def of_node(node: Node) -> Known:
+    """What the ledger of a node knows."""
+    return _known(node.ledger, ())
 
 
 def _known(ledger: LedgerSide | None, notes: Sequence[str]) -> Known:

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.slow_tail import OFS, Recent, TailReport
-from kvitals.agent.requests.store import MAX_RECORDS
+from kvitals.agent.requests.slow_tail import TailReport
 from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, TailAnswer
+from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
-from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,13 @@ def of_agent(url: str, asked: Asked) -> Found:
     return Found([Told(*one) for one in listed], explained.reports, explained.tenant_names)
 
 
-def of_recording(path: Path, asked: Asked) -> Found:
-    """Stitch the requests of a recording anew. Raises CaptureError, ConfigError."""
-    node = Node(Config())
-    with CaptureReader.open(path) as reader:
-        node.expect(reader.header.meta)
-        for record in reader:
-            node.feed(record)
-    node.requests.flush()
+def of_recording(path: Path, asked: Asked, config: Config) -> Found:
+    """Stitch the requests of a recording anew, to its end. Raises CaptureError, ConfigError."""
+    return of_node(ended_node(path, config).node, asked)
+
+
+def of_node(node: Node, asked: Asked) -> Found:
+    """What a node knows of requests."""
     store, tenant = node.requests.store, asked.tenant or None
     if asked.name:
         found = store.find(asked.name)
@@ -79,9 +77,5 @@ def _wants_tails(asked: Asked) -> bool:
 
 
 def _tails_of(node: Node) -> list[TailReport]:
-    """What explains the slow ones of a whole recording."""
-    records = node.requests.store.newest(MAX_RECORDS)
-    if not records:
-        return []
-    recent = Recent(records, min(r.end for r in records), max(r.end for r in records))
-    return [recent.explain(of, node.requests.objective, over={"scope": "node"}) for of in OFS]
+    """What explains the slow ones of the node's latest minutes, as the agent answers."""
+    return [report for report in node.requests.tails.reports if report.over.get("scope") == "node"]

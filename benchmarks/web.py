@@ -30,10 +30,10 @@ from selenium.webdriver.common.by import By
 
 from benchmarks.pages import Engine
 from benchmarks.processes import cpu_seconds, memory_bytes
+from kvitals.app import page_process
 from kvitals.app.demo import incidents
+from kvitals.app.page_settings import Settings
 from kvitals.series.recordings import CaptureReader, CaptureWriter, Record
-from kvitals.ui.web import serve
-from kvitals.ui.web.settings import Settings
 from tests.browser.page import chromium, free_port
 
 SECONDS, EVERY = 600, 5
@@ -84,8 +84,8 @@ def served(settings: Settings) -> Iterator[tuple[str, int, float]]:
     port = free_port()
     begun = time.monotonic()
     process = subprocess.Popen(
-        serve.command(port, settings),
-        env=serve.environment(settings),
+        page_process.command(port, settings),
+        env=page_process.environment(settings),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

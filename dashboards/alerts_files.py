@@ -11,6 +11,7 @@ from kvitals.dashboards.alerts import Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
+from kvitals.dashboards.grafana import RAW_SUFFIX
 from kvitals.dashboards.recording import DERIVED, Recorded, record
 from kvitals.dashboards.recording_raw import Raw
 from kvitals.rules.loader import Knowledge
@@ -18,7 +19,6 @@ from kvitals.series.promql import parse
 
 FOLDER = "prometheus"
 RATES_INTERVAL = "1m"
-RAW_BOARDS = "-raw"
 
 Groups = dict[str, Any]
 
@@ -31,7 +31,7 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
 
 def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
     """The same over the engines' own metrics, and the rules that have no alert there."""
-    options = replace(options, board_suffix=RAW_BOARDS)
+    options = replace(options, board_suffix=RAW_SUFFIX)
     raw = Raw(knowledge)
     recorded = raw.record(options)
     alerts = alert_rules(knowledge, recorded, options, raw.rewrite)

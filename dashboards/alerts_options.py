@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
 from kvitals.rules.compiled_signal import Windows
 
 BASELINE = "1h"
+Monitor = Literal["pod", "service"]
 PLACEHOLDER_HOST = "example.com"
 
 
@@ -22,6 +24,7 @@ class Options:
     receiver: str = "http://127.0.0.1:9477/api/v1/notify"  # takes Alertmanager's messages
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2
+    monitor: Monitor = "pod"  # what the Prometheus Operator selects agents by
 
     @property
     def fast_seconds(self) -> float:

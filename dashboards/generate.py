@@ -26,7 +26,7 @@ MOST_SECONDS = 86400.0
 def generate(knowledge: Knowledge, options: Options | None = None) -> dict[str, str]:
     """Every generated file by its path. Raises where a board asks for what the knowledge does not have."""
     options = options or Options()
-    drawn = boards.files(knowledge, options.runbooks)
+    drawn = boards.files(knowledge, options.runbooks, options.fast_seconds)
     return drawn | manifests.boards(drawn) | alerts_files.files(knowledge, options) | runbooks.files(knowledge)
 
 
@@ -68,7 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if knowledge.problems:
         print("\n".join(map(str, knowledge.problems)), file=sys.stderr)
         return 1
-    files = generate(knowledge, _options(args))
+    try:
+        files = generate(knowledge, _options(args))
+    except manifests.ManifestError as error:
+        print(error, file=sys.stderr)
+        return 1
     documents = {} if args.out or not reference.DOCS.is_dir() else reference.files(knowledge)
     if args.check:
         wrong = differences(files, out) + stale(documents, reference.DOCS)
@@ -111,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
         "--slo-itl", type=_seconds, default=usual.slo_itl_seconds, metavar="SECONDS",
         help=f"the same for gaps between tokens ({usual.slo_itl_seconds:g})",
     )  # fmt: skip
+    parser.add_argument(
+        "--monitor", choices=("pod", "service"), default=usual.monitor,
+        help=f"what the Prometheus Operator selects agents by: their pods or their Services ({usual.monitor})",
+    )  # fmt: skip
     return parser
 
 
@@ -132,6 +140,7 @@ def _options(args: argparse.Namespace) -> Options:
         receiver=args.receiver,
         slo_ttft_seconds=args.slo_ttft,
         slo_itl_seconds=args.slo_itl,
+        monitor=args.monitor,
     )
 
 

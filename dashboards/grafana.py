@@ -14,6 +14,8 @@ from grafanalib.core import Annotations, Dashboard, GridPos, Templating, Time
 
 SCHEMA = 39  # Grafana 10.4 to 11; newer ones migrate it when they load it
 TAG = "kvitals"
+RAW_SUFFIX = "-raw"
+"""Of the uids of boards over engines' own metrics."""
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _LEGACY = {"__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "editable", "timepicker"}
 _MAY_BE_NULL = {"id", "value"}  # a new board has no id yet; the first threshold has no value
@@ -142,8 +144,8 @@ def raw_flavour(presence: Sequence[str]) -> Flavour:
     chosen = f'{{{shown}, cluster=~"$cluster"'
     return Flavour(
         "raw",
-        f"{TAG}-raw",
-        "-raw",
+        f"{TAG}{RAW_SUFFIX}",
+        RAW_SUFFIX,
         (
             DatasourceVariable(),
             QueryVariable("cluster", "Cluster", f"label_values({{{shown}}}, cluster)", all_value=".*"),
@@ -153,7 +155,7 @@ def raw_flavour(presence: Sequence[str]) -> Flavour:
     )
 
 
-def mark(name: str, expr: str, color: str, title: str, tags: str = "engine", text: str = "") -> dict[str, Any]:
+def mark(name: str, expr: str, color: str, title: str, least_step: str, tags: str = "engine") -> dict[str, Any]:
     """Moments at which a query has a value, as marks on every panel."""
     return {
         "datasource": DATASOURCE,
@@ -161,17 +163,17 @@ def mark(name: str, expr: str, color: str, title: str, tags: str = "engine", tex
         "iconColor": color,
         "name": name,
         "tagKeys": tags,
-        "target": {"expr": expr, "interval": "30s", "range": True, "refId": "mark"},
-        "textFormat": text,
+        "target": {"expr": expr, "interval": least_step, "range": True, "refId": "mark"},
+        "textFormat": "",
         "titleFormat": title,
     }
 
 
-def drill(uid: str, engine: str) -> dict[str, Any]:
-    """A link from a value to the board that tells more of its engine."""
+def drill(uid: str, engine: str, title: str) -> dict[str, Any]:
+    """A link from a value to the board `uid`, narrowed to its engine. `engine`: what that board's variable selects."""
     chosen = "${datasource:queryparam}&${cluster:queryparam}&${model:queryparam}"
     url = f"/d/{uid}?{chosen}&var-engine={engine}&${{__url_time_range}}"
-    return {"title": f"Only {engine} on {uid}", "url": url, "targetBlank": False}
+    return {"title": f"Only {title} on {uid}", "url": url, "targetBlank": False}
 
 
 def runbook(base: str, code: str) -> dict[str, Any]:

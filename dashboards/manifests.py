@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from kvitals.dashboards.alerts_options import Options, duration
+from kvitals.dashboards.alerts_options import Monitor, Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 
@@ -14,14 +15,23 @@ FOLDER = "kubernetes"
 NAMESPACE = "monitoring"
 PORT = "metrics"
 SELECTED = {"app.kubernetes.io/name": "kvitals"}
+MONITORS: Mapping[Monitor, tuple[str, str]] = {
+    "pod": ("PodMonitor", "podMetricsEndpoints"),
+    "service": ("ServiceMonitor", "endpoints"),
+}
 BOARD_LABEL = {"grafana_dashboard": "1"}
 """What the sidecar of Grafana's chart looks for."""
 
+MAX_OBJECT_BYTES = 200_000
+"""Of one object as JSON. `kubectl apply` keeps an object in an annotation of 262,144 bytes; the Prometheus Operator
+refuses rules above 524,288 bytes."""
+
 _RULES_NOTE = """\
-For the Prometheus Operator. Give it the labels that your Prometheus' ruleSelector asks for, and apply it with
-`kubectl apply --server-side`: it is too large for the annotation that a plain apply writes."""
+For the Prometheus Operator: one object for each group of rules. Add the labels that the ruleSelector of your Prometheus
+selects. Apply with: kubectl apply --server-side -f FILE"""
 _MONITOR_NOTE = """\
-For the Prometheus Operator; honorLabels, since an agent tells `node` and `engine` of what it watches, not of itself."""
+For the Prometheus Operator. honorLabels: the agent's labels `node` and `engine` name what it watches, not itself.
+Apply one monitor only: two monitors that select the same pods scrape each agent twice and double every sum."""
 _SCALER_NOTE = """\
 An example for KEDA: put your own names and numbers in.
 
@@ -43,12 +53,17 @@ _UNMEASURED = """\
 How long it leads depends on how fast your load rises; it was not measured."""
 
 
+class ManifestError(Exception):
+    """An object that a cluster does not take."""
+
+
 def files(knowledge: Knowledge, options: Options, rules: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Every manifest but the boards', by its path. `rules`: flavour -> groups."""
+    """Every manifest but the boards', by its path. `rules`: flavour -> groups. Raises ManifestError."""
     found = {f"{FOLDER}/{name}": text for name, text in _scalers(knowledge).items()}
-    found[f"{FOLDER}/monitors.yaml"] = dump(*_monitors(options), note=_MONITOR_NOTE)
+    found[f"{FOLDER}/monitors.yaml"] = dump(_monitor(options), note=_MONITOR_NOTE)
     for flavour, groups in rules.items():
-        found[f"{FOLDER}/rules-{flavour}.yaml"] = dump(_rule(flavour, groups), note=_RULES_NOTE)
+        objects = [_rule(flavour, group) for group in groups]
+        found[f"{FOLDER}/rules-{flavour}.yaml"] = dump(*objects, note=_RULES_NOTE)
     return found
 
 
@@ -70,29 +85,38 @@ def _meta(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
     return {"name": name, "namespace": NAMESPACE, "labels": {**SELECTED, **(labels or {})}}
 
 
-def _rule(flavour: str, groups: Sequence[Any]) -> dict[str, Any]:
-    return {
+def _rule(flavour: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of rules as an object, named for the group. Raises ManifestError where it is too large to be applied."""
+    made = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": _meta(f"kvitals-{flavour}"),
-        "spec": {"groups": list(groups)},
+        "metadata": _meta(f"kvitals-{flavour}-{group['name'].removeprefix('kvitals-')}"),
+        "spec": {"groups": [group]},
     }
+    if (size := len(json.dumps(made))) > MAX_OBJECT_BYTES:
+        raise ManifestError(
+            f"group {group['name']} has {size} bytes, an object may have {MAX_OBJECT_BYTES}: move some of its signals"
+            " or rules to another group"
+        )
+    return made
 
 
-def _monitors(options: Options) -> list[dict[str, Any]]:
-    """Of agents behind a Service, or of their pods where there is none."""
+def _monitor(options: Options) -> dict[str, Any]:
+    """The agents' pods, or the Services before them: never both."""
+    kind, key = MONITORS[options.monitor]
     endpoint = {
         "port": PORT,
         "path": "/metrics",
         "interval": duration(options.scrape_seconds),
         "honorLabels": True,
     }
-    made: list[dict[str, Any]] = []
-    for kind, key in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints")):
-        spec = {"selector": {"matchLabels": SELECTED}, key: [endpoint]}
-        about = _meta(f"kvitals-{kind.lower().removesuffix('monitor')}")
-        made.append({"apiVersion": "monitoring.coreos.com/v1", "kind": kind, "metadata": about, "spec": spec})
-    return made
+    spec = {"selector": {"matchLabels": SELECTED}, key: [endpoint]}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": kind,
+        "metadata": _meta(f"kvitals-{options.monitor}"),
+        "spec": spec,
+    }
 
 
 def _scalers(knowledge: Knowledge) -> dict[str, str]:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from grafanalib.core import StateTimeline, TimeSeries
 
-from kvitals.dashboards.grafana import DATASOURCE, Target, drill, grid, plain, runbook
-from kvitals.dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
+from kvitals.dashboards.grafana import DATASOURCE, RAW_SUFFIX, Target, drill, grid, plain, runbook
+from kvitals.dashboards.queries import WINDOW, Ask, By, Judged, NotToldError, Queries, Query
+from kvitals.dashboards.raw import INSTANCE
 from kvitals.rules.model import SCOPES, Severity
 
 Style = Literal["data", "faint", "objective"]
@@ -127,6 +128,7 @@ class Built:
     lines: tuple[tuple[int, Line, Query], ...]
     judged: Judged | None
     missing: tuple[str, ...]  # legends of the lines that are left out
+    raw: bool  # over the names on engines' own pages
 
     @property
     def unit(self) -> str:
@@ -156,7 +158,7 @@ def answer(panel: Panel, queries: Queries) -> Built:
     if not lines:
         raise NotToldError(panel.title)
     judged = queries.judged(panel.judged) if panel.judged is not None else None
-    built = Built(panel, tuple(lines), judged, tuple(missing))
+    built = Built(panel, tuple(lines), judged, tuple(missing), queries.raw is not None)
     _check_legends(built, queries)
     return built
 
@@ -171,7 +173,7 @@ def make(built: Built, queries: Queries, id_: int, x: int, y: int, runbooks: str
         "datasource": DATASOURCE,
         "gridPos": plain(grid(x, y, panel.width, panel.height)),
         "links": [runbook(runbooks, code) for code in _codes(built)],
-        "targets": [plain(_target(built, line, query, i)) for i, line, query in built.lines],
+        "targets": [plain(_target(built, queries, line, query, i)) for i, line, query in built.lines],
     }
     made = _KINDS[type(panel)](built, queries)
     return {**made, **common}
@@ -260,14 +262,16 @@ def _check_legends(built: Built, queries: Queries) -> None:
             raise PanelError(f"{built.panel.title!r}: {said}")
 
 
-def _target(built: Built, line: Line, query: Query, i: int) -> Target:
+def _target(built: Built, queries: Queries, line: Line, query: Query, i: int) -> Target:
+    """A query of the panel. A number of this moment is of the rules' window, however long a time the board shows."""
     panel = built.panel
+    instant = isinstance(panel, Now | Bars | Table)
     return Target(
         string.ascii_uppercase[i],
-        query.expr,
+        query.expr.replace(WINDOW, queries.window) if instant else query.expr,
         line.legend,
-        FAST,
-        instant=isinstance(panel, Now | Bars | Table),
+        queries.least_step,
+        instant=instant,
         format={Table: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
         exemplar=isinstance(panel, Question) and panel.exemplars,
     )
@@ -275,7 +279,7 @@ def _target(built: Built, line: Line, query: Query, i: int) -> Target:
 
 def _defaults(built: Built, **more: Any) -> dict[str, Any]:
     """What holds for all fields of a panel."""
-    links = [drill(built.panel.drill, "${__field.labels.engine}")] if built.panel.drill else []
+    links = [_drill(built, "__field.labels")] if built.panel.drill else []
     return {
         "unit": built.unit,
         "noValue": NO_DATA,
@@ -285,6 +289,14 @@ def _defaults(built: Built, **more: Any) -> dict[str, Any]:
         "links": links,
         **more,
     }
+
+
+def _drill(built: Built, labels: str) -> dict[str, Any]:
+    """The link of a value to the board of the same flavour. `labels`: how Grafana names the labels of the value."""
+    engine = f"${{{labels}.engine}}"
+    if built.raw:
+        return drill(built.panel.drill + RAW_SUFFIX, f"${{{labels}.{INSTANCE}}}", engine)
+    return drill(built.panel.drill, engine, engine)
 
 
 def _question(built: Built, queries: Queries) -> dict[str, Any]:
@@ -418,15 +430,15 @@ def _table(built: Built, queries: Queries) -> dict[str, Any]:
         names = {
             "Value" if single else f"Value #{string.ascii_uppercase[i]}": line.legend for i, line, _ in built.lines
         }
-        hidden = dict.fromkeys(("Time", "__name__", "cluster", "job", "instance", *panel.hidden), True)
+        instance = () if built.raw and panel.drill else (INSTANCE,)  # its link needs the column
+        hidden = dict.fromkeys(("Time", "__name__", "cluster", "job", *instance, *panel.hidden), True)
         reshaped = [
             {"id": "merge", "options": {}},
             {"id": "organize", "options": {"excludeByName": hidden, "indexByName": {}, "renameByName": names}},
         ]
         overrides = [_column(line.legend, _cell(built, queries, i, query)) for i, line, query in built.lines]
         if panel.drill:
-            link = drill(panel.drill, "${__data.fields.engine}")
-            overrides.append(_column("engine", {"links": [link]}))
+            overrides.append(_column("engine", {"links": [_drill(built, "__data.fields")]}))
     return {
         "type": "table",
         "fieldConfig": {"defaults": defaults, "overrides": overrides},

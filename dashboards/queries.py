@@ -8,10 +8,13 @@ are built: over agents' families, and over the names on engines' own pages (`kvi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kvitals.dashboards.raw import Raw
+from kvitals.dashboards.alerts_options import duration as written
+from kvitals.dashboards.raw import Raw, keep_instance
+from kvitals.diagnoser.sources.survey import FAST_SECONDS
 from kvitals.rules.compiled_signal import Windows, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
@@ -35,7 +38,10 @@ from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
-FAST = "1m"  # the least interval of every panel, which makes Grafana's window at least as long as the signals'
+FAST = "1m"
+STEPS_IN_WINDOW = 4
+"""Grafana's window is max(step + least step, 4 * least step). With a quarter of the rules' window as the least step it
+is just that window while the step is no longer, and then grows with the step."""
 SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
 choice of engines, see `kvitals.dashboards.grafana`."""
@@ -119,9 +125,12 @@ class Judged:
 class Queries:
     """Builds queries from one state of the knowledge; with `raw`, over the names on engines' own pages."""
 
-    def __init__(self, knowledge: Knowledge, raw: Raw | None = None) -> None:
+    def __init__(self, knowledge: Knowledge, raw: Raw | None = None, window: float = FAST_SECONDS) -> None:
+        """window: that of the rules, in seconds."""
         self.knowledge = knowledge
         self.raw = raw
+        self.window = written(window)
+        self.least_step = written(math.ceil(window / STEPS_IN_WINDOW))
 
     def ask(self, ask: Ask) -> Query:
         """The query that answers. Raises UnknownSeriesError, and NotToldError where no engine's page tells it."""
@@ -190,7 +199,7 @@ class Queries:
             told = self.raw.translate(bound)
             if told is None:
                 raise NotToldError(", ".join(f"`{f}`" for f in families))
-            bound = told
+            bound = keep_instance(told)
         text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
         reads = tuple(sorted(names(bound))) if self.raw is not None else families

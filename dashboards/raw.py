@@ -8,11 +8,12 @@ of an info metric, can not be asked for here, and of alternatives those that can
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvitals.diagnoser.sources.pages import LOCAL, Pages
 from kvitals.rules.engine_map import EngineMap, load_map
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
-from kvitals.series.promql import Binary, Call, Expr, Number, Range, Selector
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector
 from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher
 
@@ -24,6 +25,8 @@ PRESENCE = "kvitals_requests_running"
 
 SEEN_SECONDS = 3600.0
 """For so long an engine that is gone is shown as not readable."""
+
+INSTANCE = "instance"
 
 _UP = "kvitals_target_up"
 
@@ -69,6 +72,21 @@ class Raw:
             return None
         now = Binary("+", Binary("*", Number(0.0), shown), Number(1.0))
         return Binary("or", now, Binary("*", Number(0.0), was))
+
+
+def keep_instance(expr: Expr) -> Expr:
+    """The expression with the label `instance` wherever it groups or matches by engine. A page's engines are named for
+    its instance, so no group changes; and a value on a board leads to the boards that select by instance."""
+    expr = map_children(expr, keep_instance)
+    if isinstance(expr, Aggregate) and not expr.without:
+        return replace(expr, grouping=_beside_engine(expr.grouping))
+    if isinstance(expr, Binary) and expr.matching is not None and expr.matching.on:
+        return replace(expr, matching=replace(expr.matching, labels=_beside_engine(expr.matching.labels)))
+    return expr
+
+
+def _beside_engine(labels: tuple[str, ...]) -> tuple[str, ...]:
+    return (*labels, INSTANCE) if "engine" in labels and INSTANCE not in labels else labels
 
 
 def _names(map_: EngineMap, knowledge: Knowledge) -> list[str]:

@@ -36,19 +36,19 @@ def triage(
     true = _fired(findings, judgements)
     muted = [_muted(f, mutes, span.at) for f in true if _mute(f, mutes, span.at)]
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
-    causes, symptoms, telemetry = _sorted(open_)
+    ordered = _ordered(open_)
     healthy = is_healthy(judge, judgements, open_)
     return Triage(
         source=source,
         window=Window(span.start, span.at, round(span.fast, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
-        verdict=verdict(healthy, causes, symptoms, telemetry, judgements),
-        causes=causes,
-        symptoms=symptoms,
-        telemetry=telemetry,
-        notes=[f for f in open_ if f.kind == "note"],
-        ruled_out=_ruled_out(symptoms),
+        verdict=verdict(healthy, ordered, judgements),
+        causes=ordered.causes,
+        symptoms=ordered.symptoms,
+        telemetry=ordered.telemetry,
+        notes=ordered.notes,
+        ruled_out=_ruled_out(ordered.symptoms),
         unknown=unknown,
         muted=muted,
         coverage=_coverage(judge, judgements, span, len(unknown)),
@@ -123,46 +123,95 @@ def _begun(
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, at)]
     healthy = is_healthy(judge, judgements, open_)
-    return Brief(healthy, verdict(healthy, *_sorted(open_), judgements), open_)
+    return Brief(healthy, verdict(healthy, _ordered(open_), judgements), open_)
 
 
-def _sorted(open_: Sequence[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Causes, symptoms and what is wrong with the telemetry, each in order."""
-    causes = rank([f for f in open_ if f.kind == "cause"], open_)
+@dataclass(frozen=True)
+class Ordered:
+    """Open findings as a document lists them, each list in its order.
+
+    causes: those that ask for something, and informational ones that explain an open symptom which does. notes: notes,
+    and the informational causes that explain no such symptom. They are true and change nothing that anybody feels.
+    """
+
+    causes: list[Finding]
+    symptoms: list[Finding]
+    telemetry: list[Finding]
+    notes: list[Finding]
+
+    @property
+    def worst(self) -> list[Finding]:
+        """As the function of that name."""
+        return _worst(self.symptoms)
+
+    def explains_worst(self, cause: Finding) -> bool:
+        """Whether a cause explains one of the worst open symptoms, over other open causes or directly."""
+        return not _reached(cause, self.causes).isdisjoint(s.id for s in self.worst)
+
+
+def _ordered(open_: Sequence[Finding]) -> Ordered:
     symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
-    return causes, symptoms, [f for f in open_ if f.kind == "telemetry"]
+    felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
+    every = [f for f in open_ if f.kind == "cause"]
+    noted = {c.id for c in every if not _WEIGHT[c.severity] and _reached(c, every).isdisjoint(felt)}
+    return Ordered(
+        rank([c for c in every if c.id not in noted], open_),
+        symptoms,
+        [f for f in open_ if f.kind == "telemetry"],
+        [f for f in open_ if f.kind == "note" or f.id in noted],
+    )
+
+
+def _worst(symptoms: Sequence[Finding]) -> list[Finding]:
+    """The symptoms of the highest severity; empty where none asks for anything."""
+    weight = max((_WEIGHT[s.severity] for s in symptoms), default=0)
+    return [s for s in symptoms if weight and _WEIGHT[s.severity] == weight]
+
+
+def _reached(cause: Finding, causes: Sequence[Finding]) -> set[str]:
+    """The ids of all that a cause explains, by way of other causes included."""
+    explained = {c.id: c.explained for c in causes}
+    found: set[str] = set()
+    new = set(cause.explained)
+    while new:
+        found |= new
+        new = {id_ for one in new for id_ in explained.get(one, ())} - found
+    return found
 
 
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """Most likely cause first.
 
-    One that is for information comes after those that ask for something, even where it explains them: that prompts
-    share nothing is no answer to why their prefill is in the way of others. A cause that another one explains comes
-    after all that none explains. Then: the weight of the open symptoms that it explains, its own severity, its
-    confidence; the code settles the rest, so that equal evidence always gives the same order. The same cause on several
-    entities stands together where it is strongest, in the order of their names: which engine of like ones has one
-    symptom more changes from one look to the next.
+    A cause that explains one of the worst open symptoms, by way of other causes included, comes before one that does
+    not: nobody is helped by a true cause of something else. One that is for information comes after those that ask for
+    something, even where it explains them: that prompts share nothing is no answer to why their prefill is in the way
+    of others. A cause that another one explains comes after all that none explains. Then: the weight of the open
+    symptoms that it explains, its own severity, its confidence; the code settles the rest, so that equal evidence
+    always gives the same order. The same cause on several entities stands together where it is strongest, in the order
+    of their names: which engine of like ones has one symptom more changes from one look to the next.
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
+    worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
+    beside = {c.code for c in causes} - {c.code for c in causes if not _reached(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
 
-    def group(cause: Finding) -> tuple[bool, bool, str]:
+    def group(cause: Finding) -> tuple[bool, bool, bool, str]:
         weight = _WEIGHT[cause.severity]
         under = asking.intersection(cause.explained_by) if weight else cause.explained_by
-        return (not weight, bool(under), cause.code)
+        return (bool(worst) and cause.code in beside, not weight, bool(under), cause.code)
 
     def strength(cause: Finding) -> tuple[float, int, float]:
         explained = sum(1 + severity.get(id_, 0) for id_ in cause.explained)
         return (explained, _WEIGHT[cause.severity], cause.confidence)
 
-    strongest: dict[tuple[bool, bool, str], tuple[float, int, float]] = {}
+    strongest: dict[tuple[bool, bool, bool, str], tuple[float, int, float]] = {}
     for cause in causes:
         strongest[group(cause)] = max(strongest.get(group(cause), (0.0, 0, 0.0)), strength(cause))
 
-    def key(cause: Finding) -> tuple[bool, bool, float, int, float, str, str]:
-        for_information, under, code = group(cause)
+    def key(cause: Finding) -> tuple[bool, bool, bool, float, int, float, str, str]:
+        of_less, for_information, under, code = group(cause)
         explained, weight, confidence = strongest[group(cause)]
-        return (for_information, under, -explained, -weight, -confidence, code, cause.entity.title)
+        return (of_less, for_information, under, -explained, -weight, -confidence, code, cause.entity.title)
 
     return sorted(causes, key=key)
 
@@ -183,22 +232,18 @@ def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
 
-def verdict(
-    healthy: bool | None,
-    causes: Sequence[Finding],
-    symptoms: Sequence[Finding],
-    telemetry: Sequence[Finding],
-    judgements: Sequence[Judgement],
-) -> str:
+def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgement]) -> str:
     """The whole answer in one sentence."""
+    causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if f.severity == "page"]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
-    if causes:
+    if causes and (not ordered.worst or ordered.explains_worst(causes[0])):
         return f"{causes[0].title}. {unread}".rstrip()
     if down:
         return unread
-    if any(_WEIGHT[s.severity] > 0 for s in symptoms):
-        return f"Cause unknown: {lowered(symptoms[0].title)}, and no known cause fired."
+    if ordered.worst:
+        beside = f"“{causes[0].title}” is true and does not explain it" if causes else "no known cause fired"
+        return f"Cause unknown: {lowered(ordered.worst[0].title)}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
@@ -243,8 +288,8 @@ def _by_rule(judgements: Iterable[Judgement], most: int | None = None) -> list[l
 def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judgement]]:
     """The judgements of each rule, the first cause before the others: it has the choice of levers."""
     outlines = [findings.outline(judgement) for judgement in fired]
-    causes, symptoms, telemetry = _sorted(outlines)
-    place = {finding.id: i for i, finding in enumerate((*causes, *symptoms, *telemetry))}
+    ordered = _ordered(outlines)
+    place = {f.id: i for i, f in enumerate((*ordered.causes, *ordered.symptoms, *ordered.telemetry))}
     order = sorted(range(len(fired)), key=lambda i: place.get(outlines[i].id, len(place)))
     return _by_rule(fired[i] for i in order)
 

@@ -307,6 +307,15 @@ class Group:
             row[gaps] = STALE
         return True
 
+    def write(self, t: float, columns: Columns, values: Floats) -> None:
+        """Add a row as `append` does, or correct the last row where it has this very time: what is settled at the end
+        of a recording belongs to the moment of its last record, which may have a row already."""
+        if self.last_time != t:
+            self.append(t, columns, values)
+            return
+        self._now[columns] = values
+        self._values[self._last - 1][:] = self._now
+
     def append_gap(self, t: float) -> bool:
         """Add a row without any sample, as after a failed scrape. False as for `append`."""
         row = self._next_row(t)

@@ -83,6 +83,15 @@ class RequestSide:
         """Give out everything: nothing more is to come."""
         self._stitcher.flush()
 
+    def finish(self, t: float) -> None:
+        """Give out everything, write it down and explain the slow ones: nothing comes after `t`, seconds since the
+        epoch."""
+        opened, oldest = self._stitcher.open, self._stitcher.oldest()
+        self.flush()
+        if self._is_used:
+            self._families.row(t, opened, oldest, self._stitcher.dropped)
+            self.tails.flush(t)
+
     def exemplars(self) -> list[tuple[Labels, Exemplar]]:
         """For each bucket the last request that fell into it."""
         return list(self._families.exemplars())

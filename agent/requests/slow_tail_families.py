@@ -87,6 +87,13 @@ class Tails:
             if done >= STEP:
                 return
 
+    def flush(self, t: float) -> None:
+        """Explain the tails of the window that ends at `t`, with every request that was added."""
+        self._last = t
+        self._work = iter(())
+        for _ in self._look(t, t - WINDOW_SECONDS):
+            pass
+
     def _look(self, t: float, start: float) -> Iterator[float]:
         blocks, left = self._blocks, len(self._came)
         while left > 0 and self._came:

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from kvitals.agent.listeners import LISTENERS
+
 MAX_HEAD = 64 * 1024
 """Bytes of a request's or response's head, all its fields together."""
 MAX_FIELDS = 256
 MAX_CHUNK_LINE = 4096
 MAX_TRAILERS = 16 * 1024
+MAX_EXTENSIONS = LISTENERS["tap"].max_framing
+"""Bytes of a body's chunk lines beyond `_CHUNK_LINE` for each chunk and two for each byte of content: extensions carry
+nothing that anybody reads, so a sender could keep the tap busy with them without end."""
 MAX_METHOD = 32
 MAX_LENGTH_DIGITS = 15
 MAX_CHUNK_DIGITS = 12
@@ -30,6 +35,8 @@ _TARGET = bytes((*range(0x21, 0x7F), *range(0x80, 0x100)))
 _TEXT = b"\t " + _TARGET
 _HEAD = _TEXT + b"\r\n"
 _BLANK = b" \t"
+_CHUNK_LINE = 16
+"""Bytes of a chunk's first line that need no reason."""
 _STEP = 16 * 1024
 """Bytes that are copied at most to find what of them belongs to a body."""
 
@@ -315,6 +322,7 @@ class Chunked:
         self._line_end = b""  # what is still to come of the line's end after a chunk
         self._in_trailers = False
         self._trailers = 0  # bytes of them so far
+        self._extensions = 0  # bytes of chunk lines beyond what the content so far allows
         self._line = bytearray()  # a chunk's first line or a trailer, so far
 
     def take(self, data: bytes, at: int) -> tuple[int, bytes]:
@@ -372,6 +380,9 @@ class Chunked:
         else:
             self._left = _chunk_size(line[:-2])
             self._in_trailers = not self._left
+            self._extensions = max(self._extensions + len(line) - _CHUNK_LINE - 2 * self._left, 0)
+            if self._extensions > MAX_EXTENSIONS:
+                raise BadMessageError(f"the chunk extensions are longer than {MAX_EXTENSIONS} bytes")
         return end
 
     def _on_trailer(self, line: bytes) -> None:

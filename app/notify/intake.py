@@ -21,6 +21,7 @@ from aiohttp import web
 
 from kvitals.agent.exports.requests import is_local
 from kvitals.agent.inbound import has_token
+from kvitals.app.errors import UsageError
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Notifier
@@ -46,6 +47,15 @@ def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None
     app.cleanup_ctx.append(running)
     app.router.add_post(PATH, intake.handle)
     app.router.add_get(PATH, intake.status)
+
+
+async def set_up(runner: web.AppRunner) -> None:
+    """Begin. Raises UsageError where alerts that wait can not be kept."""
+    try:
+        await runner.setup()
+    except SpoolError as error:
+        await runner.cleanup()
+        raise UsageError(f"{error}; name another place with `directory` in [notify]") from error
 
 
 class Intake:

@@ -1,1 +1,1 @@
-"""What the running agent does beside its cycles."""
+"""What the running agent does: cycles, its API, reloading, the search for targets."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from kvitals.agent.service import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
-from kvitals.config import Seconds
+from kvitals.config import Config, Seconds
 from kvitals.rules.finding import Source, Triage
 from kvitals.series.recordings import CaptureReader, Record
 
@@ -31,6 +32,14 @@ class Judged:
 
     pipeline: Pipeline
     document: Triage
+    damage: str  # empty, or what is wrong with the file and that the rest was read
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A recording that was read to its end, with nothing left to settle."""
+
+    node: Node
     damage: str  # empty, or what is wrong with the file and that the rest was read
 
 
@@ -58,9 +67,26 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
+def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> Ended:
+    """What is known at a recording's end, where nothing is judged. slo_sources: as a node takes them.
+
+    Raises CaptureError, ConfigError.
+    """
+    node, last = Node(config, slo_sources), 0.0
+    with CaptureReader.open(path) as reader:
+        node.expect(reader.header.meta)
+        for record in reader:
+            node.feed(record)
+            last = max(last, record.t)
+        damage = reader.problem or ""
+    node.flush(last)
+    return Ended(node, damage)
+
+
 def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
     """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds.
 
+    At its end, what waits for more records is settled first: nothing more comes, and every surface shows that end.
     Raises CaptureError, and RecordingError where there is nothing to judge.
     """
     first, last = span_of(path)
@@ -76,6 +102,8 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         for _ in judged_before(at, pipeline, reader, step):
             pass
         damage = reader.problem or ""
+    if at == last:
+        pipeline.node.flush(last)
     pipeline.observe_span(span)
     return Judged(pipeline, pipeline.triage(), damage)
 
@@ -114,5 +142,6 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
         for at in judged_before(last, pipeline, reader):
             yield at, pipeline.triage()
     if last > first:
+        pipeline.node.flush(last)
         pipeline.observe_span(span_at(first, last))
         yield last, pipeline.triage()

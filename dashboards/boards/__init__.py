@@ -19,6 +19,7 @@ from kvitals.dashboards.boards.board import Board, build
 from kvitals.dashboards.grafana import AGENT, encode, raw_flavour
 from kvitals.dashboards.queries import Queries
 from kvitals.dashboards.raw import PRESENCE, Raw
+from kvitals.diagnoser.sources.survey import FAST_SECONDS
 from kvitals.rules.loader import Knowledge
 
 
@@ -37,12 +38,13 @@ def boards(knowledge: Knowledge) -> tuple[Board, ...]:
     )
 
 
-def built(knowledge: Knowledge, runbooks: str) -> dict[str, dict[str, Any]]:
-    """Every board by the path of its file. `runbooks`: URL under which the rules' pages are served."""
+def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, dict[str, Any]]:
+    """Every board by the path of its file. `runbooks`: URL under which the rules' pages are served; `window`: that of
+    the rules, in seconds."""
     raw = Raw(knowledge)
     flavours = (
-        (AGENT, Queries(knowledge)),
-        (raw_flavour(raw.raw_names(PRESENCE)), Queries(knowledge, raw)),
+        (AGENT, Queries(knowledge, window=window)),
+        (raw_flavour(raw.raw_names(PRESENCE)), Queries(knowledge, raw, window)),
     )
     return {
         f"boards/{flavour.name}/{board.name}.json": found
@@ -52,6 +54,6 @@ def built(knowledge: Knowledge, runbooks: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def files(knowledge: Knowledge, runbooks: str) -> dict[str, str]:
+def files(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, str]:
     """The same as the texts of the files."""
-    return {path: encode(found) for path, found in built(knowledge, runbooks).items()}
+    return {path: encode(found) for path, found in built(knowledge, runbooks, window).items()}

@@ -139,5 +139,6 @@ def _marks(queries: Queries) -> list[dict[str, Any]]:
             query = queries.family(text, "count")
         except NotToldError:
             continue
-        found.append(mark(name, query.expr, color, title))
-    return [*found, mark("Findings", ALERTS, "red", "{{code}} {{alertname}}", tags="engine,node,severity")]
+        found.append(mark(name, query.expr, color, title, queries.least_step))
+    fired = mark("Findings", ALERTS, "red", "{{code}} {{alertname}}", queries.least_step, tags="engine,node,severity")
+    return [*found, fired]

@@ -27,7 +27,18 @@ def _ways_in() -> Iterator[str]:
 
 
 def _bounds() -> Iterator[str]:
-    head = ("listener", "connections", "from one address", "first byte", "head", "stalled", "idle", "head", "body")
+    head = (
+        "listener",
+        "connections",
+        "from one address",
+        "first byte",
+        "head",
+        "stalled",
+        "idle",
+        "head",
+        "body",
+        "framing",
+    )
     return table(head, (_row(one) for one in LISTENERS.values()))
 
 
@@ -36,7 +47,7 @@ def _row(one: Listener) -> tuple[str, ...]:
         one.title,
         *(f"{count:,}" if count else "not limited" for count in (one.connections, one.per_peer)),
         *(f"{seconds:g} s" if seconds else "-" for seconds in (one.first_byte, one.head, one.body, one.idle)),
-        *(_size(size) for size in (one.max_head, one.max_body)),
+        *(_size(size) for size in (one.max_head, one.max_body, one.max_framing)),
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.sources.pages import LOCAL
 from kvitals.diagnoser.sources.prometheus import Prometheus, Question, ServerError
 
 SAMPLES_IN_WINDOW = 8
@@ -14,6 +16,8 @@ SAMPLES_IN_WINDOW = 8
 
 FAST_SECONDS, SLOW_SECONDS = 60.0, 900.0
 LOOK_SECONDS = 900.0
+NOT_OF_AGENTS = ("kvitals_tap_", "kvitals_notify_", "kvitals_loop_")
+"""Prefixes of what a tap and `kvitals notify` export of themselves."""
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
@@ -40,7 +44,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
     """Look at a server. `window`: seconds, where not the usual one. `first`: it has nothing before. Raises ServerError,
     also for a window too short."""
     names = frozenset(server.names(at - LOOK_SECONDS, at))
-    presence = ENTITIES if ENTITIES in names else "up"
+    presence = ENTITIES if has_agents(names) else "up"
     said = server.access.interval or None
     interval = _interval(server, presence, at, first)
     if presence == ENTITIES and interval is None:
@@ -60,6 +64,14 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
     before = round(found.span.fast + interval)
     cold = not server.one(Question(f"count({presence} offset {before}s)", at))
     return Survey(names, at, interval, presence == ENTITIES, cold, window)
+
+
+def has_agents(names: Iterable[str]) -> bool:
+    """Whether the metrics of a server are those of agents. The recording rules over engines' own metrics write some
+    families under the agent's names (`kvitals_target_up`), so these are no evidence of an agent."""
+    return any(
+        name.startswith("kvitals_") and name not in LOCAL and not name.startswith(NOT_OF_AGENTS) for name in names
+    )
 
 
 def _interval(server: Prometheus, presence: str, at: float, first: float) -> float | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.queries import WINDOW
+from tests.support import grafana
 
-RATE_INTERVAL = "1m"
 Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 """Labels without the cluster's -> times and values."""
 
@@ -23,18 +23,21 @@ class Asked:
     ref: str
     expr: str
     instant: bool
+    least_step: float  # seconds
 
     @property
     def place(self) -> str:
         return f"{self.board}: {self.panel}"
 
-    def filled(self, cluster: str = ".*", engine: str = ".*") -> str:
+    def filled(self, step: float, cluster: str = ".*", engine: str = ".*") -> str:
+        """The query as Grafana sends it. `step`: seconds, of a range; no shorter than the query's least step."""
         expr = self.expr.replace("$cluster", cluster).replace("$engine", engine).replace("$tenant", ".*")
-        return expr.replace(WINDOW, RATE_INTERVAL)
+        window = grafana.rate_interval(max(step, self.least_step), self.least_step)
+        return expr.replace(WINDOW, f"{window:g}s")
 
     def parameters(self, start: float, end: float, step: float, **chosen: str) -> tuple[str, dict[str, str]]:
         """The path below /api/v1 and the form. `chosen`: see `filled`."""
-        query = self.filled(**chosen)
+        query = self.filled(step, **chosen)
         if self.instant:
             return "query", {"query": query, "time": f"{end:.3f}"}
         return "query_range", {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
@@ -43,7 +46,14 @@ class Asked:
 def asked(boards: dict[str, dict[str, Any]], flavour: str) -> list[Asked]:
     """Every query of every panel of a flavour."""
     return [
-        Asked(path.split("/")[-1].removesuffix(".json"), panel["title"], t["refId"], t["expr"], t["instant"])
+        Asked(
+            path.split("/")[-1].removesuffix(".json"),
+            panel["title"],
+            t["refId"],
+            t["expr"],
+            t["instant"],
+            grafana.seconds(t["interval"]),
+        )
         for path, board in boards.items()
         if f"/{flavour}/" in path
         for panel in board["panels"]

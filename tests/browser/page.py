@@ -18,8 +18,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-from kvitals.ui.web import serve
-from kvitals.ui.web.settings import Settings
+from kvitals.app import page_process
+from kvitals.app.page_settings import Settings
 from tests.processes import free_port
 
 CHROMIUM = shutil.which("chromium")
@@ -46,8 +46,8 @@ def served(what: Settings | str) -> Iterator[str]:
     settings = Settings(api=what) if isinstance(what, str) else what
     port = free_port()
     process = subprocess.Popen(
-        serve.command(port, settings),
-        env=serve.environment(settings),
+        page_process.command(port, settings),
+        env=page_process.environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

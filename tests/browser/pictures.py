@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from selenium import webdriver
 
-from kvitals.ui.web.settings import Settings
+from kvitals.app.page_settings import Settings
 from tests.browser.page import chromium, resize, served, visit, wait_for, wait_until
 
 COLOURS = 128

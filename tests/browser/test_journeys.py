@@ -17,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from kvitals.ui.web.settings import Settings
+from kvitals.app.page_settings import Settings
 from tests.browser.page import (
     chromium,
     console_errors,

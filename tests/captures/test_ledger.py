@@ -20,7 +20,7 @@ from kvitals.agent.ledger.engine import EngineLedger, Look
 from kvitals.agent.ledger.event import GPU, KvEventsRecord, Stored
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.service import Node, decode
-from kvitals.app.ledger import of_recording
+from kvitals.app.lookups import recorded_lookups
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
 
@@ -147,7 +147,7 @@ def test_what_the_burst_cost_is_charged_to_who_burst() -> None:
 
 
 def test_a_replay_gives_look_ups_to_play_through_and_says_how_many_of_all() -> None:
-    accesses = of_recording(FOLDER / "thrash.kvcap").accesses
+    accesses = recorded_lookups(FOLDER / "thrash.kvcap").accesses
     assert len(accesses) == len(asked("thrash"))
     assert accesses.observed == pytest.approx(1.0, abs=0.01)
     assert set(accesses.tenants) == {request["tenant"] for request in asked("thrash").values()}

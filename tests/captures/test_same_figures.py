@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.cache import of_recording as cache_of
-from kvitals.app.ledger import of_recording as lookups_of
+from kvitals.app.lookups import recorded_lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import Judged, judge_recording
 from kvitals.config import Config
@@ -66,8 +66,8 @@ def test_a_measure_of_a_finding_is_what_its_board_shows(name: str) -> None:
 def test_the_hit_rate_of_the_cache_is_that_of_the_replay(name: str) -> None:
     path = FOLDER / f"{name}.kvcap"
     (engine,) = cache_of(path, setup()).cache["engines"]
-    known = lookups_of(path)
-    assert known.pool == engine["pool_blocks"]
+    known = recorded_lookups(path)
+    assert known.today == engine["pool_blocks"]
     accesses = known.accesses.take((known.accesses.hit >= 0).nonzero()[0])
     recorded = int(accesses.hit.sum()) * accesses.block_size / int(accesses.tokens.sum())
     assert engine["hit_tokens"] / engine["lookup_tokens"] == pytest.approx(recorded, abs=0.005)
@@ -77,9 +77,9 @@ def test_the_hit_rate_of_the_cache_is_that_of_the_replay(name: str) -> None:
 def test_the_curve_at_the_sizes_that_it_is_read_at_is_the_replay(name: str) -> None:
     path = FOLDER / f"{name}.kvcap"
     (engine,) = cache_of(path, setup()).cache["engines"]
-    known, curve = lookups_of(path), engine["curve"]
-    assert known.pool is not None
-    for size in (known.pool, 2 * known.pool):
+    known, curve = recorded_lookups(path), engine["curve"]
+    assert known.today is not None
+    for size in (known.today, 2 * known.today):
         (row,) = what_if(known.accesses, Plan(capacities=(size,)))
         there = curve["token_hit_rate"][curve["capacity_blocks"].index(size)]
         assert there == pytest.approx(row.token_hit_rate, abs=0.005), size

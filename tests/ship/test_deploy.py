@@ -26,6 +26,7 @@ import yaml
 from cryptography import x509
 
 from kvitals.config import build
+from kvitals.dashboards.manifests import MAX_OBJECT_BYTES
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -95,6 +96,21 @@ def test_a_release_with_everything_on_fits_into_its_secret_with_room_to_grow() -
     }
     secret = base64.b64encode(gzip.compress(json.dumps(release).encode()))
     assert len(secret) < 0.75 * SECRET_BYTES
+
+
+@pytest.mark.parametrize("over", ["agents", "engines"])
+def test_the_rules_are_objects_that_the_operator_takes(over: str) -> None:
+    documents = rendered({"prometheusRule": {"enabled": True, "over": over}})
+    rules = [document for document in documents if document["kind"] == "PrometheusRule"]
+    names = {document["metadata"]["name"] for document in rules}
+    assert len(names) == len(rules) > 10
+    assert max(len(json.dumps(document)) for document in rules) < MAX_OBJECT_BYTES
+
+
+def test_an_interval_that_the_rules_are_not_made_for_is_refused() -> None:
+    values = {"remote": {"enabled": True}, "prometheusRule": {"enabled": True}}
+    with pytest.raises(helm.HelmError, match=r"serviceMonitor\.interval"):
+        rendered({**values, "serviceMonitor": {"enabled": True, "interval": "15s"}})
 
 
 def test_a_wrong_manifest_would_be_noticed() -> None:

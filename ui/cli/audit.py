@@ -20,7 +20,7 @@ from kvitals.diagnoser.text import render
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import add_judging_options, answer_console, print_json, setup
 from kvitals.ui.cli.knee import add_source, course, with_entity
-from kvitals.ui.cli.words import moment
+from kvitals.ui.formats import moment
 
 _TITLES = {
     "queue": "requests waiting",

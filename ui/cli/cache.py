@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.text import Text
 from kvitals.app.cache import Known, of_agent, of_engines, of_recording
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import Knowledge
+from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences, tenant_name
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
     EXIT_HEALTHY,
@@ -32,21 +33,12 @@ from kvitals.ui.cli.common import (
     status_console,
 )
 from kvitals.ui.cli.render import moment
-from kvitals.ui.cli.whatif import short
-from kvitals.ui.cli.words import plain, seconds
+from kvitals.ui.formats import plain, seconds, short
 
 WIDTH = 32
-NAME_WIDTH = 14
 MOST_CASCADES = 3
 MOST_TENANTS = 12
 MATRIX = 6
-STAGE_WORDS = {
-    1: ("pressure", "a full cache stores more"),
-    2: ("eviction", "wanted blocks leave"),
-    3: ("re-prefill", "computed a second time"),
-    4: ("latency", "queue, late first tokens"),
-    5: ("throughput", "less output, no less asked"),
-}
 PURPOSES = {"pinned": ("█", "green"), "hot": ("▓", "cyan"), "cold": ("░", "dim"), "offloaded": ("▒", "blue")}
 
 
@@ -152,7 +144,7 @@ def _headline(known: Known) -> Text:
 
 
 def _who(blamed: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
-    return f", {blamed['share']:.0%} of it by {_name(blamed['tenant'], names)}" if blamed else ""
+    return f", {blamed['share']:.0%} of it by {tenant_name(blamed['tenant'], names)}" if blamed else ""
 
 
 def _engine(engine: Mapping[str, Any], console: Console) -> None:
@@ -208,49 +200,8 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str], console: Console)
         line.append("·" * start, style="dim").append("█" * (WIDTH - start), style="red" if stage > 2 else "yellow")
         line.append(f"  +{onset['began'] - began:.0f} s  {what}" + (" (was so)" if onset["before"] else ""))
         console.print(line, soft_wrap=True)
-    for sentence in sentences(one, names):
+    for sentence in cascade_sentences(one, names):
         console.print(Text(f"    {sentence}"), soft_wrap=True)
-
-
-def sentences(one: Mapping[str, Any], names: Mapping[str, str]) -> Iterable[str]:
-    """What a cascade cost, what set it off, who paid, how early it could be told; each begins with a word for it."""
-    cost = f"cost      {short(one['refaulted_tokens'])} tokens computed again"
-    if one["prefill_seconds"] is not None:
-        cost += f", {seconds(one['prefill_seconds'])} of prefill"
-    if one["gpu_seconds"] is not None:
-        cost += f", {seconds(one['gpu_seconds'])} of GPU time"
-    yield cost
-    yield f"set off   {_trigger(one['trigger'], names)}"
-    if one["caused"]:
-        yield f"by        {_shares(one['caused'], names)}"
-        yield f"paid by   {_shares(one['suffered'], names)}"
-    lead = one["lead_seconds"].get("first")
-    if lead is not None:
-        yield f"warning   {seconds(abs(lead))} {'before' if lead >= 0 else 'after'} first tokens missed their objective"
-    elif one["alarmed_before"]:
-        yield "warning   first tokens had missed their objective before"
-    else:
-        yield "warning   first tokens kept their objective"
-
-
-def _trigger(trigger: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    kind = trigger["kind"]
-    if kind == "tenant":
-        old, new = short(trigger["from_tokens_per_second"]), short(trigger["to_tokens_per_second"])
-        who = _name(trigger["tenant"], names)
-        return f"{who} went from {old} to {new} tokens stored a second, {trigger['share_of_rise']:.0%} of the rise"
-    if kind == "capacity":
-        return f"the pool shrank from {trigger['from_blocks']:,} to {trigger['to_blocks']:,} blocks"
-    return {
-        "load": "more was stored than usual, by no tenant in particular",
-        "working_set": "nothing rose: what is in use does not fit",
-    }.get(kind, "unknown: there was no usual rate to compare with")
-
-
-def _shares(parts: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
-    return ", ".join(
-        f"{_name(part['tenant'], names)} {part['share']:.0%}" for part in parts[:4] if part["share"] >= 0.01
-    )
 
 
 def _curve(engine: Mapping[str, Any], console: Console) -> None:
@@ -288,12 +239,12 @@ def _blame(engine: Mapping[str, Any], names: Mapping[str, str], console: Console
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("    lost by", no_wrap=True)
     for by in columns:
-        table.add_column(_name(by, names), justify="right", no_wrap=True)
+        table.add_column(tenant_name(by, names), justify="right", no_wrap=True)
     most = max(cells.values())
     for victim in rows:
         figures = [cells.get((victim, by), 0.0) for by in columns]
         table.add_row(
-            f"    {_name(victim, names)}",
+            f"    {tenant_name(victim, names)}",
             *(Text(short(f) if f else "·", style="bold red" if f > most / 4 else "" if f else "dim") for f in figures),
         )
     print_wide(table, console)
@@ -327,7 +278,7 @@ def _tenants(known: Known, console: Console) -> None:
         efficiency = sums["hit_tokens"] / could if could else None
         others = cost.get(name, 0.0)
         table.add_row(
-            _name(name, known.names),
+            tenant_name(name, known.names),
             short(looked),
             _share(sums["hit_tokens"], looked),
             _share(could, looked) if could is not None else "unknown",
@@ -349,11 +300,6 @@ def _switch_on(known: Knowledge, console: Console) -> None:
     console.print("KV events tell; they need a flag and a restart of the engine (docs/kv-events.md):")
     for setting in known.levers["kv-events-replay"].settings:
         console.print(Text(f"  {setting.system:<8}{setting.flag} {' '.join(setting.value.split())}"), soft_wrap=True)
-
-
-def _name(tenant: str, names: Mapping[str, str]) -> str:
-    shown = plain(names.get(tenant, tenant) or "(unknown)")
-    return shown if len(shown) <= NAME_WIDTH else shown[: NAME_WIDTH - 1] + "…"
 
 
 def _clock(t: float) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from kvitals.app.lookups import Lookups
 from kvitals.kvcache.whatif import Plan, Row
 from kvitals.ui.cli.common import answer_console
-from kvitals.ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
-from kvitals.ui.cli.words import bar
+from kvitals.ui.cli.whatif import add_subject_options, head, replayed, subject
+from kvitals.ui.formats import bar, short
 
 PER_OCTAVE = 8
 MOST_LINES = 12
@@ -66,7 +67,7 @@ def plot(rows: Sequence[Row], today: int | None) -> list[Text]:
     return lines
 
 
-def _capacities(of: Subject) -> tuple[int | None, ...]:
+def _capacities(of: Lookups) -> tuple[int | None, ...]:
     """Sizes evenly spaced by ratio, powers of two among them, up to all blocks that there are; today's; endless."""
     blocks = len(np.unique(of.accesses.block))
     steps = range(math.floor(PER_OCTAVE * math.log2(max(blocks, 1))) + 1)
@@ -74,7 +75,7 @@ def _capacities(of: Subject) -> tuple[int | None, ...]:
     return (*sorted(sizes), None)
 
 
-def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
+def _enough(rows: Sequence[Row], of: Lookups) -> list[str]:
     """How much memory is enough, and what today's misses."""
     attainable = rows[-1].token_hit_rate
     if not attainable:
@@ -101,7 +102,7 @@ def floored(share: float) -> str:
     return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
-def _point(row: Row, of: Subject) -> dict[str, Any]:
+def _point(row: Row, of: Lookups) -> dict[str, Any]:
     return {
         "capacity_blocks": row.capacity_blocks,
         "block_size": row.block_size,

@@ -30,7 +30,7 @@ from kvitals.ui.cli.common import (
     parse_past,
     status_console,
 )
-from kvitals.ui.cli.words import moment
+from kvitals.ui.formats import moment
 
 EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
 MAX_EVENTS = 1000

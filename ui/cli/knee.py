@@ -36,7 +36,7 @@ from kvitals.ui.cli.common import (
     print_json,
     setup,
 )
-from kvitals.ui.cli.words import bar, moment
+from kvitals.ui.formats import bar, moment
 
 BINDING_SECONDS = 3600.0
 WIDTH = 24

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from kvitals.app.agent_client import AgentAddressError, AgentError
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping import plain
-from kvitals.app.ledger import LedgerError
+from kvitals.app.lookups import LedgerError
 from kvitals.app.since_change import NoChangeError
 from kvitals.app.sizing import SourceError
 from kvitals.app.sources.recording import RecordingError

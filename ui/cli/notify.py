@@ -18,8 +18,8 @@ from kvitals.agent.listeners import LISTENERS
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.diagnosis import OfFleet
 from kvitals.app.notify.families import add_families
-from kvitals.app.notify.intake import PATH, add_notify
-from kvitals.app.notify.queue import DEAD, SpoolError
+from kvitals.app.notify.intake import PATH, add_notify, set_up
+from kvitals.app.notify.queue import DEAD
 from kvitals.app.notify.service import Notifier, directory
 from kvitals.config import AlertmanagerTarget, NotifyTable, WebhookTarget
 from kvitals.config.hosts import is_loopback
@@ -101,15 +101,6 @@ async def _run(
         await stop.wait()
     finally:
         await runner.cleanup()
-
-
-async def set_up(runner: web.AppRunner) -> None:
-    """Begin. Raises UsageError where alerts that wait can not be kept."""
-    try:
-        await runner.setup()
-    except SpoolError as error:
-        await runner.cleanup()
-        raise UsageError(f"{error}; name another place with `directory` in [notify]") from error
 
 
 def told(table: NotifyTable) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
 from kvitals.agent.requests.slow_tail import GROUPS, GroupValue, PhaseExcess, TailReport
 from kvitals.agent.requests.slow_tail import IN_WORDS as PHASES_IN_WORDS
-from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
+from kvitals.ui.formats import GROUP_WORDS, PHASE_STYLES, TIME_WORDS, plain, seconds
 
 BAR_WIDTH = 48
 NAME_WIDTH = 13
@@ -24,14 +24,6 @@ LEAST = 0.005
 SHOWN = 2
 """Values of a group, and tenants in front, that are shown."""
 
-TITLES = {"ttft": "to the first token", "e2e": "from end to end"}
-IN_WORDS = {
-    "tenant": "tenant",
-    "prompt_tokens": "prompt length",
-    "engine": "engine",
-    "cached": "prompt cached",
-}
-
 
 def show(reports: Iterable[TailReport], names: Mapping[str, str], console: Console) -> None:
     """What explains each of the two times' tails. `names`: of tenants, where they may be told."""
@@ -43,7 +35,7 @@ def show(reports: Iterable[TailReport], names: Mapping[str, str], console: Conso
 
 def lines(report: TailReport, names: Mapping[str, str]) -> Iterable[Text]:
     """A report, a line at a time."""
-    title = TITLES[report.of]
+    title = TIME_WORDS[report.of]
     if report.why_unknown or report.tail_mean is None or report.bulk_mean is None:
         yield Text(plain(f"Slow {title}: not known why, {report.why_unknown}"), style="dim")
         return
@@ -107,7 +99,7 @@ def _group(group: str, value: GroupValue, report: TailReport, names: Mapping[str
     told = _tenant(value.value, names) if group == "tenant" else plain(value.value)
     told += " tokens" if group == "prompt_tokens" else ""
     among_all = f"{value.all / report.requests:.0%} of all"
-    return _named(IN_WORDS[group], f"{told}: {value.tail} of the slow ones ({value.share:.0%}), {among_all}")
+    return _named(GROUP_WORDS[group], f"{told}: {value.tail} of the slow ones ({value.share:.0%}), {among_all}")
 
 
 def _named(name: str, text: str) -> Text:

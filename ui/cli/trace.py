@@ -26,7 +26,7 @@ from kvitals.ui.cli.common import (
     parse_url,
 )
 from kvitals.ui.cli.render import moment
-from kvitals.ui.cli.words import PHASE_STYLES, plain, seconds
+from kvitals.ui.formats import PHASE_STYLES, plain, seconds
 
 MOST = 100
 NAME_WIDTH = 13
@@ -65,7 +65,11 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     asked, source = _asked(args)
-    found = of_recording(Path(source), asked) if is_recording(source) else of_agent(parse_url(source), asked)
+    found = (
+        of_recording(Path(source), asked, configuration(args))
+        if is_recording(source)
+        else of_agent(parse_url(source), asked)
+    )
     if args.json:
         for told in found.requests:
             sys.stdout.write(msgspec.json.encode(told.record).decode() + "\n")

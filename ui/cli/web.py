@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvitals.app import page_process
 from kvitals.app.errors import UsageError
+from kvitals.app.page_settings import Settings
 from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
@@ -20,8 +22,6 @@ from kvitals.ui.cli.common import (
     parse_url,
     port_number,
 )
-from kvitals.ui.web import serve
-from kvitals.ui.web.settings import Settings
 
 PORT = 8501
 MAX_UPLOAD_MEGABYTES = 1024
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--prometheus", default="", metavar="URL", help="a Prometheus instead")
     parser.add_argument("--history", type=Path, metavar="DIR", help="the agent's history, for windows that are past")
     parser.add_argument("--port", type=port_number, default=PORT, metavar="PORT", help=f"({PORT})")
-    parser.add_argument("--address", default=serve.ADDRESS, metavar="IP", help=f"({serve.ADDRESS})")
+    parser.add_argument("--address", default=page_process.ADDRESS, metavar="IP", help=f"({page_process.ADDRESS})")
     parser.add_argument("--password-file", type=Path, metavar="FILE", help="viewers must know what is in it")
     parser.add_argument(
         "--identity-header", default="", metavar="NAME", help="set by a proxy on this machine, or nobody"
@@ -50,15 +50,15 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
-    if missing := serve.missing():
+    if missing := page_process.missing():
         raise UsageError(missing)
     settings = settings_of(args)
     with socket.socket(socket.AF_INET6 if ":" in args.address else socket.AF_INET) as probe:
         if probe.connect_ex((args.address, args.port)) == 0:
             raise UsageError(f"port {args.port} is taken; choose another with --port")
     print(f"web page  http://{args.address}:{args.port}\nCtrl-C stops.", flush=True)
-    command = serve.command(args.port, settings, args.address)
-    os.execve(sys.executable, command, serve.environment(settings))  # noqa: S606 (our own command)
+    command = page_process.command(args.port, settings, args.address)
+    os.execve(sys.executable, command, page_process.environment(settings))  # noqa: S606 (our own command)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

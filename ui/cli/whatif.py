@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,19 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
-from kvitals.app.ledger import of_agent, of_recording
+from kvitals.app.lookups import Lookups, agent_lookups, parse_capacity, parse_size, recorded_lookups
 from kvitals.diagnoser.whatif import Worth, base_of, worth
-from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import Plan, Row, what_if
 from kvitals.ui.cli.common import answer_console, parse_duration, parse_url, print_wide, status_console
+from kvitals.ui.formats import short
 
-BY_SESSION = ("sticky", "prefix")
 MAX_ROWS = 1000
-MAX_BLOCKS = 10**12
 
 DESCRIPTION = """\
 Replays recorded block accesses with other memory, routing or eviction, and says what would have hit.
@@ -41,15 +38,6 @@ policies      lru, lfu, fifo; priority (lru, but blocks of active sessions leave
 """
 
 Name = TypeVar("Name", bound=str)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What to replay: accesses, what they are of, and the blocks that one node has today if that is known."""
-
-    accesses: Accesses
-    title: str
-    today: int | None
 
 
 def add(commands: Any) -> None:
@@ -95,13 +83,13 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample and of sticky routing (0)")
 
 
-def subject(args: argparse.Namespace) -> Subject:
+def subject(args: argparse.Namespace) -> Lookups:
     """What the options name. Raises UsageError, CaptureError."""
     if args.trace is None:
         of = _of_ledger(args)
     else:
         try:
-            of = Subject(read(args.trace, args.block_size), str(args.trace), None)
+            of = Lookups(read(args.trace, args.block_size), str(args.trace), None)
         except TraceError as error:
             raise UsageError(str(error)) from error
     if args.today is None:
@@ -109,14 +97,11 @@ def subject(args: argparse.Namespace) -> Subject:
     return replace(of, today=parse_size(args.today, of.accesses.block_size, "--today"))
 
 
-def _of_ledger(args: argparse.Namespace) -> Subject:
+def _of_ledger(args: argparse.Namespace) -> Lookups:
     """The look-ups of a recording or of an agent, and the blocks of its largest engine."""
     if args.capture is not None:
-        known = of_recording(args.capture)
-        return Subject(known.accesses, str(args.capture), known.pool)
-    agent = parse_url(args.agent, "--agent:")
-    known = of_agent(agent)
-    return Subject(known.accesses, agent, known.pool)
+        return recorded_lookups(args.capture)
+    return agent_lookups(parse_url(args.agent, "--agent:"))
 
 
 def do(args: argparse.Namespace) -> int:
@@ -134,7 +119,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def replayed(of: Subject, plan: Plan) -> list[Row]:
+def replayed(of: Lookups, plan: Plan) -> list[Row]:
     """The rows of a plan. Raises UsageError."""
     try:
         with status_console().status("replaying"):
@@ -145,7 +130,7 @@ def replayed(of: Subject, plan: Plan) -> list[Row]:
         raise UsageError(f"{of.title}: {error}") from error
 
 
-def _plan(args: argparse.Namespace, of: Subject) -> Plan:
+def _plan(args: argparse.Namespace, of: Lookups) -> Plan:
     if args.capacity is None and of.today is None:
         raise UsageError("say what to try: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
     if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
@@ -172,36 +157,6 @@ def _plan(args: argparse.Namespace, of: Subject) -> Plan:
         raise UsageError(f"--nodes: {error}") from error
 
 
-def parse_capacity(text: str, of: Subject) -> int | None:
-    """Blocks of a node; None for `inf`. Raises UsageError."""
-    text = text.strip()
-    if text == "inf":
-        return None
-    if not text.endswith("x"):
-        return parse_size(text, of.accesses.block_size, "--capacity")
-    if of.today is None:
-        raise UsageError(f"--capacity {text}: today's capacity is not known; give it with --today BLOCKS")
-    return _whole(text.removesuffix("x"), of.today, f"--capacity {text}")
-
-
-def parse_size(text: str, block_size: int, option: str) -> int:
-    """`1953` blocks or `3000000t` tokens as whole blocks. Raises UsageError."""
-    tokens = text.endswith("t")
-    return _whole(text.removesuffix("t"), 1 / block_size if tokens else 1, f"{option} {text}")
-
-
-def _whole(text: str, of: float, where: str) -> int:
-    try:
-        blocks = math.floor(float(text) * of + 1e-9)
-    except (ValueError, OverflowError):
-        blocks = 0
-    if not 1 <= blocks <= MAX_BLOCKS:
-        raise UsageError(
-            f"{where}: not a capacity of a block or more; write blocks (1953), tokens (3000000t), 2x or inf"
-        )
-    return blocks
-
-
 def _names(text: str, known: Sequence[Name], option: str) -> tuple[Name, ...]:
     chosen = dict.fromkeys(name.strip() for name in text.split(","))
     for name in chosen:
@@ -210,7 +165,7 @@ def _names(text: str, known: Sequence[Name], option: str) -> tuple[Name, ...]:
     return tuple(name for name in chosen if name in known)  # type: ignore[misc]
 
 
-def _json(rows: Sequence[Row], worths: Sequence[Worth], of: Subject) -> str:
+def _json(rows: Sequence[Row], worths: Sequence[Worth], of: Lookups) -> str:
     told = [
         {
             name: _rounded(value)
@@ -225,7 +180,7 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def head(of: Subject, console: Console) -> None:
+def head(of: Lookups, console: Console) -> None:
     """What was replayed, and how much of all there was that is."""
     accesses = of.accesses
     lasted = float(accesses.time[-1] - accesses.time[0])
@@ -241,16 +196,9 @@ def head(of: Subject, console: Console) -> None:
         style="dim",
         soft_wrap=True,
     )
-    if (hit := _recorded(accesses)) is not None:
+    if (hit := of.recorded_hit_rate) is not None:
         console.print(f"hit when recorded: {hit:.2%}, to be compared with today's size below", soft_wrap=True)
     console.print()
-
-
-def _recorded(accesses: Accesses) -> float | None:
-    """The share of prompt tokens that was found in truth, over the look-ups of which that is known."""
-    known = accesses.hit >= 0
-    tokens = int(accesses.tokens[known].sum())
-    return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
 
 
 def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
@@ -279,7 +227,7 @@ def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
     return table
 
 
-def _foot(of: Subject, rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
+def _foot(of: Lookups, rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
     notes = ["hit: of prompt tokens; blocks: of one node"]
     if base.nodes > 1:
         notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")
@@ -293,8 +241,7 @@ def _foot(of: Subject, rows: Sequence[Row], base: Row, args: argparse.Namespace,
         notes.append(
             "a sampled lfu, fifo, priority or prefix routing is a small model and may be off by more than chance"
         )
-    by_session = any((row.routing in BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
-    if by_session and not (of.accesses.session >= 0).any():
+    if of.guesses_sessions(rows):
         notes.append(
             "sessions are guessed from how prompts begin: sticky, prefix and priority may be several points too good"
         )
@@ -307,11 +254,3 @@ def _foot(of: Subject, rows: Sequence[Row], base: Row, args: argparse.Namespace,
 
 def _change(share: float | None) -> str:
     return "" if share is None else f"{share:+.1%}"
-
-
-def short(count: float) -> str:
-    """A count to three or four places: `21.0 M`."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f}"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import streamlit as st
 
+from kvitals.app.page_settings import Settings
 from kvitals.series.files import read_regular
 from kvitals.ui.web.page_text import literal
-from kvitals.ui.web.settings import Settings
 
 MAX_PASSWORD_BYTES = 4096
 WAIT_SECONDS = 1.0

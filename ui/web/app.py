@@ -9,10 +9,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from kvitals.app.page_settings import SettingsError, read
 from kvitals.ui.web import access, header, state
 from kvitals.ui.web.data import EVERY_SECONDS
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
-from kvitals.ui.web.settings import SettingsError, read
 from kvitals.ui.web.sources.base import Look
 from kvitals.ui.web.views import (
     cache,

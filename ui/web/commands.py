@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvitals.app.page_settings import VARIABLE
 from kvitals.series.files import FileRefusedError, read_regular
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.settings import VARIABLE
 
 SECONDS = 120.0
 AT_ONCE = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import streamlit as st
 
 from kvitals.app.cache import Known as Blocks
-from kvitals.app.ledger import Known as Lookups
+from kvitals.app.lookups import Lookups
 from kvitals.app.requests import Asked, Found
 from kvitals.rules.finding import Triage
 from kvitals.ui.web import commands, source_registry

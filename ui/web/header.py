@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import streamlit as st
 
+from kvitals.app.page_settings import Settings
 from kvitals.ui.web import access, data, source_registry, state
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.page_text import inline_code, literal, moment, span
-from kvitals.ui.web.settings import Settings
 from kvitals.ui.web.sources.base import Extent, Look
 
 PROGRESS_SECONDS = 0.5

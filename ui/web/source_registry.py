@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvitals.app.demo import incidents
+from kvitals.app.page_settings import Settings, read
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config, ConfigError
 from kvitals.config import load as load_config
@@ -26,7 +27,6 @@ from kvitals.rules.loader import Knowledge, KnowledgeError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.history.schema import FILE
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.settings import Settings, read
 from kvitals.ui.web.sources.agent import Agent
 from kvitals.ui.web.sources.base import Source
 from kvitals.ui.web.sources.recording import Recording

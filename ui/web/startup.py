@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
+from kvitals.app.page_settings import SettingsError
 from kvitals.ui.web import source_registry
 from kvitals.ui.web.failure import UnansweredError
-from kvitals.ui.web.settings import SettingsError
 
 
 def source() -> None:

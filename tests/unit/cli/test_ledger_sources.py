@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
 from kvitals.agent.ledger.node_ledgers import LedgerSide
-from kvitals.app import ledger
+from kvitals.app import lookups
 from kvitals.app.agent_client import NotKvitalsError
 from kvitals.app.cache import replayed
 from kvitals.kvcache.accesses import COLUMNS
@@ -33,10 +33,10 @@ def serving(side: LedgerSide | None) -> TestServer:
 async def test_an_agent_gives_the_look_ups_that_its_recording_does() -> None:
     side, _ = replayed(THRASH)
     assert side is not None
-    recorded = ledger.of_recording(THRASH)
+    recorded = lookups.recorded_lookups(THRASH)
     async with serving(side) as server:
-        told = await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))
-    assert told.pool == recorded.pool is not None
+        told = await asyncio.to_thread(lookups.agent_lookups, str(server.make_url("/")))
+    assert told.today == recorded.today is not None
     for name in (*COLUMNS, "start", "block"):
         np.testing.assert_array_equal(getattr(told.accesses, name), getattr(recorded.accesses, name))
     assert told.accesses.observed == recorded.accesses.observed
@@ -44,11 +44,11 @@ async def test_an_agent_gives_the_look_ups_that_its_recording_does() -> None:
 
 async def test_an_agent_that_heard_of_no_block_says_what_is_missing() -> None:
     async with serving(None) as server:
-        with pytest.raises(ledger.LedgerError, match="publish KV events"):
-            await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))
+        with pytest.raises(lookups.LedgerError, match="publish KV events"):
+            await asyncio.to_thread(lookups.agent_lookups, str(server.make_url("/")))
 
 
 async def test_what_answers_otherwise_is_no_agent() -> None:
     async with TestServer(web.Application()) as server:
         with pytest.raises(NotKvitalsError, match="is not a kvitals agent"):
-            await asyncio.to_thread(ledger.of_agent, str(server.make_url("/")))
+            await asyncio.to_thread(lookups.agent_lookups, str(server.make_url("/")))

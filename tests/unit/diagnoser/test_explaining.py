@@ -109,7 +109,37 @@ def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> N
 
 def test_what_something_for_information_explains_comes_no_later_for_it(judge: Judge) -> None:
     document = told(judge, on("LAT02", "a"), on("PFX11", "a"), on("LAT08", "a"), on("SCH09", "b"))
-    assert [c.code for c in document.causes] == ["LAT08", "SCH09", "PFX11"]
+    assert [c.code for c in document.causes] == ["LAT08", "PFX11", "SCH09"]  # the last explains no open symptom
+
+
+def test_the_first_cause_explains_the_worst_open_symptom(judge: Judge) -> None:
+    document = told(judge, on("ENG05", "a"), on("ENG06", "a"), on("KVC01", "a"), on("LOR02", "a"))
+    assert [c.code for c in document.causes] == ["LOR02", "KVC01"]  # ENG05 is worse than ENG06
+    assert document.verdict == f"{KNOWLEDGE.rules['LOR02'].title}."
+
+
+def test_where_no_cause_explains_the_worst_symptom_the_cause_is_unknown(judge: Judge) -> None:
+    document = told(judge, on("LAT02", "a"), on("PFX02", "a"), on("PFX11", "a"))
+    assert document.verdict == (
+        "Cause unknown: the gap between tokens breaches its objective, and"
+        f" “{KNOWLEDGE.rules['PFX02'].title}” is true and does not explain it."
+    )
+    assert document.healthy is False
+
+
+def test_a_cause_by_way_of_another_explains_the_worst_symptom(judge: Judge) -> None:
+    document = told(judge, on("LAT01", "a"), on("PFX01", "a"), on("KVC16", "a"), on("KVC01", "a"))
+    assert [c.code for c in document.causes] == ["KVC16", "KVC01"]
+    assert document.verdict == f"{KNOWLEDGE.rules['KVC16'].title}."
+
+
+@pytest.mark.parametrize("symptom", ["", "PFX01", "LAT04"])
+def test_information_that_explains_nothing_felt_is_noted(judge: Judge, symptom: str) -> None:
+    """Also where it explains a symptom that is for information itself."""
+    document = told(judge, on("PFX11", "a"), *([on(symptom, "a")] if symptom else []))
+    assert document.causes == []
+    assert [n.code for n in document.notes] == ["PFX11"]
+    assert KNOWLEDGE.rules["PFX11"].title not in document.verdict
 
 
 def test_a_cause_of_the_node_that_was_not_so_is_ruled_out(judge: Judge) -> None:

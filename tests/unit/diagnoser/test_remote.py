@@ -13,12 +13,14 @@ import pytest
 from kvitals.app.demo import incidents
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
+from kvitals.dashboards.alerts_files import without_agents
+from kvitals.dashboards.alerts_options import Options
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.signals import Signals, Span
 from kvitals.diagnoser.sources.prometheus import Access, Found, Question, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
 from kvitals.diagnoser.sources.served import Families, Served, focused
-from kvitals.diagnoser.sources.survey import survey
+from kvitals.diagnoser.sources.survey import has_agents, survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
 from kvitals.rules.finding import Source
 from kvitals.rules.loader import SIGNAL_PREFIX, load
@@ -148,6 +150,38 @@ class Young:
 
 def test_the_distance_of_samples_is_not_that_of_a_longer_past_than_there_is() -> None:
     assert survey(Young(), 1_700_000_000.0).interval == 5.0  # type: ignore[arg-type]
+
+
+class Recording(Young):
+    """A server that scrapes engines every five seconds and has our recording rules over their metrics."""
+
+    def names(self, start: float, end: float) -> list[str]:
+        raw = [rule["record"] for group in without_agents(KNOWLEDGE, Options())[0]["groups"] for rule in group["rules"]]
+        return ["up", "vllm:num_requests_running", *raw]
+
+
+def test_recorded_families_are_no_evidence_of_agents() -> None:
+    found = survey(Recording(), 1_700_000_000.0)  # type: ignore[arg-type]
+    assert "kvitals_target_up" in found.names
+    assert not found.agents
+    assert found.interval == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "agents"),
+    [
+        ("kvitals_requests_running", True),
+        ("kvitals_gpu_utilization_ratio", True),
+        ("kvitals_collector_success", True),
+        ("kvitals_target_up", False),
+        ("kvitals:ttft_p99_seconds", False),
+        ("kvitals_notify_waiting", False),
+        ("kvitals_tap_requests_total", False),
+        ("vllm:num_requests_running", False),
+    ],
+)
+def test_agents_are_known_by_what_only_they_export(name: str, agents: bool) -> None:
+    assert has_agents(["up", name]) is agents
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -173,6 +174,83 @@ async def test_a_head_byte_by_byte_ends_as_well() -> None:
         dripping = asyncio.create_task(drip())
         assert await status(one) == "408 Request Timeout"
         dripping.cancel()
+
+
+@pytest.mark.parametrize("after", [b"", GET], ids=["opened", "answered"])
+async def test_line_ends_before_a_request_do_not_restart_its_clock(after: bytes) -> None:
+    async with Server(replace(ROW, first_byte=0.5, idle=0.5)).running() as server:
+        one = await server.open()
+        if after:
+            assert await answer(one) == "200 OK"
+
+        async def drip() -> None:
+            while True:
+                one[1].write(b"\r\n")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        assert await status(one) == "closed"
+        dripping.cancel()
+
+
+async def test_line_ends_before_a_request_are_skipped() -> None:
+    async with Server(ROW).running() as server:
+        one = await server.open(said=b"\r\n")
+        one[1].write(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert await answer(one) == "200 OK"
+        one[1].write(b"\r\n" * 3)
+        assert await answer(one) == "200 OK"
+
+
+async def test_line_ends_without_a_request_have_a_size() -> None:
+    async with Server(ROW).running() as server:
+        one = await server.open()
+        ended = asyncio.create_task(status(one))
+        sent = 0
+        with contextlib.suppress(OSError):
+            while not ended.done() and sent < 1 << 20:
+                one[1].write(b"\r\n" * 500)
+                sent += 1000
+                await asyncio.sleep(0.001)
+        assert await ended == "431 Request Header Fields Too Large"
+        assert sent < 1 << 18
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"1;" + b"e" * 4000 + b"\r\nx\r\n", b"1;" + b"e" * 4000, b"1\r\nx\r\n" * 800, b"fff\r\n" + b"x" * 0xFFF + b"\r\n"],
+    ids=["extensions", "one endless extension", "small chunks", "content"],
+)
+async def test_a_body_in_chunks_has_a_size_with_its_framing(piece: bytes) -> None:
+    row = replace(ROW, max_body=1 << 16, max_framing=1 << 14)
+    async with Server(row).running() as server:
+        one = await server.open(said=CHUNKED)
+        ended, sent, used = asyncio.create_task(status(one)), 0, time.process_time()
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(20):
+                while not ended.done() and sent < 1 << 28:
+                    one[1].write(piece * 16)
+                    sent += 16 * len(piece)
+                    await one[1].drain()
+                    await asyncio.sleep(0)
+        assert await ended in ("413 Content Too Large", "400 Bad Request")
+        assert sent < 1 << 25  # what the sockets' buffers take
+        assert time.process_time() - used < 5
+        assert await answer(await server.open()) == "200 OK"
+
+
+async def test_each_request_of_a_connection_has_its_own_size() -> None:
+    row = replace(ROW, max_body=1 << 16, max_framing=1 << 14)
+    async with Server(row).running() as server:
+        one = await server.open()
+        for _ in range(5):
+            one[1].write(CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (1 << 16, bytes(1 << 16)))
+            head = await asyncio.wait_for(one[0].readuntil(b"65536"), 20)
+            assert b"200 OK" in head
 
 
 async def test_an_idle_connection_ends_and_one_in_use_does_not() -> None:

@@ -15,11 +15,11 @@ LISTENS = re.compile(
     r"|add_(?:in)?secure_port\(|socket\.bind\(|HTTPServer\(|\"-m\", \"kvitals\.ui\.web\.launch\""
 )
 PLACES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("ui/cli/run.py", "GuardedSite("): ("api", "remote"),
+    ("app/runtime/api_server.py", "GuardedSite("): ("api", "remote"),
     ("ui/cli/record.py", "GuardedSite("): ("record",),
     ("ui/cli/notify.py", "GuardedSite("): ("notify",),
     ("app/serve_recorded.py", "GuardedSite("): ("replay",),
-    ("ui/web/serve.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
+    ("app/page_process.py", '"-m", "kvitals.ui.web.launch"'): ("web",),
     ("agent/collectors/otlp_http.py", "GuardedSite("): ("otlp_http",),
     ("agent/collectors/otlp_grpc.py", "add_secure_port("): ("otlp_grpc",),
     ("agent/collectors/otlp_grpc.py", "add_insecure_port("): ("otlp_grpc",),

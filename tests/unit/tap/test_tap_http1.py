@@ -203,3 +203,19 @@ def test_any_head_is_read_or_refused(data: bytes) -> None:
     response = outcome(lambda: read_response(b"HTTP/1.1 200\r\n" + data.strip(b"\r\n") + b"\r\n\r\n"))
     if not isinstance(response, int):
         outcome(lambda: body_of_response(response, b"GET"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", [1 << 20, 1000, 7])
+def test_chunk_extensions_have_a_size(split: int) -> None:
+    body, data = Chunked(), b"1;%s\r\nx\r\n" % (b"e" * 3000) * 10
+    with pytest.raises(BadMessageError, match="extensions are longer than 16384 bytes"):
+        for at in range(0, len(data), split):
+            body.take(data[at : at + split], 0)
+
+
+def test_chunk_extensions_of_chunks_with_content_pass() -> None:
+    body, chunk = Chunked(), b"1000;chunk-signature=%s\r\n%s\r\n" % (b"0" * 64, bytes(4096))
+    for _ in range(1000):
+        assert body.take(chunk, 0)[0] == len(chunk)
+    small = b"1\r\nx\r\n" * 10_000
+    assert body.take(small, 0) == (len(small), b"x" * 10_000)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kvitals.app.page_settings import Settings
 from kvitals.rules.finding import EvidenceLine, Point
 from kvitals.ui.web import graphs, serve
 from kvitals.ui.web.charts import chart, line_name
-from kvitals.ui.web.settings import Settings
 from tests.unit.web.documents import END, ENGINE, evidence, line
 
 

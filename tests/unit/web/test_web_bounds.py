@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kvitals.app import page_process
 from kvitals.app.demo import DEMO
-from kvitals.ui.web import serve
-from kvitals.ui.web.settings import Settings
+from kvitals.app.page_settings import Settings
 from tests.processes import free_port
 
 START_SECONDS = 90.0
@@ -23,8 +23,8 @@ async def page() -> AsyncIterator[tuple[int, int]]:
     """The server's port and process id."""
     port, settings = free_port(), Settings(recording=str(DEMO))
     process = await asyncio.create_subprocess_exec(
-        *serve.command(port, settings),
-        env=serve.environment(settings),
+        *page_process.command(port, settings),
+        env=page_process.environment(settings),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
         cwd=Path(__file__).parents[3],

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvitals.app.page_settings import Settings
 from kvitals.diagnoser.review.result import Review
 from kvitals.ui.cli.main import main
 from kvitals.ui.review.markdown import markdown
@@ -21,7 +22,6 @@ from kvitals.ui.review.sections import Chart, sections
 from kvitals.ui.web import commands, source_registry
 from kvitals.ui.web.commands import Told
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.settings import Settings
 from kvitals.ui.web.views.efficiency import DRAWN
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
 from tests.unit.web.looking import run, sound, words

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from kvitals.app.page_settings import Settings
 from kvitals.ui.web import source_registry
-from kvitals.ui.web.settings import Settings
 from kvitals.ui.web.sources.base import Look
 from tests.unit.web import documents
 from tests.unit.web.looking import again, run, sound, words

@@ -22,9 +22,8 @@ from kvitals.app.agent_client import (
 )
 from kvitals.app.cache import Known as Blocks
 from kvitals.app.cache import of_agent as blocks_of
-from kvitals.app.ledger import Known as Lookups
-from kvitals.app.ledger import LedgerError
-from kvitals.app.ledger import of_agent as lookups_of
+from kvitals.app.lookups import LedgerError, Lookups, agent_lookups
+from kvitals.app.page_settings import API_VARIABLE, DEFAULT_API
 from kvitals.app.pipeline import Setup
 from kvitals.app.requests import Asked, Found
 from kvitals.app.requests import of_agent as requests_of
@@ -37,7 +36,6 @@ from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.settings import API_VARIABLE, DEFAULT_API
 from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
 from kvitals.ui.web.sources.marks import marks
 from kvitals.ui.web.sources.recording import NO_LOOKUPS, happening_of, no_answer
@@ -143,7 +141,7 @@ class Agent:
 
     def lookups(self) -> Lookups:
         try:
-            return self._ask(lambda: lookups_of(self._url))
+            return self._ask(lambda: agent_lookups(self._url))
         except LedgerError as error:
             told = Failure(NO_LOOKUPS.title, str(error), NO_LOOKUPS.todo, NO_LOOKUPS.commands)
             raise UnansweredError(told) from error

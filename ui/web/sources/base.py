@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from kvitals.app.cache import Known as Blocks
-from kvitals.app.ledger import Known as Lookups
+from kvitals.app.lookups import Lookups
 from kvitals.app.requests import Asked, Found
 from kvitals.rules.finding import Triage
 

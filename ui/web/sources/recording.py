@@ -13,12 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from kvitals.agent.requests.slow_tail import OFS, Recent
-from kvitals.agent.requests.store import MAX_RECORDS
 from kvitals.app.cache import Known as Blocks
-from kvitals.app.ledger import Known as Lookups
+from kvitals.app.cache import of_node as blocks_of
+from kvitals.app.lookups import Lookups, ledger_lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
-from kvitals.app.requests import Asked, Found, Told
+from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import of_node as requests_of
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from kvitals.diagnoser.triage import Brief
 from kvitals.rules.finding import Finding, Outcome, Source, Triage
@@ -110,12 +110,10 @@ class Recording:
                 self._at = at
                 time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
+        pipeline.node.flush(self._end)
         pipeline.observe_span(span_at(self._start, self._end))
         self._said.append((self._end, pipeline.brief(said)))
         self._last = pipeline.triage()
-        pipeline.node.requests.flush()
-        if pipeline.node.ledger is not None:
-            pipeline.node.ledger.flush(self._end)
         self._pipeline = pipeline
 
     def _within(self, records: CaptureReader, until: float) -> Iterator[Record]:
@@ -174,31 +172,17 @@ class Recording:
         return Past([one for one in happened if one.start <= end and (one.end or one.start) >= start])
 
     def blocks(self) -> Blocks:
-        ledger = self._replayed().node.ledger
-        return Blocks() if ledger is None else Blocks(ledger.report(), ledger.cascades.report())
+        return blocks_of(self._replayed().node)
 
     def requests(self, asked: Asked) -> Found:
-        node, tenant = self._replayed().node, asked.tenant or None
-        store = node.requests.store
-        if asked.name:
-            records = store.find(asked.name)
-        elif asked.slowest:
-            records = store.slowest(asked.slowest, tenant)
-        else:
-            records = store.newest(asked.newest, tenant)
-        tails = []
-        if asked.slowest and not asked.name and not asked.tenant and (every := store.newest(MAX_RECORDS)):
-            recent = Recent(every, min(r.end for r in every), max(r.end for r in every))
-            tails = [recent.explain(of, node.requests.objective, over={"scope": "node"}) for of in OFS]
-        return Found([Told(record) for record in records], tails, {})
+        return requests_of(self._replayed().node, asked)
 
     def lookups(self) -> Lookups:
         ledger = self._replayed().node.ledger
-        accesses = ledger.accesses() if ledger is not None else None
-        if ledger is None or accesses is None or not len(accesses):
+        lookups = ledger_lookups(ledger, self.name) if ledger is not None else None
+        if lookups is None:
             raise UnansweredError(NO_LOOKUPS)
-        pool = max((w.ledger.pool for w in ledger.engines.values() if w.ledger.pool), default=None)
-        return Lookups(accesses, pool)
+        return lookups
 
 
 NO_LOOKUPS = Failure(

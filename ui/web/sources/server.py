@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from kvitals.app.cache import Known as Blocks
-from kvitals.app.ledger import Known as Lookups
+from kvitals.app.lookups import Lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.requests import Asked, Found
 from kvitals.app.sources.prometheus import judge_server

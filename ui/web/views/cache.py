@@ -9,7 +9,7 @@ import altair as alt
 import streamlit as st
 
 from kvitals.app.cache import Known as Blocks
-from kvitals.ui.cli.whatif import short
+from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import literal

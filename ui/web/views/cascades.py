@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvitals.ui.cli.cache import STAGE_WORDS, sentences
+from kvitals.ui.cascade_text import STAGE_WORDS, cascade_sentences
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Look
@@ -75,7 +75,7 @@ def _cascade(one: Mapping[str, Any], names: Mapping[str, str]) -> None:
         drawn = graphs.lanes(rows, order, one["began"] - margin, end + margin)
         graphs.show(drawn, key=f"stages-{one['id']}")
         with st.container(gap="xsmall"):
-            for sentence in sentences(one, names):
+            for sentence in cascade_sentences(one, names):
                 st.markdown(f"**{literal(sentence[:WORD].strip())}** {literal(sentence[WORD:])}")
         _parties(one, names)
 

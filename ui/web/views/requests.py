@@ -11,9 +11,7 @@ import streamlit as st
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
 from kvitals.app.requests import Asked, Found, Told
-from kvitals.ui.cli.tails import IN_WORDS as GROUPS
-from kvitals.ui.cli.tails import TITLES
-from kvitals.ui.cli.words import seconds
+from kvitals.ui.formats import GROUP_WORDS, TIME_WORDS, seconds
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal, moment
@@ -73,7 +71,7 @@ def _none(name: str, look: Look | None, elsewhere: bool) -> None:
 
 
 def _tail(report: TailReport, found: Found) -> None:
-    title = f"### Slow {TITLES[report.of]}"
+    title = f"### Slow {TIME_WORDS[report.of]}"
     if report.why_unknown:
         st.markdown(f"{title}: not known why")
         st.caption(literal(report.why_unknown))
@@ -104,7 +102,7 @@ def _who(report: TailReport, found: Found) -> list[str]:
         for one in of[:3]:
             value = found.tenant_names.get(one.value, one.value) if group == "tenant" else one.value
             told.append(
-                f"{literal(GROUPS.get(group, group))} {inline_code(value)}: {one.tail} of the slow ones "
+                f"{literal(GROUP_WORDS.get(group, group))} {inline_code(value)}: {one.tail} of the slow ones "
                 f"({one.share:.0%}), {one.all} of all"
             )
     if report.why_not_behind:

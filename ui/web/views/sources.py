@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from kvitals.app.page_settings import read
 from kvitals.ui.web import data, header, source_registry, state
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
-from kvitals.ui.web.settings import read
 from kvitals.ui.web.sources.base import Look
 
 MAGIC = b"\x89KVCAP\r\n"

@@ -10,7 +10,7 @@ import streamlit as st
 
 from kvitals.app.cache import Known as Blocks
 from kvitals.app.requests import Asked
-from kvitals.ui.cli.whatif import short
+from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError

@@ -10,12 +10,13 @@ import altair as alt
 import streamlit as st
 
 from kvitals.app.errors import UsageError
+from kvitals.app.lookups import Lookups, parse_capacity, parse_size
 from kvitals.diagnoser.whatif import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import MAX_NODES, Plan, Row, what_if
-from kvitals.ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
+from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, literal
@@ -31,8 +32,7 @@ MAX_TEXT = 200
 def show(place: str, look: Look | None) -> None:
     """The form, then its rows."""
     del look  # all look-ups are replayed: a cache's past is part of what it finds
-    known = data.lookups(place)
-    of = Subject(known.accesses, source_registry.named(place), known.pool)
+    of = replace(data.lookups(place), title=source_registry.named(place))
     _about(of)
     with st.form("what-if"):
         first, second = st.columns(2)
@@ -72,7 +72,7 @@ def show(place: str, look: Look | None) -> None:
     _answer(replace(of, today=size), plan, rows)
 
 
-def _about(of: Subject) -> None:
+def _about(of: Lookups) -> None:
     accesses = of.accesses
     observed = "an unknown share" if accesses.observed is None else f"{accesses.observed:.0%}"
     lasted = float(accesses.time[-1] - accesses.time[0])
@@ -91,7 +91,7 @@ def _plan(
     host: str,
     rate: float | None,
     sample: float,
-    of: Subject,
+    of: Lookups,
 ) -> Plan:
     """What was asked for. Raises UsageError, ValueError."""
     if not policies or not routings:
@@ -115,7 +115,7 @@ def _plan(
     )
 
 
-def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
+def _answer(of: Lookups, plan: Plan, rows: list[Row]) -> None:
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), plan.prefill_rate) for row in rows]
     best = max(rows, key=lambda row: row.token_hit_rate)
@@ -128,7 +128,7 @@ def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
     header.figures(figures, key="what-if-figures")
     st.altair_chart(_drawn(rows, base), width="stretch", key="what-if-chart")
     tables.show([_row(row, gain, row is base) for row, gain in zip(rows, worths, strict=True)], "what-if-rows")
-    hit = _recorded(of)
+    hit = of.recorded_hit_rate
     if hit is not None:
         st.markdown(
             f"Found when it was recorded: **{hit:.1%}**. Compare it with today's size: where they differ by much, "
@@ -192,20 +192,11 @@ def _drawn(rows: list[Row], base: Row) -> Any:
     )
 
 
-def _recorded(of: Subject) -> float | None:
-    """The share of prompt tokens that was found in truth, over the look-ups of which that is known."""
-    accesses = of.accesses
-    known = accesses.hit >= 0
-    tokens = int(accesses.tokens[known].sum())
-    return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
-
-
-def _notes(of: Subject, plan: Plan, rows: Sequence[Row]) -> list[str]:
+def _notes(of: Lookups, plan: Plan, rows: Sequence[Row]) -> list[str]:
     notes = [
         f"{count(len(rows), 'row')}; found: of prompt tokens; blocks: of one node; saved: of the base's prefill work"
     ]
-    by_session = any((row.routing in BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
-    if by_session and not (of.accesses.session >= 0).any():
+    if of.guesses_sessions(rows):
         notes.append("Sessions are guessed from how prompts begin: sticky, prefix and priority may be points too good.")
     if plan.rate < 1:
         notes.append("±: two standard errors of the sample's chance.")

@@ -1,4 +1,4 @@
-"""Texts for the terminal."""
+"""How the terminal and the page write amounts and times."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ PHASE_STYLES = {
     "transfer": "magenta",
     "decode": "green",
     "unattributed": "dim",
+}
+TIME_WORDS = {"ttft": "to the first token", "e2e": "from end to end"}
+GROUP_WORDS = {
+    "tenant": "tenant",
+    "prompt_tokens": "prompt length",
+    "engine": "engine",
+    "cached": "prompt cached",
 }
 
 
@@ -39,3 +46,11 @@ def bar(share: float, width: int) -> str:
 def moment(t: float) -> str:
     """Seconds since the epoch for people, UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))
+
+
+def short(count: float) -> str:
+    """A count to three or four digits: `21.0 M`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"

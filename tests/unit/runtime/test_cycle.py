@@ -1,13 +1,13 @@
-"""`kvitals run` goes on when a moment can not be judged."""
+"""A cycle goes on when a moment can not be judged."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
+from kvitals.app.runtime.cycle import judge
 from kvitals.diagnoser.signals import Span
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cli.run import _judged
 
 
 async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
@@ -17,7 +17,7 @@ async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
         yield
         raise PromQLError("the query took too long")
 
-    assert await _judged(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0) == (
+    assert await judge(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0) == (
         "Not judged this time: the query took too long."
     )
 
@@ -30,5 +30,5 @@ async def test_a_moment_that_can_be_judged_is() -> None:
         seen.append(span)
 
     pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.")
-    assert await _judged(cast(Pipeline, pipeline), 2.0) == "All is well."
+    assert await judge(cast(Pipeline, pipeline), 2.0) == "All is well."
     assert seen == [Span(2.0, FAST_SECONDS, SLOW_SECONDS)]

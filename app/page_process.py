@@ -8,10 +8,10 @@ import re
 import sys
 from pathlib import Path
 
-from kvitals.ui.web.settings import VARIABLE, Settings
+from kvitals.app.page_settings import VARIABLE, Settings
 
 ADDRESS = "127.0.0.1"
-APP = Path(__file__).with_name("app.py")
+APP = Path(__file__).parents[1] / "ui" / "web" / "app.py"
 
 # Colours that people with any colour vision can tell apart, dark enough on white and light enough on black.
 _LINES_LIGHT = '["#0072B2", "#D55E00", "#007F5F", "#9B4F96", "#8A6D00", "#5A5A5A"]'

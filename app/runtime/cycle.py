@@ -1,0 +1,79 @@
+"""One cycle of the running agent: collect, ingest, judge, write down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rich.console import Console
+
+from kvitals.agent import loop_watch
+from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.workers import Worker
+from kvitals.app.history_recorder import Keeping
+from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
+from kvitals.app.runtime.reload import Reload
+from kvitals.app.state import StateKeeper
+from kvitals.diagnoser.signals import Span
+from kvitals.series.promql import PromQLError
+from kvitals.series.slices import in_slices
+
+PATIENCE = 0.8
+"""The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
+
+
+class Cycle:
+    """One cycle: collect, ingest, judge, write down. A step that raises is reported as a collector and ends nothing."""
+
+    def __init__(
+        self, pipeline: Pipeline, reload: Reload, console: Console, keeping: Keeping | None, state: StateKeeper
+    ) -> None:
+        self._pipeline = pipeline
+        self._reload = reload
+        self._console = console
+        self._keeping = keeping
+        self._verdict = ""
+        self._state = state
+        self._parsing = Worker("parsing")
+        own = pipeline.setup.config.labels
+        self._labels = {"cluster": own.cluster, "node": own.node}
+        self._own_rows = GaugeRows(pipeline.node.window, "agent")
+
+    async def run(self) -> None:
+        pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
+        pipeline.node.check_memory()
+        records = await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval)
+        async with pipeline.judging:
+            for record in records:
+                with guard("ingest"):
+                    await in_slices(pipeline.node.ingest_steps(record), self._parsing.run)
+                await asyncio.sleep(0)
+            now = time.time()
+            with guard("configuration"):
+                self._reload.say(now)
+            with guard("judging"):
+                self._say(await judge(pipeline, now))
+            await asyncio.sleep(0)
+            watch = loop_watch.current()
+            own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
+            self._own_rows.write(now, own)
+            if self._keeping is not None:
+                with guard("history"):
+                    self._keeping.cycle(now, self._reload.status)
+        with guard("state"):
+            self._state.save(pipeline.judge.memory)
+
+    def _say(self, verdict: str) -> None:
+        if verdict != self._verdict:
+            self._console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
+            self._verdict = verdict
+
+
+async def judge(pipeline: Pipeline, now: float) -> str:
+    """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
+    leaves the moment out and ends nothing."""
+    try:
+        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
+        return pipeline.verdict()
+    except PromQLError as error:
+        return f"Not judged this time: {error}."

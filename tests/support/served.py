@@ -1,0 +1,61 @@
+"""The API of a pipeline at rest, as `kvitals run --demo` serves it, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.requests import Requests
+from kvitals.app.pipeline import Pipeline
+from kvitals.rules.finding import encode
+
+READY_SECONDS = 30.0
+
+
+@contextmanager
+def served(pipeline: Pipeline) -> Iterator[str]:
+    """The URL of an agent that shows the last moment that a pipeline judged."""
+    loop, ready, urls = asyncio.new_event_loop(), threading.Event(), []
+
+    async def start() -> None:
+        runner = web.AppRunner(_app(pipeline))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        ready.set()
+        while not ended.is_set():
+            await asyncio.sleep(0.05)
+        await runner.cleanup()
+
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(start()), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(READY_SECONDS)
+        yield urls[0]
+    finally:
+        ended.set()
+        thread.join(READY_SECONDS)
+        loop.close()
+
+
+def _app(pipeline: Pipeline) -> web.Application:
+    node, span = pipeline.node, pipeline.span
+    assert span is not None
+    return build_app(
+        pipeline,
+        pipeline.setup.knowledge.families,
+        findings=lambda: encode(pipeline.triage()),
+        ready=lambda: True,
+        requests=Requests(store=lambda: node.requests.store, tails=lambda: node.requests.tails.reports),
+        ledger=Ledger(lambda: node.ledger),
+        version="0",
+        clock=lambda: span.at,
+    )

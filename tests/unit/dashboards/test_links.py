@@ -1,0 +1,163 @@
+"""Every link of alerts, boards and runbooks: it leads to a board that is there, and its variables select on that board
+what the link is about. Variables are resolved against the labels that engines have, with agents and without."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+import yaml
+
+from kvitals.agent.collectors.exposition import PageParser
+from kvitals.dashboards.generate import GENERATED
+from kvitals.series.promql import evaluate
+from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
+from tests.support import grafana
+
+PAGES = sorted((Path(__file__).parents[2] / "fixtures/exposition/captured").glob("vllm-0*.prom"))
+INSTANCES = ("10.0.0.1:8000", "serving/chat-7f9c-x2x4l")  # by address, and relabelled to namespace/pod
+RANKS = {"10.0.0.1:8000": "0", "serving/chat-7f9c-x2x4l": "0"}
+FLAVOURS = {"agents": "agent", "engines": "raw"}
+START, STEP, SAMPLES = 1_000.0, 5.0, 40
+
+
+@cache
+def boards(flavour: str) -> dict[str, dict[str, Any]]:
+    """By uid."""
+    found = [json.loads(path.read_text()) for path in (GENERATED / "boards" / flavour).glob("*.json")]
+    return {board["uid"]: board for board in found}
+
+
+def rules(folder: str) -> list[dict[str, Any]]:
+    groups = yaml.load((GENERATED / "prometheus" / folder / "alerts.yaml").read_text(), yaml.CSafeLoader)["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+class Raw:
+    """Two engines' pages whose counters grow, as a Prometheus has them that scrapes the engines."""
+
+    def __init__(self) -> None:
+        page = PageParser().parse(PAGES[-1].read_bytes())
+        every = dict(zip(page.indices.tolist(), page.values.tolist(), strict=True))
+        self.labels = [
+            Labels({METRIC_NAME: name, **dict(labels), "instance": instance, "job": "engines", "cluster": "c"})
+            for instance in INSTANCES
+            for name, labels in page.layout.series
+        ]
+        ones = [every.get(i, 0.0) for i in range(len(page.layout.series))] * len(INSTANCES)
+        self.times = START + STEP * np.arange(SAMPLES)
+        growing = [name.name.endswith(("_total", "_bucket", "_sum", "_count")) for name in self.labels]
+        self.values = np.array(ones) + np.outer(np.arange(SAMPLES), np.where(growing, 10.0, 0.0))
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        rows = (self.times >= start) & (self.times <= end)
+        columns = [i for i, labels in enumerate(self.labels) if all(m.matches(labels) for m in matchers)]
+        if not columns or not rows.any():
+            return []
+        chosen = self.values[rows][:, columns]
+        return [Frame(self.times[rows], chosen, [self.labels[i] for i in columns])]
+
+
+def expanded(template: str, labels: dict[str, str]) -> str:
+    """What Prometheus makes of the parts of a template that links use."""
+
+    def value(found: re.Match[str]) -> str:
+        text = labels.get(found["label"], "")
+        if found["pattern"] is not None:
+            text = re.sub(found["pattern"], lambda m: (m[1] or "") if found["to"] == "$1" else found["to"], text)
+        return re.sub(r"[^\w.~-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), text)
+
+    pattern = (
+        r'\{\{ \$labels\.(?P<label>\w+)(?: \| reReplaceAll "(?P<pattern>[^"]+)" "(?P<to>[^"]*)")? \| urlquery \}\}'
+    )
+    done = re.sub(pattern, value, template)
+    assert "{{" not in done, done
+    return done
+
+
+def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in board["templating"]["list"]}
+
+
+@pytest.mark.parametrize(("folder", "flavour"), FLAVOURS.items())
+def test_the_link_of_every_alert_selects_its_engine(folder: str, flavour: str) -> None:
+    known = boards(flavour)
+    for rule in rules(folder):
+        for instance in INSTANCES:
+            engine = f"{instance}/{RANKS[instance]}"
+            link = urlsplit(expanded(rule["annotations"]["dashboard_url"], {"cluster": "c", "engine": engine}))
+            board = known[link.path.removeprefix("/d/")]
+            for name, value in parse_qsl(link.query):
+                variable = name.removeprefix("var-")
+                assert variable in variables(board), rule["alert"]
+                if variable == "engine":
+                    assert value == (instance if flavour == "raw" else engine), rule["alert"]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS.values())
+def test_every_link_of_a_board_leads_to_a_board_of_its_flavour(flavour: str) -> None:
+    known, seen = boards(flavour), 0
+    for board in known.values():
+        tags = {tag for link in board["links"] for tag in link["tags"]}
+        assert tags == set(board["tags"])
+        for uid, query in re.findall(r'"url": "/d/([\w-]+)\?([^"]*)"', json.dumps(board)):
+            seen += 1
+            passed = set(re.findall(r"\$\{(\w+):queryparam\}", query)) | set(re.findall(r"var-(\w+)=", query))
+            assert passed <= variables(known[uid]).keys(), (board["uid"], uid)
+    assert seen > 5
+
+
+def fields(panel: dict[str, Any]) -> set[str]:
+    """The labels of a value that the panel's links pass as the engine."""
+    return set(re.findall(r"var-engine=\$\{__(?:field\.labels|data\.fields)\.(\w+)\}", json.dumps(panel)))
+
+
+def links_of_values() -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    for board in boards("raw").values():
+        for panel in board["panels"]:
+            for label in fields(panel):
+                yield board, panel, label
+
+
+def test_the_values_of_raw_boards_have_the_label_that_their_links_pass() -> None:
+    source, drawn = Raw(), 0
+    for board, panel, label in links_of_values():
+        if panel["type"] == "table":
+            hidden = panel["transformations"][1]["options"]["excludeByName"]
+            assert label not in hidden, panel["title"]
+        for target in panel["targets"]:
+            expr = target["expr"].replace("$cluster", ".*").replace("$engine", ".*").replace("$__rate_interval", "1m")
+            result = evaluate(expr, source, float(source.times[-1]))
+            assert not isinstance(result, float)
+            for labels, _ in result:
+                drawn += 1
+                assert labels.get(label) in INSTANCES, (board["uid"], panel["title"], labels)
+    assert drawn > 20
+
+
+def test_the_matchers_of_raw_boards_select_one_engine_by_what_links_pass() -> None:
+    (panel,) = (p for p in boards("raw")["kvitals-engines-raw"]["panels"] if p["title"] == "Does the engine step?")
+    source = Raw()
+    for instance in INSTANCES:
+        expr = panel["targets"][0]["expr"].replace("$cluster", ".*").replace("$engine", grafana.chosen(instance))
+        result = evaluate(expr.replace("$__rate_interval", "1m"), source, float(source.times[-1]))
+        assert not isinstance(result, float)
+        assert {labels["instance"] for labels, _ in result} == {instance}
+
+
+def test_every_link_of_a_runbook_is_there() -> None:
+    pages = {path.name: path for path in (GENERATED / "runbooks").glob("*.md")}
+    uids = {uid for flavour in FLAVOURS.values() for uid in boards(flavour)}
+    for path in pages.values():
+        text = path.read_text()
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not target.startswith(("http:", "https:", "#")):
+                assert target.partition("#")[0].rpartition("/")[2] in pages, (path.name, target)
+        assert set(re.findall(r"/d/([\w-]+)", text)) <= uids
