@@ -37,7 +37,6 @@ _TITLES = {
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "audit",
-        help="which signal leads the objective here, by how long, and is that longer than an engine takes to start",
         description="The scaling-signal audit: what moved before p99 of first tokens passed its objective.",
     )
     add_source(parser)

@@ -45,7 +45,6 @@ PURPOSES = {"pinned": ("█", "green"), "hot": ("▓", "cyan"), "cold": ("░", 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "cache",
-        help="what the cache holds, what was lost, and who paid for whom",
         description="Residency, tenants, blame, reuse and eviction cascades, from an engine's KV events.",
     )
     parser.add_argument("source", nargs="?", default="", metavar="URL|FILE", help="an agent, an engine or a recording")

@@ -55,9 +55,7 @@ _EXIT = {True: EXIT_HEALTHY, False: EXIT_FINDINGS, None: EXIT_UNKNOWN}
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "check", help="what telemetry there is, what is wrong with it, and what would bring more"
-    )
+    parser = commands.add_parser("check")
     parser.add_argument(
         "source", nargs="*", metavar="URL|FILE", help="engines, or one recording; none: the engines on this node"
     )

@@ -37,7 +37,7 @@ class Side:
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("compare", help="two engines or two windows, side by side")
+    parser = commands.add_parser("compare")
     for name in ("a", "b"):
         parser.add_argument(
             name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)"

@@ -25,7 +25,6 @@ WIDTH = 32
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "curve",
-        help="the hit rate that each size of cache would have had",
         description="The hit rate of one LRU cache against its size, from recorded accesses, and how much is enough.",
     )
     add_subject_options(parser)

@@ -38,7 +38,7 @@ _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("history", help="what the agent keeps on disk: list, export, prune")
+    parser = commands.add_parser("history")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     one = actions.add_parser("list", help="since when there is history, how much, of which families")
     one.add_argument("--events", action="store_true", help="instead: what happened, and the findings that there were")

@@ -55,7 +55,6 @@ _BINDS = {
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "knee",
-        help="how much load engines carry: the knee, C_max at the objective, headroom, and what binds",
         description="Throughput and latency against requests at a time, of each engine and pool, from what was seen.",
     )
     add_source(parser)

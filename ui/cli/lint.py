@@ -33,7 +33,6 @@ EXIT_CLEAN, EXIT_DEFECTS, EXIT_NOT_ALL = 0, 1, 3
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "lint",
-        help="what is wrong with boards and alerts, with the corrected query",
         description="Checks Grafana boards and Prometheus rules that read LLM engines: names that the engine in use"
         " does not have, counters and gauges taken for one another, averages of the whole life, quantiles of nothing,"
         " limits that are never reached, and more.",

@@ -1,126 +1,141 @@
-"""The command `kvitals`: arguments, and which command they mean."""
+"""The command `kvitals`: which command is meant, and how it ends.
+
+Only the module of the command that was asked for is imported, so that `--help` and `--version` answer at once.
+"""
 
 from __future__ import annotations
 
 import argparse
-import errno
+import difflib
+import importlib
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
 
-from kvitals.app.agent_client import AgentAddressError, AgentError
-from kvitals.app.errors import UsageError
-from kvitals.app.escaping import plain
-from kvitals.app.lookups import LedgerError
-from kvitals.app.since_change import NoChangeError
-from kvitals.app.sizing import SourceError
-from kvitals.app.sources.recording import RecordingError
-from kvitals.config import ConfigError
-from kvitals.diagnoser.review.assemble import NothingSeenError
-from kvitals.diagnoser.sources.prometheus import ServerError
-from kvitals.series.history.codec import DamagedError
-from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import PromQLError
-from kvitals.series.recordings import CaptureError
-from kvitals.ui.cli import (
-    audit,
-    cache,
-    check,
-    compare,
-    curve,
-    history,
-    knee,
-    lint,
-    notify,
-    record,
-    replay,
-    review,
-    rules,
-    run,
-    size,
-    tap,
-    trace,
-    triage,
-    web,
-    whatif,
-)
-from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
+GROUPS = {
+    "diagnose": {
+        "triage": "what is wrong, the proof and the lever",
+        "cache": "what the cache holds, what was lost, and which tenant paid for which",
+        "trace": "where the time of a request went",
+        "compare": "two engines or two windows, side by side",
+        "check": "which telemetry exists, what is wrong with it, and which flag enables more",
+        "lint": "what is wrong with boards and alerts, with the corrected query",
+    },
+    "plan": {
+        "whatif": "the hit rate with other memory, routing or eviction",
+        "curve": "the hit rate of each cache size",
+        "knee": "how much load engines carry, and which limit binds",
+        "audit": "which signal leads the objective, and by how long",
+        "size": "how many GPUs a workload needs, and their cost",
+        "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
+    },
+    "operate": {
+        "run": "the agent, its API and the web page",
+        "web": "the web page alone",
+        "tap": "an observing proxy before one engine or router",
+        "notify": "diagnose the alerts of a fleet and forward them",
+        "history": "what the agent keeps on disk: list, export, prune",
+    },
+    "record": {
+        "record": "record engines into a .kvcap file",
+        "replay": "the verdicts of a recording over time, or its pages as HTTP targets",
+    },
+    "extend": {
+        "rules": "list, show and publish rules; write, test and lint your own",
+    },
+}
+"""Every command with one line of help, in the order of `kvitals --help`. The module `kvitals.ui.cli.NAME` has it."""
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
-TOLD = (
-    *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
-    *(NothingSeenError, LedgerError, AgentAddressError),
-)
-"""What can not be done as it was asked for; the message says what can."""
-EPILOG = """\
-exit codes: 0 healthy, 1 findings, 2 bad use, 3 could not tell
+EXIT_BAD_USE, EXIT_INTERRUPTED = 2, 130
+ABOUT = "Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it."
+EXAMPLES = """\
+exit codes: 0 healthy, 1 findings, 2 bad use, 3 unknown
 
   kvitals triage                          the engines on this node
   kvitals triage http://127.0.0.1:8000    a live engine, or a running kvitals agent
   kvitals triage incident.kvcap           a recorded incident
-  kvitals triage --prometheus URL         a fleet, from what a Prometheus has of it
-  kvitals triage --at=-2h                 what was wrong two hours ago, from the agent's history
+  kvitals triage --prometheus URL         a fleet, from the metrics in a Prometheus
+  kvitals triage --at=-2h                 two hours ago, from the agent's history
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    top = argparse.ArgumentParser(
-        prog="kvitals",
-        description="Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (
-        *(triage, cache, trace, compare, whatif, curve, knee, audit, review, size),
-        *(check, run, web, history, record, replay, tap, notify, lint, rules),
-    ):
-        module.add(commands)
-    commands.add_parser("version", help="print the version").set_defaults(do=_version)
+def parser(command: str) -> argparse.ArgumentParser:
+    """The command line of one command, with the name of the command as its first argument."""
+    top = argparse.ArgumentParser(prog="kvitals", description=ABOUT)
+    commands = top.add_subparsers(dest="command", required=True)
+    importlib.import_module(f"kvitals.ui.cli.{command}").add(commands)
+    chosen = commands.choices[command]
+    chosen.description = chosen.description or f"{COMMANDS[command][:1].upper()}{COMMANDS[command][1:]}."
     return top
 
 
-def _version(_: argparse.Namespace) -> int:
-    print(f"kvitals {version('kvitals')}")
-    return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command; its exit code is the process's."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter shows another
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    args = parser().parse_args(arguments)
-    do: Callable[[argparse.Namespace], int] = args.do
+    _prepare_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = do(args)
-    except TOLD as error:
-        _say(str(error))
-        code = EXIT_BAD_USE
-    except (AgentError, ServerError) as error:
-        _say(str(error))
-        code = EXIT_UNKNOWN
-    except PromQLError as error:  # the knowledge's own queries are right, so one met a limit
-        _say(f"could not be judged, is the machine too busy? {error}")
-        code = EXIT_UNKNOWN
+        code = _run(words)
     except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:
-        code = 0
-    except PermissionError as error:
-        _say(f"{error.filename or error}: permission denied; run as a user who may read it")
-        code = EXIT_BAD_USE
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _say(f"{error.filename or 'the answer'} can not be written: {error.strerror}")
-        code = EXIT_BAD_USE
+        print("kvitals: interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
     sys.exit(code)
 
 
-def _say(error: str) -> None:
-    print(plain.lines(f"kvitals: {error}"), file=sys.stderr)
+def _run(words: list[str]) -> int:
+    first = words[0] if words else ""
+    if first in ("", "-h", "--help"):
+        print(_help(), file=sys.stdout if first else sys.stderr)
+        return 0 if first else EXIT_BAD_USE
+    if first in ("-V", "--version", "version"):
+        from importlib.metadata import version
+
+        print(f"kvitals {version('kvitals')}")
+        return 0
+    if first == "help":
+        return _run([*words[1:2], "--help"])
+    if first not in COMMANDS:
+        print(_unknown(first), file=sys.stderr)
+        return EXIT_BAD_USE
+    args = parser(first).parse_args(words)
+    do: Callable[[argparse.Namespace], int] = args.do
+    try:
+        return do(args)
+    except Exception as error:
+        from kvitals.ui.cli.failures import reported  # it imports whatever may fail
+
+        return reported(error)
+
+
+def _prepare_streams() -> None:
+    """A stream that is closed swallows what is written; a letter that a terminal does not have is replaced."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = ["usage: kvitals COMMAND ...", "", ABOUT]
+    for group, commands in GROUPS.items():
+        lines += ["", group, *(f"  {name:<{width}}{line}" for name, line in commands.items())]
+    return "\n".join([*lines, "", "kvitals COMMAND --help: its options. kvitals --version: the version.", "", EXAMPLES])
+
+
+def _unknown(word: str) -> str:
+    if word.startswith("-"):
+        return (
+            f"kvitals: option {word} comes after a command: kvitals COMMAND {word}. kvitals --help lists the commands."
+        )
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f"kvitals: {word!r} is no command.{meant} kvitals --help lists the commands."
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ WINDOW_SECONDS, MAX_SERIES = 300.0, 1000
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "notify",
-        help="diagnose a fleet's alerts and hand them on",
         description="Takes the messages of an Alertmanager's webhook, diagnoses what they are about from a Prometheus,"
         " and hands them on with verdict, numbers and lever to the targets of [notify] in the configuration. On a node"
         " with an agent, `kvitals run` does this itself.",

@@ -32,7 +32,7 @@ EXIT_STOPPED = 130
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("record", help="record engines into a .kvcap file")
+    parser = commands.add_parser("record")
     parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: discover the engines on this node")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.kvcap")
     parser.add_argument("--for", dest="seconds", default="60s", metavar="TIME", help="how long (60s)")

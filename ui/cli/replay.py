@@ -14,7 +14,7 @@ from kvitals.ui.cli.render import moment
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("replay", help="a recording's verdicts over time, or its pages as HTTP targets")
+    parser = commands.add_parser("replay")
     parser.add_argument("file", type=Path, metavar="FILE.kvcap")
     parser.add_argument(
         "--serve", action="store_true", help="serve the recorded pages at real speed, for any other tool"

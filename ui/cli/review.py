@@ -44,7 +44,6 @@ WEEK = "7d"
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "review",
-        help="the week: tokens per GPU-hour, cost, waste, incidents, and the levers that would bring most",
         description="A document of the time: one HTML page, Markdown, JSON, and tables to plot again.",
     )
     parser.add_argument(

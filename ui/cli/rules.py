@@ -18,7 +18,7 @@ from kvitals.ui.cli.common import add_rules_option, answer_console
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("rules", help="list, show and publish rules; write, test and lint your own")
+    parser = commands.add_parser("rules")
     sub = parser.add_subparsers(dest="what", metavar="list|show|site|new|test|lint", required=True)
     listed = sub.add_parser("list", help="every rule, a line each")
     add_rules_option(listed)

@@ -48,7 +48,7 @@ END_SECONDS = 1.0
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("run", help="the agent, its API and the web page")
+    parser = commands.add_parser("run")
     parser.add_argument("source", nargs="*", metavar="URL", help="engines; none: configured ones, else discovered")
     parser.add_argument("--demo", nargs="?", const=str(DEMO), metavar="FILE", help="a recorded incident instead")
     parser.add_argument("--listen", metavar="HOST:PORT", help="the API's address (127.0.0.1:9477)")

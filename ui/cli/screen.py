@@ -55,6 +55,9 @@ def _parts(document: Triage, now: int, later: int, width: int) -> list[Renderabl
     if others:
         several = "; ".join(f"{one.code} {one.title} ({one.entity.title})" for one in others)
         parts.append(_clipped(f"Also: {several}", width, OTHERS_LINES, 0))
+    if document.muted:
+        muted = "; ".join(f"{one.code} {one.title} ({one.muted})" for one in document.muted)
+        parts.append(_clipped(f"Muted: {muted}", width, 1, 0))
     if document.healthy is None:
         parts += _unknown(document, width)
     return [*parts, *_warnings(document), "", _last(document)]
@@ -147,7 +150,6 @@ def _last(document: Triage) -> Text:
         (coverage.clear, "clear"),
         (coverage.unknown, "not checked"),
         (len(document.notes), "noted"),
-        (len(document.muted), "muted"),
     ]
     said = ", ".join(f"{number} {word}" for number, word in counted if number)
     engines = names([engine["engine"] for engine in coverage.engines]) or "no engine seen"

@@ -60,7 +60,6 @@ _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "size",
-        help="how many GPUs a workload takes, and what they cost, with the working",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

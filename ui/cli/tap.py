@@ -37,7 +37,6 @@ _DEFAULT = TapTable()
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "tap",
-        help="an observing proxy before one engine or router",
         description="Passes all requests on as they are, measures those for work, and tells the agent of each. What"
         " is not given here is as [tap] in the configuration says.",
     )

@@ -44,7 +44,6 @@ OUTCOMES = {
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trace",
-        help="what a request's time went into",
         description="Shows requests of a running agent, or of a recording, phase by phase.",
     )
     parser.add_argument(

@@ -37,7 +37,7 @@ from kvitals.ui.cli.common import (
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("triage", help="what is wrong, the proof and the lever")
+    parser = commands.add_parser("triage")
     parser.add_argument(
         "source",
         nargs="*",

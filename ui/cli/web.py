@@ -30,7 +30,6 @@ MAX_UPLOAD_MEGABYTES = 1024
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "web",
-        help="the web page alone",
         description="Serves the web page. It is reachable from this machine alone unless --address says otherwise.",
     )
     parser.add_argument(

@@ -43,7 +43,6 @@ Name = TypeVar("Name", bound=str)
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "whatif",
-        help="what other memory, routing or eviction would bring",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -195,7 +195,7 @@ def test_a_query_that_takes_too_long_is_a_message(
         main(arguments)
     assert stop.value.code == 3
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "kvitals: could not be judged, is the machine too busy? the query took too long: select fewer series"
+        "kvitals: not judged, perhaps because the machine is too busy: the query took too long: select fewer series"
     )
 
 

@@ -93,7 +93,7 @@ def test_a_disk_that_is_full_is_said(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     monkeypatch.setattr(rules, "load", full)
     code, _, err = run(capsys, "rules", "list")
-    assert (code, err) == (2, "kvitals: the answer can not be written: No space left on device\n")
+    assert (code, err) == (2, "kvitals: the answer cannot be written: No space left on device\n")
 
 
 def test_objectives_that_an_agent_does_not_judge_by_are_not_silently_left_out(

@@ -20,7 +20,7 @@ from tests.processes import free_port
 
 
 def settings(*arguments: str) -> object:
-    return _settings(parser().parse_args(["tap", "--upstream", "127.0.0.1:8000", *arguments]), Config())
+    return _settings(parser("tap").parse_args(["tap", "--upstream", "127.0.0.1:8000", *arguments]), Config())
 
 
 def test_what_it_does_by_itself() -> None:
@@ -51,14 +51,14 @@ def test_the_configuration_counts_where_the_options_say_nothing() -> None:
             }
         }
     )
-    told = _settings(parser().parse_args(["tap"]), config)
+    told = _settings(parser("tap").parse_args(["tap"]), config)
     assert (told.upstream, told.listen, told.place.engine) == ("http://gpu-7:8000", ("127.0.0.1", 8200), "gpu-7:8000")
     assert told.wanted.session_headers == ("x-conversation",) and told.wanted.session_id
     assert (told.max_connections, told.drain, told.agent) == (7, 120.0, "http://127.0.0.1:9477")
-    told = _settings(parser().parse_args(["tap", "--upstream=a:1", "--drain=1s", "--session-header=x-b"]), config)
+    told = _settings(parser("tap").parse_args(["tap", "--upstream=a:1", "--drain=1s", "--session-header=x-b"]), config)
     assert (told.upstream, told.drain, told.wanted.session_headers) == ("http://a:1", 1.0, ("x-b",))
     with pytest.raises(UsageError, match="--upstream URL, or upstream under"):
-        _settings(parser().parse_args(["tap"]), Config())
+        _settings(parser("tap").parse_args(["tap"]), Config())
 
 
 @pytest.mark.parametrize(

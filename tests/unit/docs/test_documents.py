@@ -14,7 +14,7 @@ import pytest
 
 from kvitals.config import build
 from kvitals.rules.loader import load
-from kvitals.ui.cli.main import main, parser
+from kvitals.ui.cli.main import COMMANDS, main, parser
 from tests.support.loops import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -65,16 +65,19 @@ def test_links_lead_somewhere(path: Path) -> None:
 @for_each("path", [p for p in DOCUMENTS if commands(p)], ids=NAMES.__getitem__)
 def test_commands_are_ones_that_there_are(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in commands(path):
+        words = shlex.split(line)
+        if set(words) & {"--help", "--version", "version"}:
+            continue
         try:
-            parser().parse_args(shlex.split(line))
+            assert words[0] in COMMANDS, f"{NAMES[path]}: kvitals {line}: no such command"
+            parser(words[0]).parse_args(words)
         except SystemExit:
             raise AssertionError(f"{NAMES[path]}: kvitals {line}\n{capsys.readouterr().err}") from None
 
 
 def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    known = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
-    assert [name for name in known if name != "version" and f"`kvitals {name}" not in readme] == []
+    assert [name for name in COMMANDS if f"`kvitals {name}" not in readme] == []
 
 
 def test_some_commands_were_found() -> None:

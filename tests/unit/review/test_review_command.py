@@ -15,7 +15,7 @@ from kvitals.ui.cli.review import _given
 
 
 def given(table: ReviewTable, *options: str) -> tuple[float | None, dict[str, float], float]:
-    args = parser().parse_args(["review", "--out", "x", *options])
+    args = parser("review").parse_args(["review", "--out", "x", *options])
     found = _given(args, Setup(Knowledge(), Config(review=table)))
     return found.every, dict(found.by_name), found.gpus
 

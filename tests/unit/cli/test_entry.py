@@ -1,0 +1,83 @@
+"""The command line before any command runs: help, version, unknown words, and how little is imported for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvitals.ui.cli import main as entry
+from tests.support.loops import for_each
+
+HEAVY = {"numpy", "aiohttp", "msgspec", "streamlit", "rich", "yaml"}
+
+
+def _ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        entry.main(words)
+    assert isinstance(stop.value.code, int)
+    said = capsys.readouterr()
+    return stop.value.code, said.out, said.err
+
+
+def test_help_lists_every_command_module_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _ended(capsys, "--help")
+    assert code == 0
+    modules = {path.stem for path in Path(entry.__file__).parent.glob("*.py") if "\ndef add(" in path.read_text()}
+    assert modules - {"rules_authoring"} == set(entry.COMMANDS)  # which adds to `kvitals rules`
+    assert [name for name in entry.COMMANDS if f"\n  {name} " not in out] == []
+
+
+@for_each("command", entry.COMMANDS)
+def test_each_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _ended(capsys, command, "--help")
+    assert code == 0
+    assert out.split("\n\n")[1].strip()
+
+
+def test_version_has_three_names(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {_ended(capsys, word) for word in ("--version", "-V", "version")}
+    assert len(said) == 1
+    code, out, err = said.pop()
+    assert (code, err) == (0, "")
+    assert out.startswith("kvitals ")
+
+
+def test_a_word_that_is_no_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = _ended(capsys, "traige", "http://127.0.0.1:1")
+    assert (code, out) == (2, "")
+    assert "Did you mean triage?" in err
+
+
+def test_no_command_prints_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = _ended(capsys)
+    assert (code, out) == (2, "")
+    assert "triage" in err
+
+
+def test_help_of_a_command_is_asked_for_in_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ended(capsys, "help", "cache") == _ended(capsys, "cache", "--help")
+
+
+@for_each("word", ["--help", "--version", "nonsense"])
+def test_what_needs_no_command_imports_nothing_heavy(word: str) -> None:
+    code = (
+        "import sys\nfrom kvitals.ui.cli.main import main\n"
+        f"try:\n    main(['{word}'])\nexcept SystemExit:\n    pass\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_closed_standard_output_is_no_traceback() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", "from kvitals.ui.cli.main import main; main(['--version'])"],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: __import__("os").close(1),
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")

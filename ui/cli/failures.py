@@ -1,0 +1,51 @@
+"""How a command that failed is reported: one line that says what to do, and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+from kvitals.app.agent_client import AgentAddressError, AgentError
+from kvitals.app.errors import UsageError
+from kvitals.app.escaping import plain
+from kvitals.app.lookups import LedgerError
+from kvitals.app.since_change import NoChangeError
+from kvitals.app.sizing import SourceError
+from kvitals.app.sources.recording import RecordingError
+from kvitals.config import ConfigError
+from kvitals.diagnoser.review.assemble import NothingSeenError
+from kvitals.diagnoser.sources.prometheus import ServerError
+from kvitals.series.history.codec import DamagedError
+from kvitals.series.history.schema import HistoryError
+from kvitals.series.promql import PromQLError
+from kvitals.series.recordings import CaptureError
+from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
+
+BAD_USE = (
+    *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
+    *(NothingSeenError, LedgerError, AgentAddressError),
+)
+"""It cannot be done as it was asked for; the message says what can."""
+
+
+def reported(error: Exception) -> int:
+    """Print what failed and what to do, and return the exit code. Raises what is a defect of ours again."""
+    if isinstance(error, BAD_USE):
+        return _say(str(error), EXIT_BAD_USE)
+    if isinstance(error, AgentError | ServerError):
+        return _say(str(error), EXIT_UNKNOWN)
+    if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
+        return _say(f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN)
+    if isinstance(error, BrokenPipeError):
+        return 0
+    if isinstance(error, PermissionError):
+        where = error.filename or error
+        return _say(f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _say(f"{error.filename or 'the answer'} cannot be written: {error.strerror}", EXIT_BAD_USE)
+    raise error
+
+
+def _say(message: str, code: int) -> int:
+    print(plain.lines(f"kvitals: {message}"), file=sys.stderr)
+    return code
