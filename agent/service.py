@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 
 from kvitals.agent import discovery, objectives
 from kvitals.agent.collectors import scrape
-from kvitals.agent.collectors.boundary import Collectors, Run
+from kvitals.agent.collectors.boundary import REASONS, CollectorError, Collectors, Name, Run
 from kvitals.agent.collectors.kv_events_in import KvEventsIn
 from kvitals.agent.collectors.parts_in import PartsIn
 from kvitals.agent.collectors.probe import probe
@@ -29,6 +29,7 @@ from kvitals.agent.engine_resolver import SeenEngines
 from kvitals.agent.exports.otlp import OtlpOut
 from kvitals.agent.families import CONFIGURATION, VERSION
 from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.ingest_share import OVER_SHARE, IngestShares
 from kvitals.agent.kv_event_collectors import KvEventSenses, View
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
@@ -69,6 +70,12 @@ NOBODY = ""
 """The source of a record of parts that only says what time it is."""
 GPU_EXPORTER = "dcgm"
 
+PARTS = "parts"
+PARTS_COLLECTORS = (PARTS, "otlp", "request_logs")
+"""What collects parts of requests, and the word for all of it in `Node.collect`."""
+
+NEAR_LIMIT = "{count} batches were refused: the agent is near its memory limit."
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
@@ -108,6 +115,7 @@ class Node:
         self._sense = ScrapeSense(self.window, refuses=self.memory.refuses)
         self._finder = Finder({system: load_map(system) for system in systems()})
         self.collectors = Collectors(self.window, self._node_labels())
+        self._shares = IngestShares()
         self._discovery = Worker("processes")
         self._sources = Sources(config, self._finder, collectors=self.collectors)
         self._targets: dict[str, Target] = {}  # by key
@@ -316,19 +324,43 @@ class Node:
         self.memory.check()
         self.window.takes_new_series = not self.memory.refusing
 
-    async def collect(self, patience: float | None = None) -> list[Record]:
+    async def collect(self, patience: float | None = None, held: Container[str] = ()) -> list[Record]:
         """Run every collector, all at the same time, each with a deadline. Raises nothing that a collector raises.
 
-        patience: seconds that are waited; the records of a collector that takes longer come with a later call.
+        patience: seconds that are waited; the records of a collector that takes longer come with a later call. held:
+        keys of targets that are not scraped now, and `PARTS` where no parts of requests are collected, because what
+        came from them is not ingested yet.
         """
-        found = await self.collectors.gather(self._runs(), patience)
+        found = await self.collectors.gather(self._due(self._runs(), held), patience)
+        for key in self._scraped:
+            if self._shares.is_over(key, self.config.agent.interval):
+                self.collectors.failed(("scrape", key), CollectorError(OVER_SHARE, REASONS[OVER_SHARE]))
         if self._requests is not None and not any(isinstance(record, PartsRecord) for record in found):
             found.append(PartsRecord(t=time.time(), source=NOBODY, parts=()))  # time goes on for what is open
         records, self._pending = [*self._pending, *found], []
         self.collectors.write(time.time())
         return records
 
-    def _runs(self) -> dict[tuple[str, str], Run]:
+    def ingested(self, key: str, seconds: float) -> None:
+        """A page of a target took `seconds` of CPU time to ingest."""
+        self._shares.ingested(key, seconds)
+        self.collectors.ingested(("scrape", key), seconds)
+
+    def _due(self, runs: Mapping[Name, Run], held: Container[str]) -> dict[Name, Run]:
+        """The collectors that are run now, those that still run among them: their records are taken."""
+        due: dict[Name, Run] = {}
+        for (collector, key), run in runs.items():
+            if not self.collectors.runs((collector, key)):
+                if collector == "scrape":
+                    if key in held or not self._shares.is_due(key, self.config.agent.interval):
+                        continue
+                    self._shares.scraped(key)
+                elif collector in PARTS_COLLECTORS and PARTS in held:
+                    continue
+            due[collector, key] = run
+        return due
+
+    def _runs(self) -> dict[Name, Run]:
         """What every collector does in this cycle."""
         runs = {
             ("scrape", key): Run(partial(self._read, key), SCRAPE_REQUESTS * one.timeout + LEARN_SECONDS)
@@ -456,6 +488,7 @@ class Node:
         if self._ledger is not None:
             self._ledger.gone(key)
         self.collectors.forget(key)
+        self._shares.forget(key)
         self._processes.pop(key, None)
         self._behind.pop(key, None)
         del self._targets[key], self._scraped[key]
@@ -514,19 +547,13 @@ class Node:
         await self._kv_events.look([self._view(key) for key in self._targets], self._sense.ask)
         served = {key: self._engines.prompt_tokens(key, time.time()) for key in self._kv_events.unheard}
         records = await self._kv_events.read(served)
-        if not self.memory.refusing:
-            return [*records]
-        return [self._without_batches(record) for record in records]
+        return self._refuse_batches(records) if self.memory.refusing else [*records]
 
-    def _without_batches(self, record: KvEventsRecord) -> KvEventsRecord:
-        """A record whose batches are refused: a hole, as if they were lost on the way."""
-        refused = len(record.batches)
-        if not refused:
-            return record
-        self.memory.refuses("kv_events", refused)
-        lost = record.lost + refused
-        message = f"{refused} batches were refused: the agent is near its memory limit."
-        return msgspec.structs.replace(record, batches=(), lost=lost, state="partial", reason="lost", message=message)
+    def _refuse_batches(self, records: Sequence[KvEventsRecord]) -> list[Record]:
+        """The records without their batches, which are counted."""
+        if batches := sum(len(record.batches) for record in records):
+            self.memory.refuses("kv_events", batches)
+        return [without_batches(record, NEAR_LIMIT) for record in records]
 
     def _view(self, key: str) -> View:
         """A target as the sense of KV events wants to know it."""
@@ -651,6 +678,21 @@ class Node:
             said[translator.identity.series("kvitals_probe_success", engine)] = float(record.answered)
             said[translator.identity.series("kvitals_probe_seconds", engine)] = record.seconds
         translator.status.say("probe", said)
+
+
+def without_batches(record: KvEventsRecord, message: str) -> KvEventsRecord:
+    """A record whose batches are refused: a hole, as if they were lost on the way. message: why, with {count}."""
+    refused = len(record.batches)
+    if not refused:
+        return record
+    return msgspec.structs.replace(
+        record,
+        batches=(),
+        lost=max(record.lost, 0) + refused,
+        state="partial",
+        reason="lost",
+        message=message.format(count=refused),
+    )
 
 
 def _is_same(one: scrape.Target, other: scrape.Target) -> bool:

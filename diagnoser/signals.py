@@ -195,13 +195,12 @@ class Signals:
 
     def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
         """The same in steps; what is known is replaced as a whole at the end of each stage."""
-        compiled = self._compile(span)
+        compiled = yield from self._compile_steps(span)
         known: dict[str, Known] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
             yield None
             moment = Moment(self.source, span.at)
-            moment.prepare(batch)
-            yield None
+            yield from moment.prepare_steps(batch)
             self.now = moment
             possible = self._that_may_be(group, names, compiled, span.at)
             for name in names:
@@ -273,14 +272,20 @@ class Signals:
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
     def _compile(self, span: Span) -> dict[str, CompiledSignal]:
+        return complete(self._compile_steps(span))
+
+    def _compile_steps(self, span: Span) -> Steps[dict[str, CompiledSignal]]:
+        """Every signal's expressions over the windows of a span; those of the last span are kept."""
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
-            windows = span.windows
-            compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
-            self._compiled, self._that_can = {key: compiled}, {}
-            self._batches = [
-                Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages
-            ]
+            windows, compiled, batches = span.windows, dict[str, CompiledSignal](), list[Batch]()
+            for name, template in self._templates.items():
+                compiled[name] = with_windows(template, windows)
+                yield None
+            for _, names in self._stages:
+                batches.append(Batch([e for n in names for e in compiled[n].exprs], self.source.window))
+                yield None
+            self._compiled, self._that_can, self._batches = {key: compiled}, {}, batches
         return self._compiled[key]
 
     def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> Known:

@@ -17,11 +17,13 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from kvitals.agent.gauge_writer import KeyedRows
+from kvitals.agent.ingest_share import OVER_SHARE
 from kvitals.agent.records import OK, Record
 from kvitals.agent.workers import WorkerHungError
 from kvitals.series.types import METRIC_NAME, Labels
@@ -37,6 +39,7 @@ REASONS = {
     HUNG: "it is not done at its deadline; it is begun again once it is",
     TOO_MANY_FILES: "the process has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)",
     FAILED: "it raised an exception; the agent's log has it",
+    OVER_SHARE: "ingesting its pages takes more CPU time than its share; it is scraped less often",
 }
 """Why a collector failed, beside the reasons that collectors have of their own."""
 
@@ -68,7 +71,10 @@ class _State:
     reason: str = OK
     duration: float = 0.0  # seconds, of the last run that ended
     task: asyncio.Future[Sequence[Record]] | None = None
+    ingest: float | None = None  # CPU seconds, of its last records
     begun: float = 0.0  # monotonic
+    ended: float = 0.0  # monotonic; 0 while the run goes on
+    late: bool = False  # the last run was not done within the patience
     deadline: float = 0.0
     logged: tuple[str, float] = field(default=("", float("-inf")))
 
@@ -90,16 +96,20 @@ class Collectors:
     async def gather(self, runs: Mapping[Name, Run], patience: float | None = None) -> list[Record]:
         """Run collectors side by side and return the records of those that are done, in the order of `runs`.
 
-        patience: seconds that are waited; without it, until each is done or over its deadline.
+        patience: seconds that are waited; without it, until each is done or over its deadline. A collector that was not
+        done by then is not waited for the next time, so that one slow collector delays one cycle.
         """
         for name, run in runs.items():
             state = self._states.setdefault(name, _State())
             if state.task is None:
-                state.begun, state.deadline = time.monotonic(), run.deadline
+                state.begun, state.ended, state.deadline = time.monotonic(), 0.0, run.deadline
                 state.task = asyncio.ensure_future(run.read())
+                state.task.add_done_callback(partial(_note_end, state))
         for name in runs:
-            await self._wait(self._states[name], patience, time.monotonic())
-        return [record for name in [*runs] for record in self._taken(name)]
+            state = self._states[name]
+            if patience is None or not state.late:
+                await self._wait(state, patience, time.monotonic())
+        return [record for name in [*runs] for record in self._taken(name, patience)]
 
     async def _wait(self, state: _State, patience: float | None, now: float) -> None:
         """Wait for one collector's run, up to `patience` after it was begun and never beyond its deadline."""
@@ -107,17 +117,19 @@ class Collectors:
         if state.task is not None and not state.task.done() and until > now:
             await asyncio.wait({state.task}, timeout=until - now)
 
-    def _taken(self, name: Name) -> Sequence[Record]:
+    def _taken(self, name: Name, patience: float | None) -> Sequence[Record]:
         """The records of a run that is done; none of one that goes on, or failed."""
         state = self._states[name]
         task = state.task
         if task is None:
             return ()
         if not task.done():
+            state.late = True
             if time.monotonic() - state.begun >= state.deadline:
                 self.failed(name, WorkerHungError(f"not done after {time.monotonic() - state.begun:.0f} s"))
             return ()
-        state.task, state.duration = None, time.monotonic() - state.begun
+        state.task, state.duration = None, (state.ended or time.monotonic()) - state.begun
+        state.late = patience is not None and state.duration > patience
         if task.cancelled():
             return ()
         error = task.exception()
@@ -152,6 +164,16 @@ class Collectors:
         """The same, and raise nothing: for a step of the cycle that must not end it."""
         with contextlib.suppress(Exception), self.watched(name):
             yield
+
+    def runs(self, name: Name) -> bool:
+        """Whether a collector was begun and its records are not taken yet."""
+        state = self._states.get(name)
+        return state is not None and state.task is not None
+
+    def ingested(self, name: Name, seconds: float) -> None:
+        """Ingesting a collector's last records took `seconds` of CPU time."""
+        if name in self._states:
+            self._states[name].ingest = seconds
 
     def succeeded(self, name: Name) -> None:
         """A run came to what it is for."""
@@ -189,6 +211,8 @@ class Collectors:
             row["kvitals_collector_success", labels] = float(state.reason == OK)
             running = time.monotonic() - state.begun if state.task is not None else 0.0
             row["kvitals_collector_duration_seconds", labels] = max(state.duration, running)
+            if state.ingest is not None:
+                row["kvitals_collector_ingest_cpu_seconds", labels] = state.ingest
             if state.reason != OK:
                 row["kvitals_collector_failing", (*labels, ("reason", state.reason))] = 1.0
         self._rows.write(t, row)
@@ -202,6 +226,10 @@ class Collectors:
     def _named(self, key: Key) -> Labels:
         family, labels = key
         return Labels({**self._labels, **{name: text for name, text in labels if text}, METRIC_NAME: family})
+
+
+def _note_end(state: _State, _: object) -> None:
+    state.ended = time.monotonic()
 
 
 def _trace(error: BaseException) -> str:

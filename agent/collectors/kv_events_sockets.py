@@ -48,6 +48,13 @@ WAKE_MS = 200
 PAUSE_SECONDS = 0.05
 """After each turn: so that an engine's steps, a hundred a second, are taken several at a time."""
 
+SHARE = 0.2
+"""Of one core, for this thread: the interpreter runs one thread at a time, and a flood of messages would take half of
+its time from the event loop. After a long turn the pause is longer; messages that a socket has no room for meanwhile
+are lost, and counted as a hole."""
+
+MAX_PAUSE_SECONDS = 2.0
+
 ARRANGE_SECONDS = 0.5
 """How often it is looked which addresses are to be opened, and said how each fares."""
 
@@ -395,16 +402,18 @@ class Ears:
         context.setsockopt(zmq.BLOCKY, 0)
         poller = zmq.Poller()
         listeners: dict[tuple[str, bool], _Listener] = {}
-        arrange_at = 0.0
+        arrange_at = used = 0.0
         try:
-            while not self._stop.wait(PAUSE_SECONDS):
+            while not self._stop.wait(min(max(PAUSE_SECONDS, used / SHARE - used), MAX_PAUSE_SECONDS)):
                 if self._is_changed.is_set() or time.monotonic() >= arrange_at:
                     self._is_changed.clear()
                     self._arrange(context, poller, listeners)
                     arrange_at = time.monotonic() + ARRANGE_SECONDS
                 ready = dict(poller.poll(WAKE_MS))
+                began = time.thread_time()
                 for listener in listeners.values():
                     self._turn(listener, ready)
+                used = time.thread_time() - began
         except Exception:  # nothing of the agent may end with this
             log.exception("listening to KV events ended")
         finally:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from kvitals.agent import loop_watch
 from kvitals.agent.gauge_writer import GaugeRows
-from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
+from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.state import StateKeeper
 from kvitals.diagnoser.signals import Span
@@ -34,7 +34,7 @@ class Cycle:
         self._keeping = keeping
         self._verdict = ""
         self._state = state
-        self._parsing = Worker("parsing")
+        self._ingestion = Ingestion(pipeline.node)
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
         self._own_rows = GaugeRows(pipeline.node.window, "agent")
@@ -42,12 +42,10 @@ class Cycle:
     async def run(self) -> None:
         pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
         pipeline.node.check_memory()
-        records = await pipeline.node.collect(PATIENCE * pipeline.setup.config.agent.interval)
+        interval = pipeline.setup.config.agent.interval
+        records = await pipeline.node.collect(PATIENCE * interval, self._ingestion.held)
         async with pipeline.judging:
-            for record in records:
-                with guard("ingest"):
-                    await in_slices(pipeline.node.ingest_steps(record), self._parsing.run)
-                await asyncio.sleep(0)
+            await self._ingestion.take(records, interval)
             now = time.time()
             with guard("configuration"):
                 self._reload.say(now)
@@ -56,7 +54,7 @@ class Cycle:
             await asyncio.sleep(0)
             watch = loop_watch.current()
             own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
-            self._own_rows.write(now, own)
+            self._own_rows.write(now, own | self._ingestion.series(self._labels))
             if self._keeping is not None:
                 with guard("history"):
                     self._keeping.cycle(now, self._reload.status)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kvitals.agent import loop_watch, systemd
+from kvitals.agent import garbage, loop_watch, systemd
 from kvitals.agent.health import Health
 from kvitals.agent.paths import state_directory
 from kvitals.agent.workers import Worker
@@ -84,13 +84,16 @@ class Daemon:
         hangup = _hangups(stop)
         search = Search(pipeline, self._console)
         cycle = Cycle(pipeline, self._reload, self._console, self.keeping, state)
-        due = time.monotonic()
+        due, started = time.monotonic(), False
         while not stop.is_set():
             begun = time.monotonic()
             await search.follow()
             await cycle.run()
             self._health.completed()
-            loop_watch.begin()
+            if not started:
+                started = True
+                garbage.keep_short()
+                loop_watch.begin()
             # By the clock, so that cycles do not drift; one that is missed is not made up for.
             due = max(due + pipeline.setup.config.agent.interval, begun)
             await self._pause(due, search, stop, hangup)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import signal
 import ssl
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kvitals.agent import loop_watch
+from kvitals.agent import garbage, loop_watch
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.requests.observation import MAX_ID
 from kvitals.agent.requests.tenants import open_tenants
@@ -97,8 +96,7 @@ async def _run(settings: Settings, config: Config) -> None:
     for line in said:
         console.print(line, style="yellow")
     tap = Tap(settings, tenants)
-    gc.collect()
-    gc.freeze()  # what was loaded stays: looking through it again would hold streams up by tens of milliseconds
+    garbage.keep_short()
     try:
         await tap.open()
     except OSError as error:

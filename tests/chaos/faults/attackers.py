@@ -293,4 +293,7 @@ async def main(field: Field) -> None:
 
 if __name__ == "__main__":
     os.nice(19)
+    # Where Linux groups processes by session, priorities count within a session only; the group has one of its own.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
     asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Field)))

@@ -172,3 +172,25 @@ async def test_targets_files_that_hang_or_are_pipes_are_one_line_each(tmp_path: 
     assert [line for line in said if "pipe" in line and "not a regular file" in line]
     assert node.sources_failing == ("files",)
     await node.close()
+
+
+async def test_a_collector_that_was_late_delays_one_cycle() -> None:
+    collectors, slow = Collectors(Window(60.0, 100), {}), asyncio.Event()
+
+    async def late() -> list[Record]:
+        await slow.wait()
+        return [record("late")]
+
+    runs = {("late", ""): Run(late, 60.0), ("good", ""): Run(good, 60.0)}
+    assert await collectors.gather(runs, 0.2) == [record()]
+    began = time.monotonic()
+    assert await collectors.gather(runs, 60.0) == [record()]  # not waited for again
+    assert time.monotonic() - began < 30.0
+    slow.set()
+    await asyncio.sleep(0.05)
+    assert record("late") in await collectors.gather(runs, 60.0)
+    await asyncio.sleep(0.05)
+    for _ in range(2):  # it is begun, and taken in time: from then on it is waited for
+        found = await collectors.gather(runs, 60.0)
+        await asyncio.sleep(0.05)
+    assert found == [record("late"), record()]

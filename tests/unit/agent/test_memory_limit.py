@@ -71,6 +71,7 @@ async def test_parts_are_asked_for_again_and_kv_events_become_a_hole(tmp_path: P
     senses = RequestSenses(tmp_path, refuses=node.memory.refuses)
     assert not senses.take(PartsRecord(t=1.0, source="tap", parts=()))
     batch = Batch(sequence=1, at=1.0, events=())
-    record = node._without_batches(KvEventsRecord(t=1.0, target="x", rank="0", batches=(batch, batch), lost=1))
+    (record,) = node._refuse_batches([KvEventsRecord(t=1.0, target="x", rank="0", batches=(batch, batch), lost=1)])
+    assert isinstance(record, KvEventsRecord)
     assert record.batches == () and record.lost == 3 and record.state == "partial"
     assert node.memory.refused == {"parts": 1, "kv_events": 2}

@@ -1,0 +1,110 @@
+"""What one cycle ingests, so that no source of records holds up the others.
+
+    ingestion = Ingestion(node)
+    records = await node.collect(patience, held=ingestion.held)
+    await ingestion.take(records, interval)
+
+Small records come first, then what can be costly, each kind within its share of the interval in CPU time:
+
+* large pages; those beyond the share wait for a later cycle, and their target is not scraped meanwhile;
+* parts of requests; those beyond the share wait too, and no more are taken out of the intake, which refuses what it has
+  no room for, so that nothing is lost that was accepted;
+* KV events; batches beyond the share are dropped and counted, as if they were lost on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from kvitals.agent.ingest_share import Meter
+from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.records import Record, ScrapeRecord
+from kvitals.agent.requests.observation import PartsRecord
+from kvitals.agent.service import NOBODY, PARTS, Node, without_batches
+from kvitals.agent.workers import Worker
+from kvitals.series.slices import in_slices
+from kvitals.series.types import METRIC_NAME, Labels
+
+R = TypeVar("R", bound=Record)
+
+LARGE_PAGE_BYTES = 256 << 10
+"""From this size on a page counts as large: one of an engine with a few ranks has less."""
+
+PAGES_SHARE, PARTS_SHARE, KV_EVENTS_SHARE = 0.2, 0.3, 0.1
+"""CPU time for large pages, parts of requests and KV events, of the interval between two cycles."""
+
+REFUSED_BATCHES = "{count} batches were dropped: ingesting them takes more than the share of KV events in a cycle."
+
+
+class Ingestion:
+    """Ingests the records of each cycle. On one event loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._parsing = Worker("parsing")
+        self._pages: list[ScrapeRecord] = []  # that wait, the oldest first
+        self._parts: list[PartsRecord] = []
+
+    @property
+    def held(self) -> frozenset[str]:
+        """What is not to be collected now: targets whose page waits, and `PARTS` while parts wait."""
+        return frozenset(page.target for page in self._pages) | (frozenset({PARTS}) if self._parts else frozenset())
+
+    def series(self, labels: Mapping[str, str]) -> dict[Labels, float]:
+        """What waits for a later cycle."""
+        waiting = {"pages": len(self._pages), "parts": sum(len(record.parts) for record in self._parts)}
+        return {
+            Labels({**labels, "kind": kind, METRIC_NAME: "kvitals_ingest_waiting"}): float(count)
+            for kind, count in waiting.items()
+        }
+
+    async def take(self, records: Sequence[Record], interval: float) -> None:
+        """Ingest records, and what waits from earlier cycles. interval: seconds between two cycles."""
+        light: list[Record] = []
+        kv_events: dict[tuple[str, str], list[KvEventsRecord]] = {}
+        for record in records:
+            if isinstance(record, KvEventsRecord):
+                kv_events.setdefault((record.target, record.rank), []).append(record)
+            elif isinstance(record, PartsRecord) and record.source != NOBODY:
+                self._parts.append(record)
+            elif isinstance(record, ScrapeRecord) and len(record.body) >= LARGE_PAGE_BYTES:
+                self._pages.append(record)
+            else:
+                light.append(record)
+        for record in light:
+            await self._ingest(record)
+        self._parts = await self._within(self._parts, PARTS_SHARE * interval)
+        await self._take_kv_events(list(kv_events.values()), KV_EVENTS_SHARE * interval)
+        self._pages = await self._within(self._pages, PAGES_SHARE * interval)
+
+    async def _within(self, records: list[R], seconds: float) -> list[R]:
+        """Ingest records until `seconds` of CPU time are used; those that are left. At least one is ingested."""
+        for i, record in enumerate(records):
+            if seconds <= 0:
+                return records[i:]
+            seconds -= await self._ingest(record)
+        return []
+
+    async def _take_kv_events(self, publishers: list[list[KvEventsRecord]], seconds: float) -> None:
+        """Ingest the records of each publisher within its part of `seconds`; one that needs less leaves more to the
+        others, so the quiet ones come first."""
+        for i, records in enumerate(sorted(publishers, key=lambda one: sum(len(r.batches) for r in one))):
+            allowed = seconds / (len(publishers) - i)
+            for record in records:
+                if allowed <= 0:
+                    record = without_batches(record, REFUSED_BATCHES)
+                spent = await self._ingest(record)
+                allowed -= spent
+                seconds -= spent
+
+    async def _ingest(self, record: Record) -> float:
+        """CPU seconds that it took."""
+        meter = Meter()
+        with self._node.collectors.guard("ingest"):
+            await in_slices(meter.steps(self._node.ingest_steps(record)), self._parsing.run)
+        if isinstance(record, ScrapeRecord):
+            self._node.ingested(record.target, meter.seconds)
+        await asyncio.sleep(0)
+        return meter.seconds

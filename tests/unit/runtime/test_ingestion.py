@@ -1,0 +1,111 @@
+"""What one cycle ingests: no source of records holds up the others, and nothing disappears without being counted."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kvitals.agent import ingest_share
+from kvitals.agent.ledger.event import Batch, KvEventsRecord
+from kvitals.agent.records import ProbeRecord, Record, ScrapeRecord
+from kvitals.agent.requests.observation import PartsRecord, RequestPart
+from kvitals.agent.service import PARTS, Node
+from kvitals.app.runtime.ingestion import KV_EVENTS_SHARE, LARGE_PAGE_BYTES, PARTS_SHARE, Ingestion
+from kvitals.series.slices import Steps
+from kvitals.series.types import METRIC_NAME
+
+INTERVAL = 5.0
+
+
+class FakeNode:
+    """Ingests records, each of a kind at a price in CPU seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, prices: dict[type[Record], float]) -> None:
+        self.ingested_records: list[Record] = []
+        self.costs: dict[str, float] = {}
+        self.collectors = SimpleNamespace(guard=lambda _: nullcontext())
+        self._prices = prices
+        self._spent = 0.0
+        monkeypatch.setattr(ingest_share, "time", SimpleNamespace(thread_time=lambda: self._spent))
+
+    def ingest_steps(self, record: Record) -> Steps[None]:
+        empty = isinstance(record, KvEventsRecord) and not record.batches
+        self._spent += 0.0 if empty else self._prices.get(type(record), 0.0)
+        self.ingested_records.append(record)
+        yield None
+
+    def ingested(self, target: str, seconds: float) -> None:
+        self.costs[target] = seconds
+
+    def of(self, kind: type[Record]) -> list[Record]:
+        return [record for record in self.ingested_records if type(record) is kind]
+
+
+def stage(monkeypatch: pytest.MonkeyPatch, **prices: float) -> tuple[FakeNode, Ingestion]:
+    kinds: dict[str, type[Record]] = {"parts": PartsRecord, "page": ScrapeRecord, "kv": KvEventsRecord}
+    node = FakeNode(monkeypatch, {kinds[name]: price for name, price in prices.items()})
+    return node, Ingestion(cast(Node, node))
+
+
+def batches(target: str, count: int, sequence: int = 0) -> KvEventsRecord:
+    return KvEventsRecord(t=1.0, target=target, batches=tuple(Batch(sequence + n, 1.0, ()) for n in range(count)))
+
+
+def parts(t: float, count: int = 10) -> PartsRecord:
+    return PartsRecord(
+        t=t, source="otlp", parts=tuple(RequestPart(observer="engine", system="vllm", seen=t) for _ in range(count))
+    )
+
+
+def page(target: str, size: int = LARGE_PAGE_BYTES) -> ScrapeRecord:
+    return ScrapeRecord(t=1.0, target=target, body=b"\n" * size, status=200)
+
+
+async def test_small_records_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, ingestion = stage(monkeypatch)
+    probe, small, large = ProbeRecord(t=1.0, target="a", answered=True, seconds=0.1), page("a", 10), page("b")
+    some, kv = parts(1.0), batches("a", 3)
+    await ingestion.take([large, kv, some, small, probe], INTERVAL)
+    assert node.ingested_records == [small, probe, some, kv, large]
+
+
+async def test_kv_events_beyond_their_share_are_a_hole_that_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, ingestion = stage(monkeypatch, kv=KV_EVENTS_SHARE * INTERVAL / 8)
+    flood = [batches("flood", 100, 100 * n) for n in range(20)]
+    quiet = [batches("quiet", 1)]
+    await ingestion.take([*flood, *quiet], INTERVAL)
+    found = [record for record in node.ingested_records if isinstance(record, KvEventsRecord)]
+    assert [record for record in found if record.target == "quiet"] == quiet
+    taken = [record for record in found if record.target == "flood"]
+    assert sum(len(record.batches) + record.lost for record in taken) == 2000
+    kept = sum(len(record.batches) for record in taken)
+    assert 500 <= kept <= 1000
+    assert all(record.reason == "lost" and "100 batches" in record.message for record in taken if record.lost)
+
+
+async def test_parts_beyond_their_share_wait_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, ingestion = stage(monkeypatch, parts=PARTS_SHARE * INTERVAL / 2)
+    sent = [parts(float(n)) for n in range(5)]
+    await ingestion.take(sent, INTERVAL)
+    assert node.of(PartsRecord) == sent[:2]
+    assert PARTS in ingestion.held
+    waiting = {labels["kind"]: value for labels, value in ingestion.series({}).items()}
+    assert waiting == {"pages": 0.0, "parts": 30.0}
+    assert {labels[METRIC_NAME] for labels in ingestion.series({})} == {"kvitals_ingest_waiting"}
+    for _ in range(2):
+        await ingestion.take([], INTERVAL)
+    assert node.of(PartsRecord) == sent
+    assert PARTS not in ingestion.held
+
+
+async def test_costly_pages_wait_and_their_targets_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, ingestion = stage(monkeypatch, page=2 * INTERVAL)
+    await ingestion.take([page("a"), page("b"), page("c")], INTERVAL)
+    assert [record.target for record in node.of(ScrapeRecord)] == ["a"]
+    assert ingestion.held == {"b", "c"}
+    assert node.costs == {"a": 2 * INTERVAL}
+    await ingestion.take([], INTERVAL)
+    assert ingestion.held == {"c"}
