@@ -213,7 +213,7 @@ LISTENERS: dict[str, Listener] = {
             body=0,
             idle=0,
             max_head=0,
-            max_body=16 * MIB,
+            max_body=8 * MIB,
         ),
     )
 }

@@ -70,6 +70,7 @@ _PARTIAL = ("lost", "late")
 
 DROPPED = {
     "malformed": "a message that is none; what it told is lost",
+    "over_limit": "a message with more events or block hashes than one may have; its changes are lost",
     "unknown_event": "an event of a kind that this version does not know",
     "other_topic": "a message of another topic, as of an engine that nobody named",
     "mixed": "a message of one of several publishers that can not be told apart",

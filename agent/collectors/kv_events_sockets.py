@@ -34,7 +34,7 @@ from kvitals.agent.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
-MAX_MESSAGE_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 8 << 20
 """Of one frame. A step that reports a prompt of a million tokens has 5 MB."""
 
 MAX_SOURCES = 256
@@ -46,7 +46,10 @@ MAX_READY_BLOCKS = 250_000
 
 MAX_READY_BATCHES = 50_000
 SETTLE_BYTES = 1 << 20
-QUEUED_MESSAGES = 1000  # in a socket
+QUEUED_MESSAGES = 64
+"""Of one connection, until the thread's next turn. Beyond, they wait at the publisher: ZeroMQ counts messages and not
+bytes, so many of the largest size must not be held."""
+
 QUEUED_REPLAYED = 20_000  # a publisher drops what a socket has no room for, and keeps 10,000 unless told otherwise
 BURST = 1000
 """Messages of one socket before others have their turn."""
@@ -241,6 +244,7 @@ class _Listener:
         self.endpoint, self._bind = endpoint, bind
         self.publishers: dict[bytes | None, tuple[_Publisher, _Replayer]] = {}  # by topic; None: any
         self.connections = 0
+        self.is_busy = False  # the last turn took so many messages that the next one is due at once
         self.since: float | None = None  # when it was opened
         self.obstacle = ""
         self._open_at = 0.0
@@ -362,11 +366,12 @@ class _Listener:
                 publisher.stream.connected(t) if is_up else publisher.stream.cut(t)
 
     def receive(self, t: float) -> None:
-        """Take what came."""
-        for _ in range(BURST):
+        """Take the messages that wait, up to `BURST`."""
+        for number in range(BURST):
             frames = _frames(self.socket) if self.socket is not None else None
             if frames is None:
                 return
+            self.is_busy = number >= QUEUED_MESSAGES // 2
             found = self.publishers.get(frames[0]) or self.publishers.get(None)
             if found is None:
                 found = next(iter(self.publishers.values()), None)
@@ -475,7 +480,7 @@ class Ears:
         listeners: dict[tuple[str, bool], _Listener] = {}
         arrange_at = 0.0
         try:
-            while not self._stop.wait(PAUSE_SECONDS):
+            while not self._stop.wait(0 if any(one.is_busy for one in listeners.values()) else PAUSE_SECONDS):
                 if self._is_changed.is_set() or time.monotonic() >= arrange_at:
                     self._is_changed.clear()
                     self._arrange(context, poller, listeners)
@@ -493,6 +498,7 @@ class Ears:
     def _turn(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int]) -> None:
         """Serve one address. Where no file can be opened for it, the others go on."""
         t = self._clock()
+        listener.is_busy = False
         try:
             self._serve(listener, ready, t)
         except zmq.ZMQError as error:
