@@ -217,21 +217,21 @@ LISTENERS: dict[str, Listener] = {
             accepts="KV events over ZeroMQ",
             callers="this machine; other machines only where `hosts` names them",
             tls="no: ZeroMQ's sockets have none here",
-            connections=0,
+            connections=64,
             per_peer=0,
-            first_byte=30.0,
-            head=0,
+            first_byte=5.0,
+            head=5.0,
             body=0,
             idle=0,
             max_head=0,
-            max_body=16 * MIB,
+            max_body=8 * MIB,
             max_framing=0,
         ),
     )
 }
 
 PROCESSES: dict[str, tuple[str, ...]] = {
-    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc"),
+    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),
     "kvitals record": ("record", "otlp_http", "otlp_grpc"),
     "kvitals replay": ("replay",),
     "kvitals tap": ("tap", "tap_metrics"),

@@ -13,6 +13,7 @@ ends.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import select
 import selectors
@@ -26,9 +27,11 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from kvitals.agent.log_limit import LogLimit
 from kvitals.series.types import METRIC_NAME, Labels
 
 log = structlog.get_logger(__name__)
+_not_accepted = LogLimit(log.error)
 
 T = TypeVar("T")
 
@@ -79,6 +82,7 @@ class LoopWatch:
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """An event loop that is watched until `close`, to be run in this thread."""
         self._loop = asyncio.SelectorEventLoop(_WatchedSelector(self))
+        self._loop.set_exception_handler(_report)
         _watches[self._loop] = self
         self._thread_id = threading.get_ident()
         threading.Thread(target=self._look, name="kvitals-loop-watch", daemon=True).start()
@@ -169,6 +173,16 @@ class LoopWatch:
 def _is_ours(module: str) -> bool:
     """Whether it is a module of kvitals that does something on the loop."""
     return module.startswith(_OURS) and module not in (__name__, "kvitals.ui.cli.main")
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The loop's exception handler. asyncio reports each connection that it cannot accept, 100 a second at each address
+    while the limit of open files is reached; one of these a minute is logged."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        _not_accepted("limit of open files reached: connections are not accepted", error=str(error))
+    else:
+        loop.default_exception_handler(context)
 
 
 class _WatchedSelector(selectors.DefaultSelector):

@@ -54,6 +54,10 @@ REASONS = {
         ' engine a "topic" of its own, or a port.'
     ),
     "bad_endpoint": "{endpoint} can not be listened to: {detail}",
+    "files": (
+        "The limit of open files is reached: kvitals closed {endpoint} and opens it again in 10 s. Raise the limit"
+        " of the process (LimitNOFILE), and check who opens connections."
+    ),
     "not_allowed": "{detail}",
     "elsewhere": "{detail}",
     "inproc": "{detail}",
@@ -61,15 +65,17 @@ REASONS = {
 }
 """Why a publisher is not listened to, or not all is known of it."""
 
-_FAILED = ("stranger", "shared", "mixed", "bad_endpoint", "not_allowed", "elsewhere", "inproc", "stopped")
+_FAILED = ("stranger", "shared", "mixed", "bad_endpoint", "files", "not_allowed", "elsewhere", "inproc", "stopped")
 _PARTIAL = ("lost", "late")
 
 DROPPED = {
     "malformed": "a message that is none; what it told is lost",
+    "over_limit": "a message with more events or block hashes than one may have; its changes are lost",
     "unknown_event": "an event of a kind that this version does not know",
     "other_topic": "a message of another topic, as of an engine that nobody named",
     "mixed": "a message of one of several publishers that can not be told apart",
     "overflow": "a message that waited too long to be taken over",
+    "connections": "a connection beyond the limit of one address, which was closed",
     "internal": "a message that was not taken over, by a fault of kvitals",
 }
 """Why a message, or an event, was not taken."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
+import socket as sockets
 import threading
 import time
 from collections import deque
@@ -27,19 +29,27 @@ from kvitals.agent.collectors.kv_events_sources import Source
 from kvitals.agent.collectors.kv_events_stream import Message, Stream
 from kvitals.agent.collectors.kv_events_wire import Names, Piece, Wire
 from kvitals.agent.ledger.event import Batch, Cleared
+from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
-MAX_MESSAGE_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 8 << 20
 """Of one frame. A step that reports a prompt of a million tokens has 5 MB."""
 
 MAX_SOURCES = 256
+FILES_PER_SOURCE = 8
+"""Open files of one publisher that is connected and replays: queues, monitors and connections."""
+
 MAX_READY_BLOCKS = 250_000
 """Blocks in batches of one publisher that wait for the next look, about 60 bytes each. Beyond, the oldest leave."""
 
 MAX_READY_BATCHES = 50_000
 SETTLE_BYTES = 1 << 20
-QUEUED_MESSAGES = 1000  # in a socket
+QUEUED_MESSAGES = 64
+"""Of one connection, until the thread's next turn. Beyond, they wait at the publisher: ZeroMQ counts messages and not
+bytes, so many of the largest size must not be held."""
+
 QUEUED_REPLAYED = 20_000  # a publisher drops what a socket has no room for, and keeps 10,000 unless told otherwise
 BURST = 1000
 """Messages of one socket before others have their turn."""
@@ -63,6 +73,20 @@ SEQUENCE_BYTES = 8
 END = b"\xff" * SEQUENCE_BYTES
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5000, 15_000
 RECONNECT_MS, MAX_RECONNECT_MS = 100, 5000
+HANDSHAKE_MS = 5000
+"""A connection that is not a publisher's by then is closed."""
+
+MAX_CONNECTIONS = LISTENERS["kv_events"].connections
+"""Of one address that engines connect to. Further ones are closed as soon as they are accepted."""
+
+FILES_RETRY_SECONDS = 10.0
+"""After the limit of open files was reached at an address. Until then nothing listens there: ZeroMQ's own thread would
+try to accept without a pause."""
+
+CLOSE_SECONDS = 2.0
+QUIET_MS = 20
+"""Without an event of its connections, after which a closed address has no more of them."""
+
 BIND_RETRY_SECONDS = 10.0
 REOPEN_SECONDS = 3.0
 """After a connection broke and did not come back. ZeroMQ connects again where a peer goes, and not where it breaks the
@@ -74,6 +98,9 @@ _DOWN = zmq.EVENT_DISCONNECTED
 _STRANGERS = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_ACCEPTED, _NOT_ACCEPTED = zmq.EVENT_ACCEPTED, zmq.EVENT_ACCEPT_FAILED
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+_warning = LogLimit(log.warning)
 
 
 @dataclass
@@ -224,10 +251,13 @@ class _Listener:
         self.endpoint, self._bind = endpoint, bind
         self.publishers: dict[bytes | None, tuple[_Publisher, _Replayer]] = {}  # by topic; None: any
         self.connections = 0
+        self.is_busy = False  # the last turn took so many messages that the next one is due at once
         self.since: float | None = None  # when it was opened
         self.obstacle = ""
         self._open_at = 0.0
         self._is_bound = False
+        self._accepted: set[int] = set()  # descriptors of the connections that were accepted
+        self._strangers = 0  # handshakes that failed and whose end was not reported yet
         self._reopen_at: float | None = None
         self.socket: zmq.Socket[bytes] | None = None
         self.monitor: zmq.Socket[bytes] | None = None
@@ -238,12 +268,16 @@ class _Listener:
             return
         self._open_at = t + BIND_RETRY_SECONDS
         socket = _socket(self._context, zmq.SUB, QUEUED_MESSAGES)
-        monitor = socket.get_monitor_socket(_UP | _DOWN)
+        try:
+            monitor = socket.get_monitor_socket(_UP | _DOWN | _STRANGERS | _ACCEPTED | _NOT_ACCEPTED)
+        except zmq.ZMQError:
+            socket.close(linger=0)
+            raise
         try:
             self._attach(socket)
         except zmq.ZMQError as error:
-            log.warning("publisher of KV events can not be reached", endpoint=self.endpoint, error=str(error))
-            self.obstacle = "bad_endpoint"
+            _warning("cannot open the address of a KV event publisher", endpoint=self.endpoint, error=str(error))
+            self.obstacle = "files" if _is_out_of_files(error) else "bad_endpoint"
             _close_both(socket, monitor)
             return
         self.socket, self.monitor, self.since = socket, monitor, t
@@ -274,30 +308,77 @@ class _Listener:
                     publisher.stream.connected(t)
 
     def watch(self, t: float, *, happened: bool) -> None:
-        """Connections that came and went, where something happened."""
-        while happened and self.monitor is not None and self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            if event & _UP:
-                self.connections += 1
-                self.obstacle, self._reopen_at = "", None
+        """Count connections that came and went. happened: the monitor has events."""
+        for _ in range(BURST):
+            if not happened or self.monitor is None or not self.monitor.poll(0):
+                break
+            message = recv_monitor_message(self.monitor)
+            event, value = message["event"], message["value"]
+            if event & _ACCEPTED:
+                self._admit(value)
+            elif event & _NOT_ACCEPTED:
+                if value in _OUT_OF_FILES:
+                    self.out_of_files(t)
+            elif event & _STRANGERS:
+                self._strangers += 1
             else:
-                if not self.connections and not self._is_bound:
-                    self.obstacle = "stranger"  # it answered, and in no way that a publisher does
-                self.connections = max(self.connections - 1, 0)
-                self._reopen_at = None if self.connections or self._is_bound else t + REOPEN_SECONDS
-            for publisher, _ in self.publishers.values():
-                with publisher.lock:
-                    publisher.stream.connected(t) if event & _UP else publisher.stream.cut(t)
+                self._connection_changed(t, is_up=bool(event & _UP), descriptor=value)
         if self._reopen_at is not None and t >= self._reopen_at:
             self._close_socket()
             self._reopen_at, self._open_at = None, t
 
+    def out_of_files(self, t: float) -> None:
+        """The limit of open files is reached: close the address with its connections, and open it again later."""
+        self._close_socket()
+        self._reopen_at, self._open_at, self.obstacle = None, t + FILES_RETRY_SECONDS, "files"
+        for publisher, replayer in self.publishers.values():
+            with publisher.lock:
+                publisher.stream.cut(t)
+                replayer.close()
+        _warning(
+            "limit of open files reached: KV events are not received",
+            endpoint=self.endpoint,
+            retry_seconds=FILES_RETRY_SECONDS,
+        )
+
+    def _admit(self, descriptor: int) -> None:
+        """Count an accepted connection in, or end it where the address has its share. ZeroMQ has no limit."""
+        if len(self._accepted) < MAX_CONNECTIONS:
+            self._accepted.add(descriptor)
+            return
+        _shut_down(descriptor, self.endpoint)
+        for publisher, _ in self.publishers.values():
+            with publisher.lock:
+                publisher.drop("connections")
+            break
+        _warning("too many connections for KV events", endpoint=self.endpoint, limit=MAX_CONNECTIONS)
+
+    def _connection_changed(self, t: float, *, is_up: bool, descriptor: int) -> None:
+        """A publisher completed its handshake, or a connection ended. descriptor: of the connection that ended."""
+        if is_up:
+            self.connections += 1
+            self.obstacle, self._reopen_at = "", None
+        else:
+            self._accepted.discard(descriptor)
+            is_stranger = self._strangers > 0
+            self._strangers = max(self._strangers - 1, 0)
+            if is_stranger and self._is_bound:
+                return  # no publisher's: the streams of those that are connected go on
+            if not self.connections and not self._is_bound:
+                self.obstacle = "stranger"  # it answered, and in no way that a publisher does
+            self.connections = max(self.connections - 1, 0)
+            self._reopen_at = None if self.connections or self._is_bound else t + REOPEN_SECONDS
+        for publisher, _ in self.publishers.values():
+            with publisher.lock:
+                publisher.stream.connected(t) if is_up else publisher.stream.cut(t)
+
     def receive(self, t: float) -> None:
-        """Take what came."""
-        for _ in range(BURST):
+        """Take the messages that wait, up to `BURST`."""
+        for number in range(BURST):
             frames = _frames(self.socket) if self.socket is not None else None
             if frames is None:
                 return
+            self.is_busy = number >= QUEUED_MESSAGES // 2
             found = self.publishers.get(frames[0]) or self.publishers.get(None)
             if found is None:
                 found = next(iter(self.publishers.values()), None)
@@ -323,8 +404,10 @@ class _Listener:
         if self.socket is not None and self.monitor is not None:
             self._poller.unregister(self.monitor)
             self._poller.unregister(self.socket)
-            _close_both(self.socket, self.monitor)
+            _close_both(self.socket, self.monitor, self.endpoint if self._is_bound else "")
             self.socket = self.monitor = None
+        self.connections = self._strangers = 0
+        self._accepted.clear()
 
     def _attach(self, socket: zmq.Socket[bytes]) -> None:
         """Raises ZMQError."""
@@ -358,9 +441,9 @@ class Ears:
         self._thread.start()
 
     def listen_to(self, sources: Iterable[Source]) -> None:
-        """Listen to these and no others. Those that stay go on. What is beyond `MAX_SOURCES` is left out."""
+        """Listen to these and no others. Those that stay go on. What is beyond `max_sources()` is left out."""
         with self._lock:
-            self._wanted = tuple(dict.fromkeys(sources))[:MAX_SOURCES]
+            self._wanted = tuple(dict.fromkeys(sources))[: max_sources()]
             known = {source: self._publishers.get(source) for source in self._wanted}
             self._publishers = {s: p or _Publisher(s, self._names) for s, p in known.items()}
         self._is_changed.set()
@@ -404,7 +487,7 @@ class Ears:
         listeners: dict[tuple[str, bool], _Listener] = {}
         arrange_at = used = 0.0
         try:
-            while not self._stop.wait(min(max(PAUSE_SECONDS, used / SHARE - used), MAX_PAUSE_SECONDS)):
+            while not self._stop.wait(self._pause(listeners.values(), used)):
                 if self._is_changed.is_set() or time.monotonic() >= arrange_at:
                     self._is_changed.clear()
                     self._arrange(context, poller, listeners)
@@ -421,8 +504,24 @@ class Ears:
                 listener.close()
             context.destroy(linger=0)
 
+    @staticmethod
+    def _pause(listeners: Iterable[_Listener], used: float) -> float:
+        """Seconds until the next turn. used: CPU seconds of the last one, of which this thread has a share."""
+        least = 0.0 if any(one.is_busy for one in listeners) else PAUSE_SECONDS
+        return min(max(least, used / SHARE - used), MAX_PAUSE_SECONDS)
+
     def _turn(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int]) -> None:
+        """Serve one address. Where no file can be opened for it, the others go on."""
         t = self._clock()
+        listener.is_busy = False
+        try:
+            self._serve(listener, ready, t)
+        except zmq.ZMQError as error:
+            if not _is_out_of_files(error):
+                raise
+            listener.out_of_files(t)
+
+    def _serve(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int], t: float) -> None:
         listener.watch(t, happened=listener.monitor in ready)
         if listener.socket in ready:
             listener.receive(t)
@@ -461,13 +560,46 @@ class Ears:
             if listener is None:
                 listener = listeners[endpoint, bind] = _Listener(context, poller, endpoint, bind)
             listener.keep(by_topic, t)
-            listener.open(t)
+            try:
+                listener.open(t)
+            except zmq.ZMQError as error:
+                if not _is_out_of_files(error):
+                    raise
+                listener.out_of_files(t)
         states = {
             source: (0, None, "shared") if source in shared else listeners[source.endpoint, source.bind].state
             for source in publishers
         }
         with self._lock:
             self._states = states
+
+
+def max_sources() -> int:
+    """Publishers that are listened to: at most those for which half of this process's open files are enough."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_SOURCES if soft == resource.RLIM_INFINITY else max(min(MAX_SOURCES, soft // 2 // FILES_PER_SOURCE), 1)
+
+
+def _is_out_of_files(error: zmq.ZMQError) -> bool:
+    return error.errno in _OUT_OF_FILES
+
+
+def _shut_down(descriptor: int, endpoint: str) -> None:
+    """End a connection that ZeroMQ accepted; ZeroMQ notices and closes the descriptor.
+
+    It may have done so before, and the number may be another file's by now: only a connection to this address is ended.
+    """
+    try:
+        connection = sockets.socket(fileno=descriptor)
+    except OSError:
+        return
+    try:
+        if connection.getsockname()[1] == int(endpoint.rpartition(":")[2]):
+            connection.shutdown(sockets.SHUT_RDWR)
+    except (OSError, ValueError, IndexError):
+        pass
+    finally:
+        connection.detach()
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> zmq.Socket[bytes]:
@@ -477,6 +609,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> 
         (zmq.LINGER, 0),
         (zmq.RCVHWM, queued),
         (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
         (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
         (zmq.RECONNECT_IVL, RECONNECT_MS),
@@ -487,7 +620,18 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> 
     return socket
 
 
-def _close_both(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+def _close_both(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], bound: str = "") -> None:
+    """Close a socket and its monitor. bound: the address where the socket accepts connections.
+
+    ZeroMQ's own thread waits for room in the monitor's queue with a lock that the end of the monitor takes as well. So
+    nothing is accepted any more and the queue is empty before the monitor ends.
+    """
+    with contextlib.suppress(zmq.ZMQError):
+        if bound:
+            socket.unbind(bound)
+    until = time.monotonic() + CLOSE_SECONDS
+    while monitor.poll(QUIET_MS if bound else 0) and time.monotonic() < until:
+        monitor.recv_multipart()
     socket.disable_monitor()
     monitor.close(linger=0)
     socket.close(linger=0)

@@ -24,12 +24,20 @@ from kvitals.agent.collectors.siphash import KEY_BYTES, Words, siphash
 from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Event, Removed, Stored
 from kvitals.agent.requests.tenants import normal
 
+MAX_EVENTS = 1 << 17
+"""In one message. A step that evicts a prompt of two million tokens has one event for each of its blocks."""
+
+MAX_HASHES = 1 << 17
+"""In one message, of all its events, and about as many as are put under our key at once: 100 bytes each meanwhile."""
+
+MAX_FIELDS = 64  # of one event
 MAX_TOKENS = 1 << 20  # in one block
 MAX_GROUP = 1 << 16
 MAX_TEXT = 200
 MAX_EXTRA_BYTES = 1 << 16  # of the keys of one event's blocks that are looked into
 MAX_RANK = 1 << 16
 MAX_TIME = 1e11  # seconds since the epoch
+MAX_MEMO_TEXT = 1024  # of a session and a salt that are remembered
 MEMO = 4096
 """Sessions, salts and adapters whose pseudonyms are remembered, since each comes again with every block."""
 
@@ -134,6 +142,11 @@ class _Arrays(msgspec.Struct, array_like=True, gc=False):
     rank: int | None = None
 
 
+class _Outline(msgspec.Struct, array_like=True, gc=False):
+    ts: msgspec.Raw
+    events: msgspec.Raw
+
+
 class _Each(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[msgspec.Raw]
@@ -142,6 +155,8 @@ class _Each(msgspec.Struct, array_like=True, gc=False):
 
 _maps = msgspec.msgpack.Decoder(_Maps)
 _arrays = msgspec.msgpack.Decoder(_Arrays)
+_outline = msgspec.msgpack.Decoder(_Outline)
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _each = msgspec.msgpack.Decoder(_Each)
 _one_map = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
 _one_array = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
@@ -154,10 +169,19 @@ KINDS = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), Cleared()
+_CLEARED_KINDS = (_ClearedMap, _ClearedArray)
 
 
 class MalformedError(Exception):
-    """A message that is none."""
+    """A message that cannot be read."""
+
+    reason = "malformed"
+
+
+class OverLimitError(MalformedError):
+    """A message with more events, hashes or fields than one may have."""
+
+    reason = "over_limit"
 
 
 @dataclass
@@ -201,14 +225,22 @@ class Wire:
         """The batches of messages that follow each other. What can not be read leaves a hole; `dropped` says why."""
         flat: list[Hash] = []
         drafts: list[_Draft | None] = []
+        pieces = [Piece()]
         for sequence, payload in messages:
             try:
                 drafts.append(_draft(sequence, self._decode(payload), flat))
-            except MalformedError:
-                self._drop("malformed")
+            except MalformedError as error:
+                self._drop(error.reason)
                 drafts.append(None)
+            if len(flat) >= MAX_HASHES:
+                self._finish(drafts, flat, pieces)
+                flat, drafts = [], []
+        self._finish(drafts, flat, pieces)
+        return pieces
+
+    def _finish(self, drafts: list[_Draft | None], flat: list[Hash], pieces: list[Piece]) -> None:
+        """Put hashes under our key and add the drafts to the pieces."""
         hashes = siphash(_numbers(flat), self._key).tolist()
-        pieces = [Piece()]
         for draft in drafts:
             if draft is not None:
                 events = tuple([self._event(one, hashes) for one in draft.events])
@@ -217,10 +249,11 @@ class Wire:
             if pieces[-1].batches:
                 pieces.append(Piece())
             pieces[-1].hole += 1
-        return pieces
 
     def _decode(self, payload: bytes) -> _Maps | _Arrays:
         """A message's events. Raises MalformedError."""
+        if len(payload) > MAX_HASHES:  # each event and each hash takes a byte or more
+            _check(payload)
         order = ("arrays", "maps") if self._prefers_arrays else ("maps", "arrays")
         for shape in order:
             try:
@@ -274,9 +307,11 @@ class Wire:
             return "", ""
         found = self._owners.get((session, salt))
         if found is None:
+            found = self._named(session, salt)
             if len(self._owners) >= MEMO:
                 self._owners.clear()
-            found = self._owners[session, salt] = self._named(session, salt)
+            if len(session) + len(salt) <= MAX_MEMO_TEXT:
+                self._owners[session, salt] = found
         return found
 
     def _named(self, session: str, salt: str) -> tuple[str, str]:
@@ -293,6 +328,36 @@ class Wire:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
 
+def _check(payload: bytes) -> None:
+    """Refuse a large message with too many parts before an object is made for each of them. Raises MalformedError."""
+    try:
+        events = _outline.decode(payload).events
+        if _length(events) > MAX_EVENTS:
+            raise OverLimitError
+        hashes = 0
+        for raw in _raws.decode(events):
+            if _length(raw) > MAX_FIELDS:
+                raise OverLimitError
+            event = _anything.decode(raw)
+            found = event.get("block_hashes") if isinstance(event, dict) else event[1] if len(event) > 1 else None
+            hashes += _length(found) if found is not None else 0
+            if hashes > MAX_HASHES:
+                raise OverLimitError
+    except _UNREADABLE as error:
+        raise MalformedError from error
+
+
+def _length(raw: msgspec.Raw) -> int:
+    """Elements of a msgpack array, or pairs of a map, by its first bytes; 0 of anything else."""
+    head = bytes(memoryview(raw)[:5])
+    kind = head[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    if kind in (0xDC, 0xDE):
+        return int.from_bytes(head[1:3], "big")
+    return int.from_bytes(head[1:5], "big") if kind in (0xDD, 0xDF) else 0
+
+
 def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
     """A message's events, with their hashes put behind those that there are. Raises MalformedError."""
     if not 0.0 <= batch.ts < MAX_TIME or not 0 <= (batch.rank or 0) < MAX_RANK:
@@ -302,6 +367,8 @@ def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
     for event in batch.events:
         start = len(flat)
         if isinstance(event, _REMOVED):
+            if not event.block_hashes:
+                continue
             flat += event.block_hashes
             if last is not None and event.medium == last.medium and event.group_idx == last.group_idx:
                 events[-1].end = len(flat)  # they come one for each block
@@ -319,7 +386,7 @@ def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
             events.append(_Place(event, start, len(flat)))
             if event.parent_block_hash is not None:
                 flat.append(event.parent_block_hash)
-        else:
+        elif not (events and isinstance(events[-1].event, _CLEARED_KINDS)):
             events.append(_Place(event, start, start))
     return _Draft(sequence, batch.ts, "" if batch.rank is None else str(batch.rank), events)
 

@@ -139,8 +139,9 @@ def _unknown(document: Triage, width: int) -> list[RenderableType]:
 
 def _warnings(document: Triage) -> list[RenderableType]:
     crashed = [f"RULE FAILED {code}: {error}" for code, error in document.coverage.crashed.items()]
-    return [Text(line, style="bold red") for line in crashed] + [
-        Text(line, style="yellow") for line in document.coverage.warnings
+    return [
+        *(Text(line, style="bold red") for line in crashed),
+        *(Text(line, style="yellow") for line in document.coverage.warnings),
     ]
 
 

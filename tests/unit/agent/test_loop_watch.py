@@ -1,13 +1,17 @@
 """The loop's delay is measured, a stall names its function, and health follows from cycles."""
 
 import asyncio
+import errno
 import os
 import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from kvitals.agent import loop_watch, systemd
 from kvitals.agent.health import Health
+from kvitals.agent.log_limit import LogLimit
 
 
 def hold_up(seconds: float) -> None:
@@ -79,3 +83,28 @@ def test_systemd_is_told_by_path_and_by_abstract_name(tmp_path: Path) -> None:
     assert systemd.watchdog_seconds({"WATCHDOG_USEC": "30000000"}) == 30.0
     assert systemd.watchdog_seconds({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}) is None
     assert systemd.watchdog_seconds({}) is None
+
+
+async def report_errors(*errors: OSError) -> None:
+    for error in errors:
+        asyncio.get_running_loop().call_exception_handler({"message": "cannot accept", "exception": error})
+
+
+def test_connections_that_cannot_be_accepted_are_one_line_of_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "_not_accepted", LogLimit(loop_watch.log.error))
+    loop_watch.run(report_errors(*[OSError(errno.EMFILE, "Too many open files")] * 500))
+    assert capsys.readouterr().out.count("connections are not accepted") == 1
+    assert not caplog.records
+    loop_watch.run(report_errors(OSError(errno.EIO, "other")))
+    assert len(caplog.records) == 1
+
+
+def test_a_line_counts_those_that_were_left_out() -> None:
+    lines: list[dict[str, object]] = []
+    now = [0.0]
+    warn = LogLimit(lambda event, **fields: lines.append({"event": event, **fields}), lambda: now[0])
+    for now[0] in (0.0, 1.0, 59.0, 60.0):
+        warn("busy", peer="a")
+    assert lines == [{"event": "busy", "peer": "a"}, {"event": "busy", "peer": "a", "similar_lines_omitted": 2}]

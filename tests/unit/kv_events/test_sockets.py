@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -10,11 +14,11 @@ import zmq
 from fake_engine import FakeEngine, batch, until
 
 from kvitals.agent.collectors import kv_events_sockets
-from kvitals.agent.collectors.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
+from kvitals.agent.collectors.kv_events_sockets import MAX_CONNECTIONS, MAX_MESSAGE_BYTES, Chunk, Ears, Heard
 from kvitals.agent.collectors.kv_events_sources import Source
 from kvitals.agent.requests.tenants import Tenants
 from kvitals.config import TenantsTable
-from tests.processes import free_port
+from tests.processes import ended, free_port
 
 
 @pytest.fixture
@@ -284,3 +288,73 @@ def test_a_socket_in_the_file_system(ears: Ears, tmp_path: object) -> None:
         until(lambda: heard.connected(own))
         engine.publish(batch(1))
         until(lambda: heard.sequences(own) == [0])
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side ended a connection."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def test_an_address_has_a_limit_of_connections_and_strangers_do_not_cut_a_publisher(ears: Ears) -> None:
+    port = free_port()
+    own = source(port, bind=True)
+    heard = Listened(ears)
+    ears.listen_to([own])
+    with FakeEngine(own.endpoint, connect=True) as engine, contextlib.ExitStack() as stack:
+        until(lambda: heard.connected(own))
+        engine.publish(batch(1))
+        until(lambda: heard.sequences(own) == [0])
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_CONNECTIONS + 20)
+        ]
+        until(lambda: sum(map(is_closed, strangers)) > 20)
+        until(lambda: all(map(is_closed, strangers)), 15)  # none completes the handshake
+        engine.publish(batch(2))
+        until(lambda: heard.sequences(own) == [0, 1])
+        assert heard.last[own].connections == 1
+    assert heard.dropped["connections"] > 20
+    assert not any(chunk.restarted or chunk.lost for chunk in heard.chunks[own])
+
+
+OUT_OF_FILES = """
+import resource, sys, time
+from kvitals.agent.collectors.kv_events_sockets import Ears
+from kvitals.agent.collectors.kv_events_sources import Source
+from kvitals.agent.requests.tenants import Tenants
+from kvitals.config import TenantsTable
+
+ears = Ears(Tenants(TenantsTable(), b"k" * 32))
+ears.listen_to([Source("engine", f"tcp://127.0.0.1:{sys.argv[1]}", bind=True)])
+while ears.read()[0].since is None:
+    time.sleep(0.1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+print("listening", flush=True)
+while ears.read()[0].obstacle != "files":
+    time.sleep(0.1)
+before = time.process_time()
+time.sleep(3)
+print("cpu", time.process_time() - before, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_limit_of_open_files_is_reported_and_does_not_spin() -> None:
+    port = free_port()
+    command = [sys.executable, "-c", OUT_OF_FILES, str(port)]
+    pipes: dict[str, int] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as agent, ended(agent), contextlib.ExitStack() as stack:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"listening\n"
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        lines = iter(agent.stdout.readline, b"")
+        cpu = next(float(line.split()[1]) for line in lines if line.startswith(b"cpu"))
+    assert cpu < 1.0  # over 3 s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,42 @@ def test_a_message_that_was_changed_is_read_or_refused(data: st.DataObject) -> N
     for _ in range(data.draw(st.integers(1, 8))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     Wire(names()).read([(0, bytes(whole))])
+
+
+def test_a_large_message_is_refused_before_its_parts_become_objects() -> None:
+    """Python's memory hardly grows with a message of 2 MB; decoded, each of these takes 20 MB and more."""
+    pack = msgspec.msgpack.encode
+    pair = b"".join(pack(f"{number:06x}") + b"\x00" for number in range(200_000))
+    bombs = {
+        "hashes": pack([1.0, [["BlockStored", [0] * 2_000_000, None, [], 16]], 0]),
+        "hashes of many events": pack([1.0, [{"type": "BlockRemoved", "block_hashes": [b""] * 100_000}] * 20, 0]),
+        "events": pack([1.0, [[0]] * 1_000_000, 0]),
+        "fields": pack([1.0, [[None] * 2_000_000], 0]),
+        "keys": b"\x93" + pack(1.0) + b"\x91\xdf" + (200_000).to_bytes(4, "big") + pair + b"\x00",
+    }
+    for name, bomb in bombs.items():
+        wire = Wire(names())
+        tracemalloc.start()
+        pieces = wire.read([(0, bomb)])
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert [(piece.hole, piece.batches) for piece in pieces] == [(1, [])], name
+        assert wire.dropped == {"over_limit": 1}, name
+        assert peak < 4 << 20, name
+
+
+def test_a_long_prompt_of_one_step_is_read() -> None:
+    hashes = [number << 40 for number in range(65_536)]
+    stored = {**STORE, "block_hashes": hashes, "token_ids": [70_000] * 1_048_576}
+    messages = [payload(NEWEST, [("BlockStored", stored), *[("BlockRemoved", REMOVE)] * 60_000])] * 3
+    batches = read(*messages)
+    assert [
+        sum(len(event.hashes) for event in batch.events if not isinstance(event, Cleared)) for batch in batches
+    ] == [65_536 + 60_000] * 3
+    assert batches[0].events == batches[2].events
+
+
+def test_resets_that_follow_each_other_are_one_and_empty_removals_none() -> None:
+    empty = {**REMOVE, "block_hashes": []}
+    [batch] = read(payload(NEWEST, [*[("AllBlocksCleared", {})] * 1000, *[("BlockRemoved", empty)] * 1000]))
+    assert batch.events == (Cleared(),)
