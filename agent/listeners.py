@@ -231,7 +231,7 @@ LISTENERS: dict[str, Listener] = {
 }
 
 PROCESSES: dict[str, tuple[str, ...]] = {
-    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),
+    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc"),
     "kvitals record": ("record", "otlp_http", "otlp_grpc"),
     "kvitals replay": ("replay",),
     "kvitals tap": ("tap", "tap_metrics"),
