@@ -124,7 +124,8 @@ class Notifier:
         is no room."""
         message = read(body)
         received = self._clock()
-        await self._in_thread(lambda: self._spool.put(body, received))
+        page = any(alert.severity == "page" for alert in message.alerts)
+        await self._in_thread(lambda: self._spool.put(body, received, page=page))
         self.counts["messages"] += 1
         self.counts["alerts"] += len(message.alerts)
         self._some.set()
