@@ -34,6 +34,7 @@ from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
 from kvitals.rules.model import Severity
+from tests.support.turns import watched_turns
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
 
 ROOT = Path(__file__).parents[3]
@@ -203,6 +204,15 @@ async def test_the_door_for_other_machines_has_asked(
     intake_ = intake.Intake(notifier, tmp_path / "token", guarded=guarded)
     assert (await intake_.status(request)).status == taken
     await notifier.close()
+
+
+async def test_a_large_message_leaves_the_loop_to_others(full_cache: Triage, tmp_path: Path) -> None:
+    one = b'{"status":"resolved","labels":{}}'
+    large = b'{"alerts":[' + b",".join([one] * (intake.MAX_BODY_BYTES // (len(one) + 1) - 1)) + b"]}"
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        with watched_turns() as turns:
+            assert await post(url, large) == 200
+        assert turns.longest < 0.1
 
 
 async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
