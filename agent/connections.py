@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -73,6 +74,15 @@ class Phase(Enum):
     IDLE = auto()
     UPGRADED = auto()  # a WebSocket
     ENDING = auto()  # it was refused, and is closed in a moment
+
+
+def share_of(peer: str) -> str:
+    """The address whose share a connection or a message counts against: of IPv6 the network of 64 bits, which one
+    machine has."""
+    if ":" not in peer:
+        return peer
+    packed = socket.inet_pton(socket.AF_INET6, peer.partition("%")[0])
+    return peer if packed.startswith(bytes(10)) else packed[:8].hex()
 
 
 def effective(row: Listener, ports: int = 1) -> Listener:
@@ -188,7 +198,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if peer else ""
+        self.peer = share_of(str(peer[0])) if peer else ""
         if not self._guard.admit(self):
             self._refuse(self._raw)
         elif self._guard.tls is not None:

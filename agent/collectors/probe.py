@@ -10,6 +10,7 @@ import time
 
 import aiohttp
 
+from kvitals.agent.bounded_client import BoundedConnector
 from kvitals.agent.records import ProbeRecord
 
 PROBE_TIMEOUT_SECONDS = 8.0
@@ -22,7 +23,9 @@ async def probe(key: str, root: str, model: str, patience: float = PROBE_TIMEOUT
     body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patience)) as session,
+            aiohttp.ClientSession(
+                connector=BoundedConnector(_MAX_ANSWER_BYTES), timeout=aiohttp.ClientTimeout(total=patience)
+            ) as session,
             session.post(f"{root}/v1/completions", json=body, allow_redirects=False) as response,
         ):
             await response.content.read(_MAX_ANSWER_BYTES)

@@ -26,6 +26,7 @@ import msgspec
 import structlog
 from yarl import URL
 
+from kvitals.agent.bounded_client import AnswerTooLongError, BoundedConnector
 from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
 from kvitals.agent.collectors.status import Identity, Outcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
@@ -50,6 +51,7 @@ MESSAGES = {
     "not_http": "What answers there does not speak HTTP. Check the port.",
     "bad_url": "The URL cannot be used: {detail}.",
     "too_large": "The page is larger than {detail} bytes, more than an engine's page has. Check the URL.",
+    "too_long": "The answer has {detail} of heads, or of page and framing of chunks. Check what answers there.",
     "truncated": "The answer broke off. If it persists, scrape the engine directly, without a proxy.",
     "bad_compression": "The answer's compression is broken or not one that was asked for ({detail}).",
     "memory_limit": "The page is larger than {detail} bytes and not read: the agent is near its memory limit. Give it"
@@ -282,7 +284,9 @@ class ScrapeSense:
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=4, resolver=ThreadedResolver()),
+                connector=BoundedConnector(
+                    self._limits.page_bytes, limit=0, limit_per_host=4, resolver=ThreadedResolver()
+                ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept": _ACCEPT, "User-Agent": "kvitals"},
@@ -401,6 +405,8 @@ def _failed(error: Exception, timeout: float) -> _Answer:
             reason = "tls"
         case aiohttp.ClientConnectorError():
             reason = "refused" if error.os_error.errno == errno.ECONNREFUSED else "unreachable"
+        case AnswerTooLongError():
+            reason = "too_long"
         case aiohttp.ClientPayloadError():
             reason = "truncated"
         case aiohttp.ClientResponseError():

@@ -14,10 +14,13 @@ from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.context import Names, Wanted, context_of
 from kvitals.agent.tap.exchange import Clock, Observation, Place, measured_as
 from kvitals.agent.tap.http1 import Request, Response
+from kvitals.agent.tap.turns import Turns
 
 SAY_AGAIN_SECONDS = 60.0
-MAX_PIECES, MAX_UNREAD = 16, 64 * 1024
-"""Pieces and bytes of a response that may wait to be read."""
+MAX_PIECES, MAX_WAITING = 16, 8 * 1024
+"""Pieces and bytes of a response from which on they are parsed, in a turn that has time for it."""
+MAX_UNREAD = 32 * 1024
+"""Bytes of a response from which on they are parsed in any turn."""
 
 _log = structlog.get_logger(__name__)
 P = ParamSpec("P")
@@ -54,12 +57,13 @@ class Entry:
     def content(self, piece: bytes, now: float) -> None:
         """More of the response's content came at `now` of the steady clock.
 
-        It is read some pieces later, all at once: that took 3 microseconds a piece, one by one 6, and other streams
-        wait for as long.
+        Some are parsed at once, which took 3 microseconds a piece, one by one 6, and few in one turn of the loop, since
+        other streams wait for as long.
         """
         self._pieces.append((piece, now))
         self._size += len(piece)
-        if len(self._pieces) >= self._most or self._size >= MAX_UNREAD:
+        due = len(self._pieces) >= self._most or self._size >= MAX_WAITING
+        if self._size >= MAX_UNREAD or (due and self._books.turns.may_parse(self._size)):
             self._read()
 
     def _read(self) -> None:
@@ -85,6 +89,7 @@ class Books:
         self.failures: Counter[str] = Counter()  # upstream's, why ->
         self.refused: Counter[str] = Counter()  # clients, why ->
         self.broken = 0  # times that the bookkeeping failed
+        self.turns = Turns()
         self.connections = 0
         self.request_bytes = 0
         self.response_bytes = 0

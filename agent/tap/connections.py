@@ -9,13 +9,13 @@ is with the upstream stays.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from kvitals.agent.connections import share_of
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.tap.books import Books
 
@@ -98,7 +98,7 @@ class Connections:
 
     def join(self, connection: Connection) -> str:
         """Add a connection. Returns why it cannot be served; empty where it can."""
-        peer = _share_of(connection.peer)
+        peer = share_of(connection.peer)
         self._open.add(connection)
         self._peers[peer] += 1
         self._books.connections = len(self._open)
@@ -118,7 +118,7 @@ class Connections:
             return
         self._open.remove(connection)
         self._ending.discard(connection)
-        peer = _share_of(connection.peer)
+        peer = share_of(connection.peer)
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
@@ -166,7 +166,7 @@ class Connections:
             (self._unread, 0.0),
         ):
             for connection in islice(group, _SEARCH):
-                if peer and _share_of(connection.peer) != peer:
+                if peer and share_of(connection.peer) != peer:
                     continue
                 if stalled and connection.progress_age() < stalled:
                     break  # so are all that follow
@@ -200,11 +200,3 @@ async def _in_steps(connections: Iterable[Connection]) -> AsyncIterator[Connecti
         yield connection
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
-
-
-def _share_of(peer: str) -> str:
-    """The address whose share a connection counts against: of IPv6 the network of 64 bits, which one machine has."""
-    if ":" not in peer:
-        return peer
-    packed = socket.inet_pton(socket.AF_INET6, peer.partition("%")[0])
-    return peer if packed.startswith(bytes(10)) else packed[:8].hex()

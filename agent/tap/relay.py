@@ -9,23 +9,15 @@ client sends before it has its answer wait.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import json
 import math
-import os
 import random
-import select
-import socket
 import ssl
-import struct
-import termios
 import time
-from array import array
-from dataclasses import dataclass
 from typing import cast
 
 from kvitals.agent.tap.books import Books, Entry
 from kvitals.agent.tap.connections import Connections
+from kvitals.agent.tap.errors import error_answer
 from kvitals.agent.tap.exchange import Clock
 from kvitals.agent.tap.http1 import (
     MAX_HEAD,
@@ -33,18 +25,18 @@ from kvitals.agent.tap.http1 import (
     Body,
     HeadBuffer,
     Request,
+    Response,
     body_of_request,
     body_of_response,
     read_request,
     read_response,
 )
+from kvitals.agent.tap.sockets import Upstream, hangup_poll, keep_alive, reason_of, reset, unread_bytes
+from kvitals.agent.tap.turns import MAX_READ, Turns
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
 """For a client's half of TLS."""
-READ_BYTES = 16 * 1024
-"""Bytes that are read from a connection at once. Whatever they are, they take a few milliseconds: other connections
-wait for as long."""
 LINGER_SECONDS = 1.0
 """For a client to read why the tap ends its connection."""
 PROGRESS_BYTES = 1024
@@ -55,37 +47,20 @@ UNREAD_SECONDS = 20.0
 """A client that took nothing for so long may give way to a new one."""
 WRITE_BUFFER = 64 * 1024
 """Bytes that may wait for a slow reader before its other side is read no further."""
-KEEPALIVE_SECONDS = 60
 
 # All connections of a loop share one buffer: what is read into it is copied out before the next read.
-_READ = memoryview(bytearray(READ_BYTES))
-
-_ABORTIVE = struct.pack("ii", 1, 0)
-_LEAVING = getattr(select, "POLLRDHUP", 0)  # Linux; a reset is told unasked
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """Where requests go."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+_READ = memoryview(bytearray(MAX_READ))
 
 
 class _Side(asyncio.BufferedProtocol):
     """The upstream's side of a pair."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, turns: Turns) -> None:
         self._pair = pair
+        self._turns = turns
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _READ
+        return _READ[: self._turns.read_share()]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._pair.from_upstream(bytes(_READ[:nbytes]))
@@ -144,9 +119,8 @@ class Pair(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = cast(asyncio.Transport, transport)
         self._client.set_write_buffer_limits(high=WRITE_BUFFER)
-        _keep_alive(self._client)
-        self._leaving = select.poll()
-        self._leaving.register(self._client.get_extra_info("socket"), _LEAVING)
+        keep_alive(self._client)
+        self._leaving = hangup_poll(self._client)
         peer = self._client.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         # Checks of connections that came together do not fall together.
@@ -155,7 +129,7 @@ class Pair(asyncio.BufferedProtocol):
         if why := self._connections.join(self):
             self._books.refused["connections"] += 1
             if self._tls is None:
-                self._answer(503, "connections", why)
+                self._to_client(error_answer(503, "connections", why))
             self._close()
         elif self._tls is not None:
             self._client.pause_reading()
@@ -181,7 +155,7 @@ class Pair(asyncio.BufferedProtocol):
             self._next_request()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _READ
+        return _READ[: self._books.turns.read_share()]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._from_client(bytes(_READ[:nbytes]))
@@ -275,12 +249,17 @@ class Pair(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 transport, _ = await self._loop.create_connection(
-                    lambda: _Side(self), self._upstream.host, self._upstream.port, ssl=self._upstream.tls
+                    lambda: _Side(self, self._books.turns),
+                    self._upstream.host,
+                    self._upstream.port,
+                    ssl=self._upstream.tls,
                 )
         except OSError as error:  # TimeoutError and the failures of TLS too
             self._connecting = None
             self._books.failures["connect"] += 1
-            message = f"can not connect to {self._upstream.url} ({_why(error)}); is the engine up?"
+            message = (
+                f"can not connect to {self._upstream.url} ({reason_of(error, CONNECT_SECONDS)}); is the engine up?"
+            )
             self._fail("upstream_unreachable", message)
             return
         self._connecting = None
@@ -289,7 +268,7 @@ class Pair(asyncio.BufferedProtocol):
             return
         self._server = transport
         self._server.set_write_buffer_limits(high=WRITE_BUFFER)
-        _keep_alive(self._server)
+        keep_alive(self._server)
         self._send_request()
         self.release("connecting")
 
@@ -352,7 +331,7 @@ class Pair(asyncio.BufferedProtocol):
             self._answer_head.add(data)
             self._on_head(now)
         else:
-            self._on_body(b"", data, now)
+            self._on_body(data, now)
 
     def _on_head(self, now: float) -> None:
         """The heads that are all there: some interim ones, then the response's."""
@@ -380,8 +359,8 @@ class Pair(asyncio.BufferedProtocol):
             self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
             return
         rest = self._answer_head.take_all()
-        self._entry.answered(head)
         if head.status == 101:
+            self._entry.answered(head)
             self._tunnel = True
             self._connections.served(self)
             self._to_client(b"".join((*interim, head.whole(), rest)))
@@ -389,19 +368,26 @@ class Pair(asyncio.BufferedProtocol):
             return
         self._answer_body = body
         self._keep = head.persistent and self._request.persistent and not body.by_close and not self._draining
-        self._on_body(b"".join((*interim, head.forwarded(close=not self._keep))), rest, now)
+        self._on_body(rest, now, head, b"".join(interim))
 
-    def _on_body(self, head: bytes, data: bytes, now: float) -> None:
+    def _on_body(self, data: bytes, now: float, head: Response | None = None, interim: bytes = b"") -> None:
+        """More of the response's body. head: of the response, and interim ones, where they are still to be sent."""
         assert self._answer_body is not None and self._entry is not None
         try:
             end, content = self._answer_body.take(data, 0)
-        except BadMessageError:
+        except BadMessageError as error:
             self._books.failures["malformed"] += 1
+            if head is not None:
+                self._fail("upstream_malformed", f"{self._upstream.url} answers what is no HTTP/1.1: {error}")
+                return
             self._end_entry(error="upstream_malformed")
             self._close()
             return
         over = end < len(data)
-        self._to_client(head + (data[:end] if over else data))  # before anything is made of it
+        start = b"" if head is None else interim + head.forwarded(close=not self._keep)
+        self._to_client(start + (data[:end] if over else data))  # before anything is made of it
+        if head is not None:
+            self._entry.answered(head)
         if content:
             self._entry.content(content, now)
         if self._answer_body.done:
@@ -527,7 +513,7 @@ class Pair(asyncio.BufferedProtocol):
         if self._lingering:
             return ""
         if self._client.get_write_buffer_size():
-            taken = (self._written - self._client.get_write_buffer_size(), _not_taken(self._client))
+            taken = (self._written - self._client.get_write_buffer_size(), unread_bytes(self._client))
             if taken != self._taken:
                 self._taken, self._since = taken, self._loop.time()
             return "unread"
@@ -540,7 +526,7 @@ class Pair(asyncio.BufferedProtocol):
         self._books.refused[why] += 1
         said_something = self._request is not None or self._began is not None
         if self._answer_body is None and said_something:
-            self._answer(status, why, message)
+            self._to_client(error_answer(status, why, message))
         self._end_entry(error=f"tap_{why}", status=status)
         if why in ("malformed", "slow"):
             self._linger()
@@ -549,7 +535,7 @@ class Pair(asyncio.BufferedProtocol):
 
     def _fail(self, error: str, message: str) -> None:
         """Tell the client that there is no answer, and why."""
-        self._answer(502, error, message)
+        self._to_client(error_answer(502, error, message))
         self._end_entry(error=error, status=502)
         self._linger()
 
@@ -573,13 +559,6 @@ class Pair(asyncio.BufferedProtocol):
         self._client.resume_reading()
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_SECONDS, self._client.abort)
-
-    def _answer(self, status: int, kind: str, message: str) -> None:
-        """An error of the tap's own, in the words of OpenAI's API."""
-        told = {"error": {"message": f"kvitals tap: {message}", "type": kind, "param": None, "code": status}}
-        body = json.dumps(told).encode() + b"\n"
-        head = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-        self._to_client(head % (status, _REASONS.get(status, b"Error"), len(body)) + body)
 
     def _end_entry(self, error: str = "", status: int = 0) -> None:
         if self._entry is not None:
@@ -617,50 +596,4 @@ class Pair(asyncio.BufferedProtocol):
 
     def _break(self) -> None:
         """End the client's connection so that it can not take what it got for the whole."""
-        sock = self._client.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORTIVE)
-        self._client.abort()
-
-
-_REASONS = {
-    400: b"Bad Request",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    431: b"Request Header Fields Too Large",
-    501: b"Not Implemented",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    505: b"HTTP Version Not Supported",
-}
-
-
-def _why(error: OSError) -> str:
-    """Why there is no connection, in words."""
-    if isinstance(error, TimeoutError):
-        return f"no answer in {CONNECT_SECONDS:g} s"
-    if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)  # what asyncio says repeats the address
-    return error.strerror or type(error).__name__
-
-
-def _not_taken(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel holds and the other end has not taken; 0 where the system does not report it."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or not hasattr(termios, "TIOCOUTQ"):
-        return 0
-    held = array("i", [0])
-    try:
-        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, held)
-    except OSError:
-        return 0
-    return held[0]
-
-
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Find out when the other end vanished without a word."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        reset(self._client)

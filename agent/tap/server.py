@@ -24,7 +24,8 @@ from kvitals.agent.tap.context import Names, Wanted
 from kvitals.agent.tap.delivery import Delivery
 from kvitals.agent.tap.exchange import Place
 from kvitals.agent.tap.page import render
-from kvitals.agent.tap.relay import Pair, Upstream
+from kvitals.agent.tap.relay import Pair
+from kvitals.agent.tap.sockets import Upstream
 
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""

@@ -13,24 +13,27 @@ import asyncio
 import ipaddress
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
+from kvitals.agent.connections import share_of
 from kvitals.agent.exports.requests import is_local
 from kvitals.agent.inbound import has_token
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Notifier
+from kvitals.app.notify.shares import Shares
 
 PATH = "/api/v1/notify"
 MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 10.0
-PER_SECOND, BURST = 10.0, 100.0
 MAX_AT_ONCE = 16
+MAX_AT_ONCE_OF_SENDER = 8
 RETRY_SECONDS = "5"
 
 
@@ -72,15 +75,15 @@ class Intake:
         self._notifier = notifier
         self._guarded = guarded
         self._token_file = token_file
-        self._clock = clock
-        self._left, self._at = BURST, clock()
-        self._under_way = 0
+        self._shares = Shares(clock)
+        self._under_way: Counter[str] = Counter()  # messages by sender
 
     async def handle(self, request: web.Request) -> web.Response:
         """Take a message."""
         if refusal := self._refusal(request):
             return refusal
-        self._under_way += 1
+        sender = share_of(request.remote or "")
+        self._under_way[sender] += 1
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _body(request)
@@ -94,7 +97,7 @@ class Intake:
         except SpoolError as error:
             return _answer(503, f"not taken, try again: {error}")
         finally:
-            self._under_way -= 1
+            self._under_way -= Counter({sender: 1})  # none left is no entry
         return _answer(200, "")
 
     async def status(self, request: web.Request) -> web.Response:
@@ -114,8 +117,11 @@ class Intake:
             return self._forbidden()
         if request.content_type != "application/json":
             return _answer(415, "send JSON, with Content-Type: application/json")
-        if self._under_way >= MAX_AT_ONCE or not self._has_room():
-            return _answer(503, f"more than {PER_SECOND:.0f} messages a second: try again")
+        sender = share_of(request.remote or "")
+        if self._under_way.total() >= MAX_AT_ONCE or self._under_way[sender] >= MAX_AT_ONCE_OF_SENDER:
+            return _answer(503, f"{self._under_way.total()} messages are arriving: try again")
+        if not self._shares.take(sender):
+            return _answer(503, "more messages a second than the share of this sender: try again")
         return None
 
     def _may_send(self, request: web.Request) -> bool:
@@ -132,15 +138,6 @@ class Intake:
             why = "messages are taken from this machine, at 127.0.0.1, no browser; or name a token_file in [notify]"
             return _answer(403, why)
         return _answer(401, "send the token that [notify] token_file names: http_config.authorization.credentials_file")
-
-    def _has_room(self) -> bool:
-        now = self._clock()
-        self._left = min(BURST, self._left + (now - self._at) * PER_SECOND)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 def _is_address(host: str) -> bool:

@@ -26,6 +26,8 @@ FILE = "notify.db"
 DEAD = "dead-letters.jsonl"
 LOCK = "notify.lock"
 MAX_MESSAGES = 1000
+NOT_PAGES = 0.75
+"""Of what may wait, how much messages and notices that are no pages may take: what is left is for pages."""
 MAX_BYTES = 64 << 20
 MAX_DELIVERIES = 10_000
 MAX_OPEN = 10_000
@@ -37,7 +39,8 @@ CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY AUTOINCREMENT, receiv
 CREATE TABLE IF NOT EXISTS incident (id TEXT PRIMARY KEY, seen REAL NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS delivery (
   id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, incident TEXT NOT NULL, notice BLOB NOT NULL,
-  created REAL NOT NULL, due REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT ''
+  created REAL NOT NULL, due REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
+  page INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS of_target ON delivery (target, incident, id);
 """
@@ -138,12 +141,20 @@ class Spool:
             os.close(self._lock)
             self._lock = None
 
-    def put(self, body: bytes, received: float) -> None:
-        """Keep a message; on the disk when this returns. Raises SpoolError where there is no room."""
+    def put(self, body: bytes, received: float, *, page: bool = False) -> None:
+        """Keep a message; on the disk when this returns. Raises SpoolError where there is no room.
+
+        page: whether an alert in it is a page.
+        """
+        share = 1.0 if page else NOT_PAGES
         with self._writing() as db:
             count, size = db.execute("SELECT count(*), coalesce(sum(length(body)), 0) FROM message").fetchone()
             (deliveries,) = db.execute("SELECT count(*) FROM delivery").fetchone()
-            if count >= MAX_MESSAGES or size + len(body) > MAX_BYTES or deliveries >= MAX_DELIVERIES:
+            if (
+                count >= MAX_MESSAGES * share
+                or size + len(body) > MAX_BYTES * share
+                or deliveries >= MAX_DELIVERIES * share
+            ):
                 raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be handed on")
             db.execute("INSERT INTO message (received, body) VALUES (?, ?)", (received, body))
 
@@ -174,8 +185,11 @@ class Spool:
                 [(one.id, now, msgspec.json.encode(one)) for one in outcome.incidents],
             )
             db.executemany(
-                "INSERT INTO delivery (target, incident, notice, created, due) VALUES (?, ?, ?, ?, ?)",
-                [(target, n.incident, msgspec.json.encode(n), now, now) for target, n in outcome.notices],
+                "INSERT INTO delivery (target, incident, notice, created, due, page) VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (target, n.incident, msgspec.json.encode(n), now, now, n.severity == "page")
+                    for target, n in outcome.notices
+                ],
             )
             db.execute("DELETE FROM message WHERE id = ?", (message,))
 
@@ -192,12 +206,13 @@ class Spool:
         return [one for (one,) in rows]
 
     def due(self, target: str, now: float) -> Delivery | None:
-        """What is to be sent to a target now. Of one incident the messages go in their order. Raises SpoolError."""
+        """What is to be sent to a target now: pages first, and of one incident in the order of its notices. Raises
+        SpoolError."""
         with self._reading() as db:
             row = db.execute(
                 "SELECT id, target, notice, created, attempts, error FROM delivery AS d WHERE target = ? AND due <= ?"
                 " AND NOT EXISTS (SELECT 1 FROM delivery AS e WHERE e.target = d.target AND e.incident = d.incident"
-                " AND e.id < d.id) ORDER BY due, id LIMIT 1",
+                " AND e.id < d.id) ORDER BY page DESC, due, id LIMIT 1",
                 (target, now),
             ).fetchone()
         return self._delivery(row, now) if row is not None else None
@@ -302,6 +317,8 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
         connection.executescript(_SCHEMA)
+        if "page" not in (row[1] for row in connection.execute("PRAGMA table_info(delivery)")):  # of an earlier version
+            connection.execute("ALTER TABLE delivery ADD COLUMN page INTEGER NOT NULL DEFAULT 0")
     except BaseException:
         connection.close()
         raise

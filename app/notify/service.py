@@ -18,7 +18,7 @@ import structlog
 from kvitals.agent.paths import state_directory
 from kvitals.app.notify.finding_match import Asked
 from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
-from kvitals.app.notify.incoming import read
+from kvitals.app.notify.incoming import Message, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.queue import Outcome, Spool, SpoolError, Waiting
@@ -33,6 +33,8 @@ FORGET_SECONDS = 3 * 86400.0
 CLOSE_SECONDS = 5.0
 """For what is being sent when it is to end."""
 LOOK_SECONDS = 60.0
+LARGE_BODY = 64 * 1024
+"""Bytes of a message beyond which it is parsed in a thread."""
 AGAIN_SECONDS = (10.0, 20.0, 35.0, 60.0, 120.0, 300.0)
 """After an incident was told without a cause it is looked at again: alerts can be sooner than what proves a cause."""
 
@@ -122,12 +124,17 @@ class Notifier:
     async def take(self, body: bytes) -> None:
         """Keep a message; on the disk when this returns. Raises IncomingError for what is none, SpoolError where there
         is no room."""
-        message = read(body)
+        message = await self._read(body)
         received = self._clock()
-        await self._in_thread(lambda: self._spool.put(body, received))
+        page = any(alert.severity == "page" for alert in message.alerts)
+        await self._in_thread(lambda: self._spool.put(body, received, page=page))
         self.counts["messages"] += 1
         self.counts["alerts"] += len(message.alerts)
         self._some.set()
+
+    async def _read(self, body: bytes) -> Message:
+        """The message in a body; a large one is parsed in a thread, since 1 MB takes 0.1 s. Raises IncomingError."""
+        return await self._in_thread(lambda: read(body)) if len(body) > LARGE_BODY else read(body)
 
     async def facts(self) -> Facts:
         """What waits and how the targets fare. Raises SpoolError."""
@@ -202,7 +209,7 @@ class Notifier:
         known = await self._in_thread(self._spool.incidents)
         rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
-            settled = await settle(read(waiting.body), waiting.received, known, self._diagnosis, rules)
+            settled = await settle(await self._read(waiting.body), waiting.received, known, self._diagnosis, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)
             _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))

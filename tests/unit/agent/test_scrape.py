@@ -251,7 +251,7 @@ async def test_headers_without_end():
             await writer.drain()
 
     async with serving(endless) as address:
-        assert (await scrape(address)).reason in ("not_http", "timeout")
+        assert (await scrape(address)).reason in ("not_http", "too_long", "timeout")
 
 
 # Compression
@@ -504,3 +504,49 @@ async def test_cancelling_is_passed_on():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+def flooding(start: bytes, piece: bytes) -> Handler:
+    """Answers with `piece` again and again, until the client leaves."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 4000),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", (b"1;" + b"e" * 4000 + b"\r\n\n\r\n") * 16),
+    ],
+    ids=["interim answers", "chunk extensions"],
+)
+async def test_an_answer_ends_where_it_has_too_many_bytes_that_are_no_page(start: bytes, piece: bytes):
+    began = time.process_time()
+    async with serving(flooding(start, piece)) as address:
+        record = await scrape(address)
+    assert record.reason == "too_long" and "bytes" in record.message
+    assert time.process_time() - began < 1
+
+
+async def test_interim_answers_before_a_page_are_read():
+    async with serving(answering(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 5 + http(PAGE * 4))) as address:
+        record = await scrape(address)
+    assert record.ok and record.body == PAGE * 4
+
+
+async def test_each_answer_of_a_connection_has_its_own_bytes():
+    page = PAGE * (2**19 // len(PAGE))
+    async with (
+        serving(answering(http(page))) as address,
+        ScrapeSense(Window(100.0, 10_000), limits=Limits(page_bytes=2**19)) as sense,
+    ):
+        key = sense.add(Target(url=address, timeout=5.0))
+        for _ in range(5):
+            assert (await sense.read(key))[0].reason == OK

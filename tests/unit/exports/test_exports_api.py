@@ -24,6 +24,7 @@ from kvitals.rules.model import Family
 from kvitals.series.promql import Limits, PromQLError, evaluate
 from kvitals.series.types import Frame, Labels, Matcher
 from kvitals.series.window import Window
+from tests.support.turns import watched_turns
 from tests.unit.test_patterns import SLOW
 
 FAMILIES = {
@@ -188,6 +189,29 @@ class TestLimits:
             assert answer.status == 413
         async with client.post("/api/v1/query", data="a=1&" * 2000, headers=FORM) as answer:
             assert (answer.status, (await answer.json())["errorType"]) == (400, "bad_data")
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"query=" + b"%" * 1_000_000, b"query=" + b"%41" * 300_000, b"query=" + "é%41".encode() * 200_000],
+        ids=["percent signs", "escapes", "escapes among others"],
+    )
+    async def test_a_large_form_leaves_the_loop_to_others(self, client: Client, body: bytes) -> None:
+        with watched_turns() as turns:
+            async with client.post("/api/v1/query", data=BytesIO(body), headers=FORM) as answer:
+                assert answer.status in (400, 422)
+        assert turns.longest < 0.1  # on the loop it is 0.15 s and more
+
+    @pytest.mark.parametrize("charset", ["punycode", "idna", "utf-7"])
+    async def test_forms_are_utf_8_whatever_they_say(self, client: Client, charset: str) -> None:
+        headers = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+        used = time.process_time()
+        async with client.post(
+            "/api/v1/query", data=b"query=" + b"q" * 100_000 + b"-" + b"a" * 100_000, headers=headers
+        ):
+            pass
+        assert time.process_time() - used < 1  # Python's punycode takes 2 s
+        async with client.post("/api/v1/query", data="query=1%2B1", headers=headers) as answer:
+            assert (await answer.json())["data"]["result"][1] == "2"
 
     @pytest.mark.parametrize("charset", ["nonsense", "utf-8"])
     async def test_undecodable_bodies(self, client: Client, charset: str) -> None:

@@ -22,6 +22,7 @@ from kvitals.agent.requests.slow_tail import OFS, GroupValue, Recent, TailReport
 from kvitals.agent.requests.store import Store
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
+from tests.support.turns import watched_turns
 from tests.unit.requests.parts import one, tap
 
 T = 1_000_000.0
@@ -124,6 +125,13 @@ class TestParts:
         got, told = await posted(data, headers, take=lambda record: not taken.append(record))
         assert (got, taken) == (status, [])
         assert told
+
+    async def test_a_large_message_leaves_the_loop_to_others(self) -> None:
+        few, many = (body(*[RequestPart(observer="tap", system="s", seen=T)] * n) for n in (5000, 26_000))
+        with watched_turns() as turns:
+            assert (await posted(few, take=lambda _: True))[0] == 202
+            assert (await posted(many, take=lambda _: True))[0] == 413
+        assert turns.longest < 0.1
 
     async def test_without_room_they_are_to_be_sent_again(self) -> None:
         got, told = await posted(body(tap(1, T)), take=lambda _: False)

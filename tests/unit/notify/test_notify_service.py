@@ -10,7 +10,7 @@ import sqlite3
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,21 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from kvitals.app.notify import intake, queue, sending, service
+from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.families import series
 from kvitals.app.notify.finding_match import Asked
 from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
-from kvitals.app.notify.queue import DEAD, FILE, Spool, SpoolError
+from kvitals.app.notify.queue import DEAD, FILE, Outcome, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
+from kvitals.app.notify.shares import Shares
 from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
+from kvitals.rules.model import Severity
+from tests.support.turns import watched_turns
 from tests.unit.notify.notify_stage import alert, body, diagnosing, stand
 
 ROOT = Path(__file__).parents[3]
@@ -202,6 +206,15 @@ async def test_the_door_for_other_machines_has_asked(
     await notifier.close()
 
 
+async def test_a_large_message_leaves_the_loop_to_others(full_cache: Triage, tmp_path: Path) -> None:
+    one = b'{"status":"resolved","labels":{}}'
+    large = b'{"alerts":[' + b",".join([one] * (intake.MAX_BODY_BYTES // (len(one) + 1) - 1)) + b"]}"
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        with watched_turns() as turns:
+            assert await post(url, large) == 200
+        assert turns.longest < 0.1
+
+
 async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
         assert await post(url, BytesIO(b"x" * (intake.MAX_BODY_BYTES + 1))) == 413
@@ -211,10 +224,91 @@ async def test_bodies_are_bounded(full_cache: Triage, tmp_path: Path) -> None:
 async def test_a_flood_is_asked_to_try_again(
     full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "BURST", 3.0)
-    monkeypatch.setattr(intake, "PER_SECOND", 0.001)
+    monkeypatch.setattr(shares, "BURST", 6.0)
+    monkeypatch.setattr(shares, "PER_SECOND", 0.001)
     async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
         assert [await post(url, body(alert())) for _ in range(4)] == [200, 200, 200, 503]
+
+
+async def test_a_flood_of_one_sender_leaves_the_others_their_share(
+    full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "BURST", 12.0)
+    monkeypatch.setattr(shares, "PER_SECOND", 0.001)
+    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+        noisy = [await post(url, body(alert())) for _ in range(20)]
+        assert noisy.count(200) == 6
+        quiet = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(connector=quiet) as session:
+            for _ in range(3):
+                async with session.post(
+                    url, data=body(alert()), headers={"Content-Type": "application/json"}
+                ) as answer:
+                    assert answer.status == 200
+
+
+def test_shares_follow_the_senders_that_are_active() -> None:
+    now = [0.0]
+    taking = Shares(lambda: now[0])
+
+    def taken(sender: str, seconds: int) -> int:
+        count = 0
+        for _ in range(seconds * 100):
+            now[0] += 0.01
+            count += taking.take(sender)
+        return count
+
+    assert 195 <= taken("one", 10) <= 205  # half of what may come at once, and half of 20 a second
+    count = {"one": 0, "two": 0, "three": 0}
+    for _ in range(100_000):
+        now[0] += 0.001
+        for sender in count:
+            count[sender] += taking.take(sender)
+    assert all(450 <= one <= 620 for one in count.values())
+    assert sum(taking.take("four") for _ in range(1000)) >= 30
+    for number in range(10_000):
+        taking.take(str(number))
+    assert len(taking._senders) <= shares.MAX_SENDERS
+
+
+def test_pages_have_room_where_tickets_have_none_and_are_sent_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MAX_MESSAGES", 8)
+    kept = Spool(tmp_path)
+    kept.open()
+    for _ in range(6):
+        kept.put(b"{}", 1.0)
+    with pytest.raises(SpoolError):
+        kept.put(b"{}", 1.0)
+    for _ in range(2):
+        kept.put(b"{}", 1.0, page=True)
+    with pytest.raises(SpoolError):
+        kept.put(b"{}", 1.0, page=True)
+    several: list[tuple[Severity, str]] = [("ticket", "a"), ("ticket", "b"), ("page", "c"), ("page", "a")]
+    notices = [
+        ("t", Notice(id=str(i), incident=name, status="firing", change="new", severity=severity, title="", where="",
+                     entity={}, began=1.0, at=1.0, judged=""))
+        for i, (severity, name) in enumerate(several)
+    ]  # fmt: skip
+    kept.done(None, Outcome(notices=notices), 1.0)
+    order = []
+    while (delivery := kept.due("t", 2.0)) is not None:
+        order.append(delivery.notice.id)
+        kept.sent(delivery)
+    assert order == ["2", "0", "3", "1"]
+    kept.close()
+
+
+def test_a_queue_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    kept = Spool(tmp_path)
+    kept.open()
+    kept.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as file:
+        file.execute("ALTER TABLE delivery DROP COLUMN page")
+    kept.open()
+    assert kept.due("t", 1.0) is None
+    kept.close()
 
 
 async def test_a_full_queue_asks_to_try_again(
@@ -279,8 +373,10 @@ RECEIVER = """
 import asyncio, sys
 from pathlib import Path
 from aiohttp import web
+from kvitals.app.notify.shares import Shares
 from kvitals.config import NotifyTable
 from kvitals.config import WebhookTarget
+from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.intake import add_notify
 from kvitals.app.notify.families import series

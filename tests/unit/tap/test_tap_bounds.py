@@ -9,9 +9,10 @@ import time
 import pytest
 from tap_stage import OK, STREAM, Call, Client, Stage, chunk, post, staged, until
 
+from kvitals.agent.connections import share_of
 from kvitals.agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
 from kvitals.agent.tap import connections
-from kvitals.agent.tap.connections import Bounds, _share_of
+from kvitals.agent.tap.connections import Bounds
 from kvitals.agent.tap.relay import MAX_INTERIM
 
 UPLOAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -76,9 +77,9 @@ async def test_one_address_has_a_share_and_no_more() -> None:
 
 
 def test_an_address_of_ipv6_counts_with_its_network() -> None:
-    assert _share_of("2001:db8:1:2::1") == _share_of("2001:db8:1:2:ffff::9%eth0") != _share_of("2001:db8:1:3::1")
-    assert _share_of("::ffff:10.0.0.1") != _share_of("::ffff:10.0.0.2")
-    assert _share_of("10.0.0.1") == "10.0.0.1"
+    assert share_of("2001:db8:1:2::1") == share_of("2001:db8:1:2:ffff::9%eth0") != share_of("2001:db8:1:3::1")
+    assert share_of("::ffff:10.0.0.1") != share_of("::ffff:10.0.0.2")
+    assert share_of("10.0.0.1") == "10.0.0.1"
 
 
 # -- time -------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 import trustme
 from tap_stage import LAST, OK, STREAM, Call, Client, event, post, staged, until
 
-from kvitals.agent.tap import relay
 from kvitals.agent.tap.connections import Bounds
+from kvitals.agent.tap.sockets import Upstream
 
 
 async def answers(call: Call) -> None:
@@ -297,6 +297,23 @@ async def test_an_upstream_that_does_not_speak_http_is_a_502(said: bytes) -> Non
     assert (part.status, part.error) == (502, "upstream_malformed")
 
 
+@pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_a_bad_first_chunk_with_the_head_of_an_answer_is_a_502(interim: bytes) -> None:
+    async def script(call: Call) -> None:
+        await call.request()
+        await call.body(2)
+        await call.say(interim + STREAM + b"nonsense\r\n")
+        await call.until_gone()
+
+    async with staged(script) as stage:
+        client = await stage.client()
+        await client.send(post())
+        code, message = await told(client)
+        part = await stage.part()
+    assert code == 502 and "a chunk does not begin with its size" in message
+    assert (part.status, part.error) == (502, "upstream_malformed")
+
+
 async def test_chunks_that_are_none_break_the_stream() -> None:
     async def script(call: Call) -> None:
         await call.request()
@@ -320,7 +337,7 @@ async def test_an_upstream_that_is_down_is_a_502_that_says_what_to_do() -> None:
     async with staged(script) as stage:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
-            stage.tap.upstream = relay.Upstream("127.0.0.1", closed.getsockname()[1])
+            stage.tap.upstream = Upstream("127.0.0.1", closed.getsockname()[1])
         client = await stage.client()
         await client.send(post())
         code, message = await told(client)
@@ -375,11 +392,11 @@ async def test_an_upstream_with_tls_is_checked_and_streams_pass() -> None:
     secure = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=served)
     port = secure.sockets[0].getsockname()[1]
     async with staged(unused) as stage:
-        stage.tap.upstream = relay.Upstream("127.0.0.1", port, trusting)
+        stage.tap.upstream = Upstream("127.0.0.1", port, trusting)
         client = await stage.client()
         await client.send(post())
         assert await client.rest() == STREAM + event("a") + LAST
-        stage.tap.upstream = relay.Upstream("127.0.0.1", port, ssl.create_default_context())
+        stage.tap.upstream = Upstream("127.0.0.1", port, ssl.create_default_context())
         client = await stage.client()
         await client.send(post())
         code, message = await told(client)

@@ -10,7 +10,7 @@ import time
 import pytest
 from tap_stage import LAST, OK, PATIENCE, STREAM, Call, Script, Stage, chunk, event, post, staged, until
 
-from kvitals.agent.tap import relay
+from kvitals.agent.tap.sockets import ABORTIVE
 
 # -- who leaves, who breaks, who is slow ------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ async def received(client: socket.socket, mark: bytes) -> None:
 def depart(client: socket.socket, how: str) -> None:
     """Gone when this returns."""
     if how == "reset":
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, relay._ABORTIVE)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTIVE)
     client.close()
 
 
@@ -234,7 +234,7 @@ async def test_a_body_that_ends_with_its_connection_is_not_whole_after_a_reset()
 
 def reset(call: Call) -> None:
     sock = call.writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, relay._ABORTIVE)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTIVE)
     call.writer.transport.abort()
 
 
