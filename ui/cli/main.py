@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from kvitals.app.agent_client import AgentAddressError, AgentError
+from kvitals.app.cache import NoEngineError
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping import plain
 from kvitals.app.ledger import LedgerError
@@ -46,6 +47,7 @@ from kvitals.ui.cli import (
     whatif,
 )
 from kvitals.ui.cli.common import EXIT_BAD_USE, EXIT_UNKNOWN
+from kvitals.ui.cli.start import EXIT_INTERRUPTED, STOPPED
 
 TOLD = (
     *(UsageError, ConfigError, CaptureError, RecordingError, HistoryError, DamagedError, SourceError, NoChangeError),
@@ -71,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action="version", version=f"kvitals {version('kvitals')}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(triage, cache, trace, compare, whatif, curve, knee, audit, review, size),
@@ -98,14 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TOLD as error:
         _say(str(error))
         code = EXIT_BAD_USE
-    except (AgentError, ServerError) as error:
+    except (AgentError, ServerError, NoEngineError) as error:
         _say(str(error))
         code = EXIT_UNKNOWN
     except PromQLError as error:  # the knowledge's own queries are right, so one met a limit
         _say(f"could not be judged, is the machine too busy? {error}")
         code = EXIT_UNKNOWN
     except KeyboardInterrupt:
-        code = 130
+        print(STOPPED, file=sys.stderr)
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = 0
     except PermissionError as error:
