@@ -16,6 +16,10 @@ from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
 
 
+class NoEngineError(Exception):
+    """None of the engines answers; the message says why, a line for each."""
+
+
 @dataclass(frozen=True)
 class Known:
     """The ledger's report (docs/ledger.md) and its cascades (docs/cascade.md); both empty where no engine told of
@@ -46,10 +50,11 @@ def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None,
 
 
 async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known:
-    """Listen to engines for so long. Raises ConfigError."""
+    """Listen to engines for so long; not at all where none of them answers. Raises ConfigError, NoEngineError."""
     async with Collector(setup, urls) as collector:
         async for _ in collector.collect(seconds):
-            pass
+            if len(complaints := collector.complaints()) == len(collector.targets):
+                raise NoEngineError("\n".join(complaints))
         node = collector.pipeline.node
         return _known(node.ledger, (*collector.said, *collector.complaints()))
 

@@ -131,6 +131,13 @@ class Pipeline:
         for record in records:
             self.node.feed(record)
 
+    def flush(self, at: float) -> None:
+        """A recording ends at `at`, seconds since the epoch: settle what waits for more, and compute what is computed
+        now and then. To be judged next. Raises PromQLError."""
+        self.node.flush(at)
+        if self.operating is not None:
+            self.operating.finish(at)
+
     def replay(self, records: Iterable[Record], step: float = STEP_SECONDS) -> Iterator[float]:
         """Take records in on their own clock, yielding at each moment when a cycle is due."""
         due: float | None = None

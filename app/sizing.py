@@ -93,7 +93,8 @@ def _of(values: Floats) -> Lengths:
 
 def seen(of: Course, chosen: Setup) -> Seen:
     """The workload of all engines of a course together, and what one of them was seen to carry. Raises SourceError."""
-    several = gather(of.ask, of.start, of.end, step_of(of.gap))
+    step = step_of(of.gap)
+    several = gather(of.ask, *steps.whole_steps(of.start, of.end, step), step)
     rate = _together(several)
     if rate is None:
         raise SourceError(f"{of.name}: no engine there says how many requests it finished")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, asking
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.prometheus import dialect
 from kvitals.app.sources.recording import RecordingError, span_of, with_window
@@ -24,9 +24,7 @@ from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels, SeriesSource
 
 DAY_SECONDS = 86400.0
-LOOK_SECONDS = 300.0
 MAX_SAMPLES = 10_000_000
-LATE = 0.05
 ALERTS = "ALERTS"
 """What the names of a server's series of alerts begin with."""
 
@@ -104,10 +102,8 @@ def _asking(served: Served, alerts: Served) -> Ask:
 
 
 def _gap(source: SeriesSource, end: float) -> float:
-    """Seconds between rows, with most targets, without what a cycle is late by. Raises RecordingError where there are
-    none."""
+    """Seconds between rows. Raises RecordingError where there are none."""
     gap = row_gap(source, end - LOOK_SECONDS, end)
     if gap is None:
         raise RecordingError("no engine was watched in the last five minutes of it")
-    whole = float(round(gap))
-    return whole if abs(gap - whole) < LATE * gap else gap
+    return gap

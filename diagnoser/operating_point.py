@@ -72,10 +72,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bin:
-    """Steps of like load. tokens, requests: a second; None where it is not told. p99: objective -> seconds, where
-    enough were measured."""
+    """Steps of like load. concurrency: their mean, between lowest and highest. tokens, requests: a second; None where
+    it is not told. p99: objective -> seconds, where enough were measured."""
 
     concurrency: float
+    lowest: float
+    highest: float
     running: float
     waiting: float
     tokens: float | None
@@ -406,6 +408,8 @@ def _bin(steps: Steps, load: Floats, rows: Ints) -> Bin:
             p99[name] = float(quantiles(Counts(of.bounds, total), PERCENTILE)[0])
     return Bin(
         concurrency=float(load[rows].mean()),
+        lowest=float(load[rows].min()),
+        highest=float(load[rows].max()),
         running=float(steps.running[rows].mean()),
         waiting=float(np.nan_to_num(steps.waiting[rows]).mean()),
         tokens=_mean(steps.tokens[rows]),

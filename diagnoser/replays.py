@@ -1,19 +1,21 @@
 """Predicted hits by replay: the look-ups that a ledger recorded, once more under what a lever would make of the cache.
 
-The reuse curve in `kvitals.diagnoser.predictions` needs many look-ups and knows LRU alone; a replay makes do with few,
-and knows orders of eviction and routings. What is told is anchored at the hits that there are: to those is added what
-the replay gains. How far the replay of today's cache is from today's hits is the error.
+A replay takes the place of what the reuse curve in `kvitals.diagnoser.predictions` predicts: the curve needs many
+look-ups and knows LRU alone, and two predictions of one thing would differ. What is told is anchored at the hits that
+there are: to those is added what the replay gains. How far the replay of today's cache is from today's hits is the
+error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from kvitals.diagnoser.text import render
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.whatif import Plan, what_if
 from kvitals.rules.finding import Finding, LeverAdvice, Predicted, Triage
@@ -28,9 +30,29 @@ MIN_LOOKUPS = 100
 BELOW = "prompt_found_ratio"
 HITS = {"engine": "prefix_hit_ratio", "node": "node_prefix_hit_ratio", "pool": "pool_hit_ratio"}
 TITLES = {BELOW: "prompt tokens found in the cache or the tier", "": "prompt tokens found in the cache"}
-Gain = tuple[float, float, float, str]
-"""Hits now, hits then, the error, and what was replayed."""
 GROUPS = ("causes", "symptoms", "telemetry", "notes")
+
+
+class Gain(NamedTuple):
+    """hit: share of prompt tokens that the look-ups hit. now, then: what replays of today's cache and of the other one
+    hit. start, end: of the look-ups, seconds since the epoch."""
+
+    hit: float
+    now: float
+    then: float
+    lookups: int
+    start: float
+    end: float
+
+    @property
+    def to(self) -> float:
+        """From the hits that were seen, by as much as the replay gains."""
+        return min(max(self.hit + self.then - self.now, 0.0), 1.0)
+
+    @property
+    def error(self) -> float:
+        """How far the replay of today's cache is from the hits that were seen."""
+        return abs(self.now - self.hit)
 
 
 @dataclass(frozen=True)
@@ -87,19 +109,33 @@ def _finding(finding: Finding, levers: Mapping[str, Replay], replayed: _Replayed
 def _advice(finding: Finding, advice: LeverAdvice, levers: Mapping[str, Replay], replayed: _Replayed) -> LeverAdvice:
     how = levers.get(advice.lever)
     metric = BELOW if how is not None and how.below else HITS.get(finding.entity.kind)
-    if how is None or metric is None or any(one.metric == metric and one.bound == "about" for one in advice.predicted):
+    if how is None or metric is None:
         return advice
     found = replayed.gain(finding, advice, how)
     if found is None:
         return advice
-    now, to, error, words = found
+    start, end = (datetime.fromtimestamp(t, UTC) for t in (found.start, found.end))
     method = (
-        f"The latest {words} once more {_words(how)}; replayed as it is now they hit {error:.1%} otherwise than seen."
+        f"The latest {found.lookups:,} look-ups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
+        f" {_words(how)}: {_percent(found.now)} become {_percent(found.then)}. The replay of today's cache differs by"
+        f" {_points(found.error)} from the hits that were seen."
     )
-    text = f"{render(now, 'ratio')} → about {render(to, 'ratio')}, give or take {render(error, 'ratio')}"
-    told = Predicted(metric, TITLES.get(metric, TITLES[""]), now, to, "ratio", "about", error, method, text)
+    text = f"{_percent(found.hit)} → about {_percent(found.to)}, give or take {_points(found.error)}"
+    told = Predicted(
+        metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", "about", found.error, method, text
+    )
     others = [one for one in advice.predicted if one.metric != metric]
     return msgspec.structs.replace(advice, predicted=[told, *others])
+
+
+def _percent(share: float) -> str:
+    """With as many digits as `kvitals whatif` prints."""
+    return f"{share:.1%}"
+
+
+def _points(difference: float) -> str:
+    """A difference of two shares, which is in points and not in percent of either."""
+    return f"{100 * difference:.1f} points"
 
 
 def _words(how: Replay) -> str:
@@ -177,15 +213,15 @@ def _times(advice: LeverAdvice, how: Replay) -> float | None:
 
 
 def _anchored(parts: Iterable[Accesses], now: float, then: float) -> Gain | None:
-    """From the hits that were seen, by as much as the replay gains."""
+    """What replays of some look-ups gain, beside what these hit."""
     several = list(parts)
     known = [one.hit >= 0 for one in several]
     tokens = sum(int(one.tokens[rows].sum()) for one, rows in zip(several, known, strict=True))
     if not tokens:
         return None
     hit = sum(int(one.hit[rows].sum()) * one.block_size for one, rows in zip(several, known, strict=True)) / tokens
-    lookups = sum(map(len, several))
-    return hit, min(max(hit + then - now, 0.0), 1.0), abs(now - hit), f"{lookups:,} look-ups"
+    start, end = min(float(one.time[0]) for one in several), max(float(one.time[-1]) for one in several)
+    return Gain(hit, now, then, sum(map(len, several)), start, end)
 
 
 def _tail(accesses: Accesses) -> Accesses:

@@ -26,6 +26,8 @@ STEP_ROWS = 4
 """Rows in a step: the mean of a gauge takes some."""
 LATE = 2.0
 """Steps between two rows after which the rows between them are missing."""
+JITTER = 0.05
+"""Of the seconds between two rows, by which a cycle may be late."""
 MIN_STEP_SECONDS, MAX_STEP_SECONDS = 5.0, 300.0
 SECONDS_AT_ONCE = 6 * 3600.0
 """That one question asks about: a histogram of many engines is large."""
@@ -83,11 +85,22 @@ def step_of(gap: float) -> float:
     return float(min(max(STEP_ROWS * gap, MIN_STEP_SECONDS), MAX_STEP_SECONDS))
 
 
+def whole_steps(start: float, end: float, step: float) -> tuple[float, float]:
+    """The steps that a time touches and that have ended, as the first one's begin and the last one's end.
+
+    They begin at multiples of their length, so whoever asks has the same steps and the same figures of them.
+    """
+    return math.floor(start / step) * step, math.floor(end / step) * step
+
+
 def row_gap(source: SeriesSource, start: float, end: float) -> float | None:
-    """Seconds between the rows of targets from start to end, with most of them; None where none has two."""
+    """Seconds between the rows of targets from start to end, with most of them, without what a cycle is late by; None
+    where none has two."""
     frames = source.select([Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)], start, end)
     gaps = np.concatenate([np.diff(frame.times) for frame in frames] or [np.empty(0)])
-    return float(np.median(gaps)) if len(gaps) else None
+    gap = float(np.median(gaps)) if len(gaps) else None
+    whole = float(round(gap)) if gap is not None else None
+    return whole if gap is not None and whole is not None and abs(gap - whole) < JITTER * gap else gap
 
 
 def gather(ask: Ask, start: float, end: float, step: float) -> list[Steps]:

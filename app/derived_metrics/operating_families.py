@@ -15,8 +15,9 @@ import numpy as np
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.diagnoser.binding import Binding, bindings
 from kvitals.diagnoser.evaluator import ENTITIES
+from kvitals.diagnoser.operating_point import DRAWS as FULL_DRAWS
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
-from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
+from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of, whole_steps
 from kvitals.rules.model import SCOPES
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import Expr, Limits, PromQLError, Series, evaluate_range
@@ -26,6 +27,8 @@ from kvitals.series.window import Window
 GROUP = "operating point"
 KEPT_SECONDS = 86400.0
 BINDING_EVERY, BINDING_SECONDS = 15.0, 60.0
+LOOK_SECONDS = 300.0
+"""Of rows by which it is known how far they are apart, at a recording's end."""
 STEPS_EVERY = 60.0
 LATE_SECONDS = 2.0
 """What is not there by then is not waited for."""
@@ -71,29 +74,44 @@ class Operating:
             return
         self._rows.write(at, dict(self._series(at)))
 
+    def finish(self, at: float) -> None:
+        """A recording ends at `at`: take in every step of it and fit every curve at once, as `kvitals knee` does.
+
+        Raises PromQLError.
+        """
+        ask, gap = asking(self._window), row_gap(self._window, at - LOOK_SECONDS, at)
+        if gap is None:
+            return
+        self._bound_at = self._looked_at = at
+        self._bindings = bindings(ask, at - BINDING_SECONDS, at, gap)
+        self._look(ask, at, gap, late=0.0)
+        while self._due:
+            self._fit(ask, at, FULL_DRAWS)
+        self._rows.write(at, dict(self._series(at)))
+
     def backfill(self, history: SeriesSource, until: float, gap: float) -> None:
         """Read the last day from history; in a thread, since it takes seconds. gap: seconds between its rows."""
         seconds = step_of(gap)
         last = float(np.floor(until / seconds) * seconds)
         try:
-            found = gather(asking(history), last - KEPT_SECONDS, last, seconds)
+            found = gather(asking(history), *whole_steps(last - KEPT_SECONDS, last, seconds), seconds)
         except (HistoryError, PromQLError):
             return  # without the past the curve takes a day to be as good
         with self._lock:
             self._past = found
 
-    def _look(self, ask: Ask, at: float, gap: float) -> None:
-        """Add the steps that ended since the last look."""
+    def _look(self, ask: Ask, at: float, gap: float, late: float = LATE_SECONDS) -> None:
+        """Add the steps that ended since the last look. late: seconds in which rows may still come."""
         seconds = step_of(gap)
         if seconds != self._seconds:  # rows are another distance apart: steps of both do not go together
             self._seconds, self._until, self._steps = seconds, 0.0, {}
-        last = np.floor((at - LATE_SECONDS) / seconds) * seconds
-        start = max(self._until, last - self._window.retention + 2 * seconds)
+        oldest, last = whole_steps(at - self._window.retention, at - late, seconds)
+        start = max(self._until, oldest + 2 * seconds)
         if last <= start:
             return
         for one in gather(ask, start, last, seconds):
             self._add(one, last)
-        self._until = float(last)
+        self._until = last
         with self._lock:
             past, self._past = self._past, []
         for one in past:
@@ -109,7 +127,7 @@ class Operating:
         elif len(self._steps) < MAX_ENGINES:
             self._steps[one.entity] = one
 
-    def _fit(self, ask: Ask, at: float) -> None:
+    def _fit(self, ask: Ask, at: float, draws: int = DRAWS) -> None:
         """Fit the next engine's curve."""
         if not self._due:
             return
@@ -120,7 +138,7 @@ class Operating:
             self._points.pop(entity, None)
             return
         told = objectives(ask, at).get(entity, {})
-        self._points[entity] = operating_point(steps, {k: v for k, v in told.items() if k in OBJECTIVES}, DRAWS)
+        self._points[entity] = operating_point(steps, {k: v for k, v in told.items() if k in OBJECTIVES}, draws)
 
     def _series(self, at: float) -> Iterator[tuple[Labels, float]]:
         place = self._places(at)

@@ -103,7 +103,7 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
             pass
         damage = reader.problem or ""
     if at == last:
-        pipeline.node.flush(last)
+        pipeline.flush(last)
     pipeline.observe_span(span)
     return Judged(pipeline, pipeline.triage(), damage)
 
@@ -142,6 +142,6 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
         for at in judged_before(last, pipeline, reader):
             yield at, pipeline.triage()
     if last > first:
-        pipeline.node.flush(last)
+        pipeline.flush(last)
         pipeline.observe_span(span_at(first, last))
         yield last, pipeline.triage()

@@ -336,6 +336,6 @@ def _login(path: Path) -> str:
 def _no_api(url: str, status: int, body: bytes) -> str:
     begin = " ".join(body[:120].decode("utf-8", "replace").split())
     return (
-        f"{url} does not answer as Prometheus does (status {status}, begins with {begin!r}); the URL may lack a path,"
-        " such as /prometheus of Mimir or /select/0/prometheus of VictoriaMetrics"
+        f"{url} is neither a kvitals agent nor a Prometheus (status {status}, the answer begins with {begin!r})."
+        " Check the address; Mimir and VictoriaMetrics need a path, such as /prometheus or /select/0/prometheus."
     )

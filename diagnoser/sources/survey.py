@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.signals import Span
@@ -51,8 +52,9 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
         presence, interval = "up", _interval(server, "up", at, first)  # agents that are gone
     if interval is None:
         raise ServerError(
-            f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before that moment: nothing was scraped"
-            " then, or --at is beyond what the server keeps"
+            f"no sample of `{presence}` in the {LOOK_SECONDS / 60:.0f} minutes before"
+            f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: nothing was scraped then, or the server no"
+            " longer keeps it. Name a time that it has. Of an agent that shows a recording (run --demo) give the file."
         )
     interval = said or interval
     if window and window < SAMPLES_IN_WINDOW * interval:

@@ -1,7 +1,8 @@
-"""Five recordings at their end through every surface: command, API document, page and findings have the same figures."""
+"""Five recordings at their end: command, API document, page and findings have the same figures."""
 
 from __future__ import annotations
 
+import argparse
 from functools import cache
 from pathlib import Path
 
@@ -10,12 +11,16 @@ import pytest
 
 from kvitals.app import cache as caches
 from kvitals.app import ledger as lookups
-from kvitals.app import requests
+from kvitals.app import requests, timeseries_sources
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import AgentClient
 from kvitals.app.sources.recording import Judged, judge_recording
 from kvitals.config import Config
+from kvitals.diagnoser.operating_point import OperatingPoint
+from kvitals.kvcache.whatif import Plan, what_if
 from kvitals.rules.loader import load
+from kvitals.series.promql import evaluate, parse
+from kvitals.ui.cli import knee
 from kvitals.ui.web.sources.recording import Recording
 from tests.support.served import served
 
@@ -109,3 +114,70 @@ def test_what_if_replays_the_same_lookups_everywhere(name: str) -> None:
             of_file.accesses.references,
             of_file.pool,
         )
+
+
+@pytest.mark.parametrize("name", WITH_EVENTS)
+def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
+    """Row 6: what a doubled cache finds, in triage and in `kvitals whatif`."""
+    known = lookups.of_recording(path_of(name))
+    assert known.pool is not None
+    now, doubled = (what_if(known.accesses, Plan(capacities=(n * known.pool,)))[0].token_hit_rate for n in (1, 2))
+    told = [
+        one
+        for finding in judged(name).document.causes
+        for lever in finding.levers
+        if lever.lever == "kv-quantization"
+        for one in lever.predicted
+        if one.metric == "prefix_hit_ratio"
+    ]
+    assert told or name != "ledger/thrash"
+    for one in told:
+        assert f"{now:.1%} become {doubled:.1%}" in one.method
+        assert one.to - one.from_ == pytest.approx(doubled - now)
+
+
+def test_what_arrives_late_is_not_counted_twice() -> None:
+    """Row 15: of 1,005 requests that both sides counted, the request side's window is not above the engine's."""
+    seen, counted = (families("ledger/thrash", f"sum by (engine) ({family})") for family in (
+        "kvitals_observed_requests_total", "kvitals_requests_finished_total"))  # fmt: skip
+    assert seen == counted
+    document = judged("ledger/thrash").document
+    assert "TEL06" not in {one.code for one in (*document.telemetry, *document.notes)}
+    assert families("ledger/thrash", "kvitals:requests_seen_ratio")["engine"] == pytest.approx(1.0, abs=0.03)
+
+
+@cache
+def points(name: str) -> list[OperatingPoint]:
+    """What `kvitals knee FILE` says of each engine."""
+    with timeseries_sources.of_recording(path_of(name), setup()) as of:
+        found = knee.points(of, setup(), argparse.Namespace(step=None, slo=[]))
+    return [one for one in found if one.entity.get("engine")]
+
+
+def families(name: str, query: str) -> dict[str, float]:
+    """A family of the agent at the recording's end, by engine."""
+    pipeline = judged(name).pipeline
+    assert pipeline.span is not None
+    found = evaluate(parse(query), pipeline, pipeline.span.at)
+    assert not isinstance(found, float)
+    return {labels["engine"]: value for labels, value in found}
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_knee_and_agent_compute_of_the_same_steps(name: str) -> None:
+    """Row 13: Little's gap, and the load up to which an objective was seen to hold."""
+    gap, held = (families(name, q) for q in ("kvitals_littles_gap_ratio", 'kvitals_c_max_held{slo="itl_p99"}'))
+    assert points(name)
+    for point in points(name):
+        engine = point.entity["engine"]
+        assert gap.get(engine) == point.littles_gap
+        assert held.get(engine) == next((x.holds_to for x in point.limits if x.objective == "itl_p99"), None)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_load_that_knee_names_is_one_of_its_chart(name: str) -> None:
+    for point in points(name):
+        for limit in point.limits:
+            assert limit.holds_to is None or limit.holds_to <= max(one.highest for one in point.bins)
+        shown = "\n".join(line.plain for line in knee.chart(point))
+        assert point.now is None or not point.bins or f"now {point.now:.1f}" in shown

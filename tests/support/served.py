@@ -21,27 +21,26 @@ READY_SECONDS = 30.0
 @contextmanager
 def served(pipeline: Pipeline) -> Iterator[str]:
     """The URL of an agent that shows the last moment that a pipeline judged."""
-    loop, ready, urls = asyncio.new_event_loop(), threading.Event(), []
+    loop, ready, urls = asyncio.new_event_loop(), threading.Event(), list[str]()
+    ended = asyncio.Event()
 
-    async def start() -> None:
+    async def serve() -> None:
         runner = web.AppRunner(_app(pipeline))
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        urls.append(f"http://{host}:{port}")
         ready.set()
-        while not ended.is_set():
-            await asyncio.sleep(0.05)
+        await ended.wait()
         await runner.cleanup()
 
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(start()), daemon=True)
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
     try:
         assert ready.wait(READY_SECONDS)
         yield urls[0]
     finally:
-        ended.set()
+        loop.call_soon_threadsafe(ended.set)
         thread.join(READY_SECONDS)
         loop.close()
 

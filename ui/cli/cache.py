@@ -55,6 +55,7 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
+    parse_duration(args.window, "--window")  # wrong ones are refused whatever the source is
     source = args.source or agent_of(configuration(args))
     known = _known(source, args)
     if args.json:
@@ -111,9 +112,8 @@ def _known(source: str, args: argparse.Namespace) -> Known:
         raise UsageError(
             f"no agent answers at {source}: start one with `kvitals run`, or give an engine or a recording"
         )
-    window = parse_duration(args.window, "--window")
     with status_console().status(f"listening for {args.window}"):
-        return asyncio.run(of_engines(setup(args), [source], window))
+        return asyncio.run(of_engines(setup(args), [source], parse_duration(args.window, "--window")))
 
 
 def _open(known: Known) -> list[dict[str, Any]]:

@@ -151,6 +151,12 @@ def parse_moment(text: str, start: float, where: str) -> float:
     return moment
 
 
+def say_beyond(name: str, first: float, last: float, moment: float | None) -> None:
+    """Say that a moment is after a recording's end, where the end is judged instead."""
+    if moment is not None and moment > last:
+        status_console().print(f"{name} ends at +{last - first:.0f}s: that is judged", style="yellow")
+
+
 def parse_past(text: str, where: str) -> float:
     """A moment that is past: RFC 3339, seconds since the epoch, or `-2h`: so long ago."""
     if text.startswith("-"):

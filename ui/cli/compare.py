@@ -24,6 +24,7 @@ from kvitals.ui.cli.common import (
     parse_duration,
     parse_moment,
     print_wide,
+    say_beyond,
     setup,
     status_console,
 )
@@ -49,6 +50,7 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
+    parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the sources are
     chosen = setup(args)
     sides = asyncio.run(_sides(args, chosen))
     console = answer_console()
@@ -123,8 +125,9 @@ async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> Side:
             document = collector.document()
             return Side(spec, document, _values(collector.pipeline))
     file, _, moment = spec.partition("@")
-    first, _ = span_of(Path(file))
+    first, last = span_of(Path(file))
     at = parse_moment(moment, first, spec) if moment else None
+    say_beyond(file, first, last, at)
     judged = judge_recording(Path(file), chosen, Moments(at))
     return Side(spec, judged.document, _values(judged.pipeline))
 

@@ -6,6 +6,7 @@ import errno
 import sys
 
 from kvitals.app.agent_client import AgentAddressError, AgentError
+from kvitals.app.cache import NoEngineError
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping import plain
 from kvitals.app.lookups import LedgerError
@@ -32,7 +33,7 @@ def reported(error: Exception) -> int:
     """Print what failed and what to do, and return the exit code. Raises what is a defect of ours again."""
     if isinstance(error, BAD_USE):
         return _say(str(error), EXIT_BAD_USE)
-    if isinstance(error, AgentError | ServerError):
+    if isinstance(error, AgentError | ServerError | NoEngineError):
         return _say(str(error), EXIT_UNKNOWN)
     if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
         return _say(f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN)

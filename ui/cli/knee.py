@@ -20,7 +20,7 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import Course
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
-from kvitals.diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
+from kvitals.diagnoser.operating_point import NOW_SECONDS, Bin, Estimate, Limit, OperatingPoint, operating_point
 from kvitals.diagnoser.scaling_lead import Audit, Ready
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
@@ -132,7 +132,7 @@ def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[Operatin
     step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
     if round(step / of.gap) < 2:
         raise UsageError(f"--step {args.step}: rows are {of.gap:g} s apart, so it takes {2 * of.gap:g}s and more")
-    several = gather(of.ask, of.start, of.end, step)
+    several = gather(of.ask, *steps.whole_steps(of.start, of.end, step), step)
     told = {} if args.slo else steps.objectives(of.ask, of.end)
     general = {one.name: one.seconds for one in promised.general(chosen.config, chosen.slo_sources)}
 
@@ -182,21 +182,29 @@ def chart(point: OperatingPoint) -> list[Text]:
         return []
     top = max(rates)
     lines = [
-        Text(f"  {'at a time':>9}  {'':{WIDTH}}  {point.unit + '/s':>10}  {'TTFT p99':>9}  {'ITL p99':>9}", style="dim")
+        Text(
+            f"  {'at a time':>12}  {'':{WIDTH}}  {point.unit + '/s':>10}  {'TTFT p99':>9}  {'ITL p99':>9}", style="dim"
+        )
     ]
     marks = _marks(point)
     for i, (one, rate) in enumerate(zip(point.bins, rates, strict=True)):
         here = [mark.text for mark in marks if _nearest(mark.load, point.bins) == i]
-        line = Text(f"  {one.concurrency:>9.1f}  ")
+        line = Text(f"  {_load(one):>12}  ")
         line.append(f"{bar(rate / top, WIDTH):{WIDTH}}", style="cyan")
         line.append(f"  {rate:>10,.4g}  {_seconds(one.p99.get('ttft_p99')):>9}  {_seconds(one.p99.get('itl_p99')):>9}")
         lines.append(line.append(f"  {', '.join(here)}" if here else "", style="bold"))
     return lines
 
 
+def _load(one: Bin) -> str:
+    """The loads of a bin's steps: what is said of a load can be found in the chart."""
+    low, high = f"{one.lowest:.1f}", f"{one.highest:.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def _nearest(load: float, bins: Sequence[Bin]) -> int:
-    """The line of the chart that is closest to a load."""
-    return min(range(len(bins)), key=lambda i: abs(bins[i].concurrency - load))
+    """The line of the chart that a load is in, or closest to."""
+    return min(range(len(bins)), key=lambda i: max(bins[i].lowest - load, load - bins[i].highest, 0.0))
 
 
 def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
@@ -207,11 +215,12 @@ def sentences(point: OperatingPoint, bound: Binding | None) -> Iterator[str]:
             f"Knee at {_estimate(knee.concurrency)} requests at a time: one alone makes {knee.alone:,.4g}"
             f" {point.unit}/s, all together at most {knee.most:,.4g}, {knee.there / knee.most:.0%} of that at the knee."
         )
-    if point.now is not None and point.headroom is not None:
-        where = (
-            f"{point.headroom:.0%} below the knee" if point.headroom >= 0 else f"{-point.headroom:.0%} beyond the knee"
-        )
-        yield f"Now {point.now:.1f} at a time: {where}."
+    if point.now is not None:
+        where = ""
+        if point.headroom is not None:
+            where = f": {abs(point.headroom):.0%} {'below' if point.headroom >= 0 else 'beyond'} the knee"
+        last = render(max(NOW_SECONDS, point.step), "seconds")
+        yield f"Now {point.now:.1f} at a time, the mean of the last {last}{where}."
     for limit in point.limits:
         if limit.concurrency is not None:
             yield _usable(limit)
@@ -238,9 +247,10 @@ def _usable(limit: Limit) -> str:
 
 
 def _marks(point: OperatingPoint) -> list[_Mark]:
-    marks = [_Mark(point.knee.concurrency.value, "knee")] if point.knee else []
-    marks += [_Mark(one.concurrency.value, _c_max(one)) for one in point.limits if one.concurrency is not None]
-    return [*marks, *([_Mark(point.now, "now")] if point.now is not None else [])]
+    loads = [("knee", point.knee.concurrency.value)] if point.knee else []
+    loads += [(_c_max(one), one.concurrency.value) for one in point.limits if one.concurrency is not None]
+    loads += [("now", point.now)] if point.now is not None else []
+    return [_Mark(load, f"{name} {load:.1f}") for name, load in loads]
 
 
 def _c_max(limit: Limit) -> str:

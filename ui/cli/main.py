@@ -10,9 +10,10 @@ import difflib
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 GROUPS = {
@@ -51,6 +52,7 @@ GROUPS = {
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 EXIT_BAD_USE, EXIT_INTERRUPTED = 2, 130
+STOPPED = "kvitals: stopped"
 ABOUT = "Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it."
 EXAMPLES = """\
 exit codes: 0 healthy, 1 findings, 2 bad use, 3 unknown
@@ -67,7 +69,7 @@ def parser(command: str) -> argparse.ArgumentParser:
     """The command line of one command, with the name of the command as its first argument."""
     top = argparse.ArgumentParser(prog="kvitals", description=ABOUT)
     commands = top.add_subparsers(dest="command", required=True)
-    importlib.import_module(f"kvitals.ui.cli.{command}").add(commands)
+    _imported(command).add(commands)
     chosen = commands.choices[command]
     chosen.description = chosen.description or f"{COMMANDS[command][:1].upper()}{COMMANDS[command][1:]}."
     return top
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = _run(words)
     except KeyboardInterrupt:
-        print("kvitals: interrupted", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         code = EXIT_INTERRUPTED
     sys.exit(code)
 
@@ -111,13 +113,32 @@ def _run(words: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """A stream that is closed swallows what is written; a letter that a terminal does not have is replaced."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
-        elif isinstance(stream, io.TextIOWrapper):
+    """Open /dev/null in place of a standard stream that the caller closed, since files would get its number; replace
+    letters that a terminal does not have."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _imported(command: str) -> ModuleType:
+    """The module of a command. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is
+    imported, with its traceback."""
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        return importlib.import_module(f"kvitals.ui.cli.{command}")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(_: int, __: FrameType | None) -> NoReturn:
+    os.write(2, f"{STOPPED}\n".encode())
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _help() -> str:

@@ -19,13 +19,22 @@ from rich.text import Text
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.api import allowed_hosts, build_app
 from kvitals.agent.exports.requests import Requests
+from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.records import ProbeRecord, ScrapeRecord
+from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.service import Node, decode
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.recordings import CaptureWriter, Record
-from kvitals.ui.cli.common import add_config_option, configuration, parse_address, parse_duration, status_console
+from kvitals.ui.cli.common import (
+    EXIT_UNKNOWN,
+    add_config_option,
+    configuration,
+    parse_address,
+    parse_duration,
+    status_console,
+)
 
 MAX_SECONDS = 24 * 3600.0
 EXIT_STOPPED = 130
@@ -64,6 +73,7 @@ async def _record(args: argparse.Namespace, seconds: float, every: float) -> int
 async def _record_from(args: argparse.Namespace, seconds: float, every: float, places: Path) -> int:
     console = status_console()
     last: Sequence[Record] = ()
+    holds = False  # whether anything came from a target or an observer
     node = Node(configuration(args))
     current = asyncio.current_task()
     assert current is not None
@@ -80,6 +90,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
                 begun = time.monotonic()
                 while (done := time.monotonic() - begun) < seconds:
                     last = await node.read()
+                    holds = holds or any(_is_of_target(record) for record in last)
                     for record in last:
                         writer.write(record)
                         if args.listen:
@@ -95,8 +106,20 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
     for told in map(decode, last):
         if isinstance(told, ScrapeRecord) and not told.ok:
             console.print(f"{told.target}, at the end: {told.message}", style="yellow")
+    if not holds:
+        args.out.unlink()
+        console.print(f"Nothing was recorded: no target answered. {args.out} is not kept.", style="yellow")
+        return EXIT_UNKNOWN
     console.print(f"{args.out}: {args.out.stat().st_size / 1024:.0f} KB. Look at it: kvitals triage {args.out}")
     return 0
+
+
+def _is_of_target(record: Record) -> bool:
+    """Whether a record holds a page, parts of requests or KV events; the host and the GPUs are recorded in any case."""
+    known = decode(record)
+    if isinstance(known, ScrapeRecord):
+        return known.ok
+    return bool(known.parts) if isinstance(known, PartsRecord) else isinstance(known, KvEventsRecord | ProbeRecord)
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from kvitals.ui.cli.render import moment
 from kvitals.ui.formats import PHASE_STYLES, plain, seconds
 
 MOST = 100
+LISTED = 20
+"""Requests to choose from, where no id is given."""
 NAME_WIDTH = 13
 BAR_WIDTH = 48
 OUTCOMES = {
@@ -51,7 +54,7 @@ def add(commands: Any) -> None:
         nargs="*",
         metavar="ID [URL|FILE]",
         help="a request id or trace id, unless --slowest or --newest is there; then the agent or recording"
-        " (the agent on this node)",
+        " (the agent on this node). An agent or recording alone: the ids to choose from",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=int, metavar="N", help="the slowest requests that are kept, and why")
@@ -77,6 +80,9 @@ def do(args: argparse.Namespace) -> int:
     if not found.requests:
         _say_none(asked, source, console)
         return EXIT_UNKNOWN
+    if not asked.name and args.slowest is None and args.newest is None:
+        _list(found.requests, source, console)
+        return EXIT_HEALTHY
     tails.show(found.tails, found.tenant_names, console)
     for told in found.requests:
         show(told, console)
@@ -101,13 +107,27 @@ def _asked(args: argparse.Namespace) -> tuple[Asked, str]:
     many = args.slowest if args.slowest is not None else args.newest
     if many is not None and not 1 <= many <= MOST:
         raise UsageError(f"--slowest and --newest are for 1 to {MOST} requests")
-    name = words.pop(0) if many is None and words else ""
-    if many is None and not name:
-        raise UsageError("say which request: kvitals trace ID, or --slowest N, or --newest N")
+    if many is None and not words:
+        raise UsageError(
+            "name a request: kvitals trace ID, --slowest N or --newest N; kvitals trace URL|FILE lists ids"
+        )
+    chooses = many is None and len(words) == 1 and (is_recording(words[0]) or "://" in words[0])
+    name = words.pop(0) if many is None and not chooses else ""
     if len(words) > 1:
         raise UsageError(f"`{words[1]}` is one word too many: there is one agent or recording at a time")
     source = words[0] if words else agent_of(configuration(args))
-    return Asked(name, args.slowest or 0, args.newest or 0, args.tenant), source
+    return Asked(name, args.slowest or 0, args.newest or (LISTED if chooses else 0), args.tenant), source
+
+
+def _list(requests: Sequence[Told], source: str, console: Console) -> None:
+    """The ids to choose from, a line each."""
+    console.print(f"The newest {len(requests)} requests at {plain(source)}:", soft_wrap=True)
+    for told in requests:
+        record = told.record
+        tenant = record.tenant or "unknown"
+        text = f"  {record.id}  {moment(record.end)}  {record.outcome}  {seconds(record.e2e)}  tenant {tenant}"
+        console.print(Text(plain(text)), soft_wrap=True)
+    console.print(f"One of them: kvitals trace ID {plain(source)}. The slowest ones: --slowest 5", soft_wrap=True)
 
 
 def _say_none(asked: Asked, source: str, console: Console) -> None:

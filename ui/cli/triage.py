@@ -31,6 +31,7 @@ from kvitals.ui.cli.common import (
     parse_past,
     parse_url,
     recordings,
+    say_beyond,
     setup,
     status_console,
 )
@@ -76,6 +77,7 @@ def add(commands: Any) -> None:
 
 
 def do(args: argparse.Namespace) -> int:
+    parse_duration(args.seconds, "--for")  # wrong ones are refused whatever the source is
     if args.prometheus:
         return _answer(prometheus.judge(args), args)
     histories = [Path(s) for s in args.source if "://" not in s and (Path(s).is_dir() or s.endswith(".db"))]
@@ -102,8 +104,7 @@ def _recording(path: Path, args: argparse.Namespace) -> Triage:
     end = parse_moment(until, first, option) if until else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
-    if end is not None and end > last:
-        status_console().print(f"{path.name} ends at +{last - first:.0f}s: that is judged", style="yellow")
+    say_beyond(path.name, first, last, end)
     if args.since_change:
         return _since_change(of_recording(path, setup(args)), args)
     judged = judge_recording(path, setup(args), Moments(end, start))

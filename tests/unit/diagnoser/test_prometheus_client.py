@@ -136,7 +136,7 @@ def test_refused_credentials_name_the_options(server: Server) -> None:
 def test_another_program_is_told_from_a_prometheus(server: Server) -> None:
     server.body = b"<html>Grafana</html>"
     message = refusal(Access(server.url))
-    assert "does not answer as Prometheus does" in message
+    assert "is neither a kvitals agent nor a Prometheus" in message
     assert "Grafana" in message
 
 

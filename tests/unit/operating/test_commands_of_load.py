@@ -81,6 +81,6 @@ def test_without_a_history_it_says_how_one_comes(capsys: pytest.CaptureFixture[s
 
 def test_the_load_now_is_that_of_the_window_of_triage_and_stands_at_the_nearest_load() -> None:
     assert NOW_SECONDS == FAST_SECONDS
-    bins = [Bin(load, load, 0.0, None, None, 1, {}) for load in (8.3, 40.0)]
+    bins = [Bin(load, load, load, load, 0.0, None, None, 1, {}) for load in (8.3, 40.0)]
     assert _nearest(33.1, bins) == 1
     assert _nearest(9.0, bins) == 0

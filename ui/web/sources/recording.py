@@ -110,7 +110,7 @@ class Recording:
                 self._at = at
                 time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
-        pipeline.node.flush(self._end)
+        pipeline.flush(self._end)
         pipeline.observe_span(span_at(self._start, self._end))
         self._said.append((self._end, pipeline.brief(said)))
         self._last = pipeline.triage()

@@ -1,0 +1,134 @@
+"""What a newcomer does wrong in the first hour is answered at once, in words of the command that was run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kvitals.ui.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+TENANTS = ROOT / "tests/captures/requests/tenants.kvcap"
+HEALTHY = ROOT / "app/demo/healthy.kvcap"
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kvitals.ui.cli.triage":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from kvitals.ui.cli.main import main
+main(["triage", "x.kvcap"])
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out, err
+
+
+@pytest.fixture
+def not_found() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers 404 to everything, and what it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert (code, out.split()[0]) == (0, "kvitals")
+
+
+@pytest.mark.parametrize("words", [("triage", HEALTHY), ("compare", HEALTHY, HEALTHY)])
+def test_a_wrong_time_is_refused_for_recordings_too(
+    capsys: pytest.CaptureFixture[str], words: tuple[str | Path, ...]
+) -> None:
+    code, _, err = run(capsys, *map(str, words), "--for", "abc")
+    assert code == 2
+    assert "`abc` is not a time" in err
+
+
+def test_cache_refuses_a_wrong_window_of_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "cache", str(HEALTHY), "--window", "abc")[0] == 2
+
+
+def test_compare_says_that_a_moment_is_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "compare", str(HEALTHY), f"{HEALTHY}@+9999s")
+    assert code == 0
+    assert "ends at +" in err
+    assert "that is judged" in err
+
+
+def test_trace_without_an_id_lists_the_ids_to_choose_from(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "trace", str(TENANTS))
+    assert code == 0
+    first = out.splitlines()[1].split()[0]
+    code, out, _ = run(capsys, "trace", first, str(TENANTS))
+    assert code == 0
+    assert out.startswith(first)
+
+
+def test_a_recording_of_nothing_is_not_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "x.kvcap"
+    code, _, err = run(capsys, "record", "http://127.0.0.1:9", "--for", "300ms", "--every", "200ms", "--out", str(out))
+    assert code == 3
+    assert "no target answered" in err
+    assert not out.exists()
+
+
+def test_cache_asks_a_server_that_is_no_engine_once(
+    capsys: pytest.CaptureFixture[str], not_found: tuple[str, list[str]]
+) -> None:
+    url, asked = not_found
+    begun = time.monotonic()
+    code, _, err = run(capsys, "cache", url, "--window", "10m")
+    assert time.monotonic() - begun < 300
+    assert code == 3
+    assert "404" in err
+    assert asked.count("/metrics") == 1
+
+
+@pytest.mark.parametrize("words", [("knee",), ("audit",), ("review", "--out", "unused")])
+def test_a_server_without_the_api_is_neither_agent_nor_prometheus(
+    capsys: pytest.CaptureFixture[str], not_found: tuple[str, list[str]], words: tuple[str, ...]
+) -> None:
+    code, _, err = run(capsys, *words, not_found[0])
+    assert code in (2, 3)
+    assert "neither a kvitals agent nor a Prometheus (status 404" in err
+
+
+def test_closed_output_is_no_traceback() -> None:
+    command = f"{sys.executable} -m kvitals.ui.cli.main triage {HEALTHY} >&-"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (130, "kvitals: stopped\n")
