@@ -21,7 +21,7 @@ CUTS ?= 200
 FAULTS ?= 0
 SIEGE_SECONDS ?= 600
 
-.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ check: $(VENV)/.dev ## format, lint, types, generated files
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate
+
+goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents say (GOLDENS="triage cache": those alone)
+	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
