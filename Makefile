@@ -31,7 +31,7 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
 test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
-	@$(BIN)/python -m pytest -q $(PARALLEL) tests/captures tests/unit tests/cases tests/lab
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/captures tests/unit tests/cases tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
@@ -42,8 +42,9 @@ format: $(VENV)/.dev ## format the code and regenerate what is generated
 goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents say (GOLDENS="triage cache": those alone)
 	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
 
-system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
+system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/captures
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
