@@ -21,7 +21,7 @@ CUTS ?= 200
 FAULTS ?= 0
 SIEGE_SECONDS ?= 600
 
-.PHONY: help run test check format system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -31,7 +31,7 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
 test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
-	@$(BIN)/python -m pytest -q $(PARALLEL) tests/captures tests/unit tests/cases tests/lab
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/captures tests/unit tests/cases tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
@@ -39,8 +39,12 @@ check: $(VENV)/.dev ## format, lint, types, generated files
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate
 
-system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
+goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents say (GOLDENS="triage cache": those alone)
+	@$(BIN)/python -m tests.goldens --write $(GOLDENS)
+
+system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/captures
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list

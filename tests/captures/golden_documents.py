@@ -8,8 +8,6 @@ such folders.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,9 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kvitals.ui.cli.main import main as kvitals
+from tests.support.command import ROOT, answer
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests/captures", "app/demo", "ui/web/incidents")
 COMMANDS = {
     "triage": ["triage", "--json", "{}"],
@@ -44,22 +41,13 @@ def documents(path: Path) -> dict[str, Any]:
 
 
 def _answer(arguments: list[str]) -> dict[str, Any]:
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-    code: int | str | None = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            kvitals(arguments)
-        except SystemExit as ended:
-            code = ended.code
-    out.flush()
-    out.seek(0)
-    text = out.read()
+    given = answer(arguments)
     try:
-        answer: Any = json.loads(text)
+        document: Any = json.loads(given.out)
     except ValueError:
-        lines = text.strip().splitlines()
-        answer = lines[-1:] if arguments[0] == "replay" else lines
-    return {"code": code, "answer": answer, "errors": err.getvalue().strip()}
+        lines = given.out.strip().splitlines()
+        document = lines[-1:] if arguments[0] == "replay" else lines
+    return {"code": given.code, "answer": document, "errors": given.err.strip()}
 
 
 def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:

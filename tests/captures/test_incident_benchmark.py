@@ -1,6 +1,7 @@
 """The benchmark's recordings: each gets the verdict of its label, but for misses that are known.
 
-The whole benchmark, with its figures, is `make incidents`.
+`make test` judges twelve seconds of each incident, `make system` a recording of each family as a whole. The whole
+benchmark, with its figures, is `make incidents`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def test_twelve_seconds_of_it_are_enough_for_the_verdict(path: Path) -> None:
     assert score.contradictions == ()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", one_of_each_family(), ids=name)
 def test_with_what_was_before_it_the_verdict_is_that_of_the_label(path: Path) -> None:
     score = warm(path)

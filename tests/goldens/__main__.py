@@ -1,29 +1,40 @@
-"""`python -m tests.goldens` compares what pages mean with the goldens; with `--write` it writes them anew."""
+"""`python -m tests.goldens` compares with the goldens what pages mean and what documents say; `--write` writes them
+anew."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from tests.goldens.pages import ROOT, golden, pages
+from tests.goldens import documents, pages
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.goldens", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the goldens anew")
-    parser.add_argument("names", nargs="*", help="pages whose name begins like this; all by default")
+    parser.add_argument("names", nargs="*", help="pages and documents whose name begins like this; all by default")
     arguments = parser.parse_args()
     changed = 0
-    for page in pages():
-        if arguments.names and not page.name.startswith(tuple(arguments.names)):
-            continue
-        path, text = ROOT / f"{page.name}.txt", golden(page)
+    for path, text in _made(arguments.names):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             changed += 1
             print(path.name)
             if arguments.write:
                 path.write_text(text, encoding="utf-8")
     return 0 if arguments.write else min(changed, 1)
+
+
+def _made(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Each chosen golden's file, and what it would hold now."""
+    beginnings = tuple(names) or ("",)
+    for page in pages.pages():
+        if page.name.startswith(beginnings):
+            yield pages.ROOT / f"{page.name}.txt", pages.golden(page)
+    for name in documents.NAMES:
+        if name.startswith(beginnings):
+            yield from ((documents.ROOT / file, text) for file, text in documents.texts(name).items())
 
 
 if __name__ == "__main__":
