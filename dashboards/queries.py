@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kvitals.dashboards.raw import Raw
-from kvitals.rules.compiled_signal import Windows, compile_signal
+from kvitals.rules.compiled_signal import STEPS, Windows, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
 from kvitals.rules.model import Rule, Scope, Severity, Signal
@@ -35,6 +35,7 @@ from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
+STEP = "5s"  # of subqueries over the window
 FAST = "1m"  # the least interval of every panel, which makes Grafana's window at least as long as the signals'
 SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine|"))
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
@@ -45,6 +46,7 @@ OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
+_STAND_IN_STEP = duration(3723.0 / STEPS)
 WINDOWS = Windows(fast=_STAND_IN)
 
 
@@ -191,7 +193,7 @@ class Queries:
             if told is None:
                 raise NotToldError(", ".join(f"`{f}`" for f in families))
             bound = told
-        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
+        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}").replace(f":{_STAND_IN_STEP}]", f":{STEP}]")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
         reads = tuple(sorted(names(bound))) if self.raw is not None else families
         return Query(text, families, reads, signals, unit, scope)

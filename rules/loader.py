@@ -443,7 +443,7 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
 def _check_expr(
     values: Mapping[str, str], knowledge: Knowledge, text: str, line: int, *, condition: bool = False
 ) -> Iterator[tuple[int, str]]:
-    values = {**values, "window": "1m"}
+    values = {**values, "window": "1m", "resolution": "5s"}
     try:
         expr = parse(expand(text, values))
         if condition:
