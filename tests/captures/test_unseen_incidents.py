@@ -1,0 +1,51 @@
+"""What was wrong in verdicts on incidents that were made by others, shown on the recordings that ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvitals.app.sources.recording import span_of
+from kvitals.rules.finding import Triage
+from tests.captures.looks import cold_look, setup_of
+
+ROOT = Path(__file__).parents[2]
+INCIDENTS = ROOT / "tests" / "captures" / "incidents"
+
+
+def cold(capture: Path) -> Triage:
+    """A cold look at the end of a recording."""
+    _, last = span_of(capture)
+    return cold_look(capture, setup_of(capture), last).triage()
+
+
+def test_a_dozen_requests_that_were_all_in_time_are_healthy() -> None:
+    document = cold(INCIDENTS / "spec_good-1.kvcap")
+    assert document.healthy is True
+    assert document.verdict.startswith("No trouble found: 12 of 12 first tokens in time in 12 s, ")
+
+
+@pytest.mark.parametrize("name", ["no_reuse_fine-1", "kv_full_fine-1"])
+def test_an_information_is_never_the_headline_of_a_healthy_engine(name: str) -> None:
+    document = cold(INCIDENTS / f"{name}.kvcap")
+    assert document.healthy is True
+    assert document.causes == []
+    assert document.verdict.startswith("No trouble found: ")
+
+
+@pytest.mark.parametrize("name", ["slots_few-1", "no_reuse_fine-1"])
+def test_the_idle_time_of_a_quarter_of_an_hour_is_not_told_from_twelve_seconds(name: str) -> None:
+    document = cold(INCIDENTS / f"{name}.kvcap")
+    assert "EFF01" not in {finding.code for finding in document.notes}
+
+
+def test_eight_bit_keys_are_not_offered_to_an_engine_on_a_cpu() -> None:
+    first = cold(INCIDENTS / "kv_full_long_answers-1.kvcap").causes[0]
+    assert first.code == "KVC01"
+    assert [lever.lever for lever in first.levers][0] == "raise-kv-budget"
+    assert "kv-quantization" not in {lever.lever for lever in first.levers}
+    setting = first.levers[0].setting
+    assert setting is not None
+    assert (setting.flag, setting.now) == ("--num-gpu-blocks-override", "138")
+    assert int(setting.to) > 1.25 * 138  # what those who wait need, at today's blocks of each
