@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
-from kvitals.diagnoser.evaluator import Judge, Judgement, missing_signals
+from kvitals.diagnoser.evaluator import Judge, Judgement, harmless, missing_signals
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
@@ -143,7 +143,7 @@ class Findings:
             name=rule.name,
             title=rule.title,
             kind=rule.kind,
-            severity=rule.severity,
+            severity="info" if harmless(judgement, self._judgements) else rule.severity,
             entity=self.entity(rule, entity),
             outcome=judgement.outcome,
             reason=judgement.reason,

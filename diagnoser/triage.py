@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge, Judgement, harmless
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.signals import Span
 from kvitals.diagnoser.text import lowered, render
@@ -233,6 +233,7 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
 def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
     """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
+    early = [j for j in early if not harmless(j, judgements)]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
 

@@ -255,6 +255,8 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
         yield file.line("about"), f"about: is for symptoms, this is a {rule.kind}"
     if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):
         yield file.line("binds"), "binds: is for causes of engines, as what binds is known of engines"
+    if rule.harm and (rule.kind != "cause" or not set(rule.harm) <= set(rule.explains)):
+        yield file.line("harm"), "harm: is for causes, and names symptoms that the rule explains"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
         yield file.line("core"), "core: a core rule is stable and asks for something (page or ticket)"
 

@@ -43,7 +43,7 @@ def test_the_idle_time_of_a_quarter_of_an_hour_is_not_told_from_twelve_seconds(n
 def test_eight_bit_keys_are_not_offered_to_an_engine_on_a_cpu() -> None:
     first = cold(INCIDENTS / "kv_full_long_answers-1.kvcap").causes[0]
     assert first.code == "KVC01"
-    assert [lever.lever for lever in first.levers][0] == "raise-kv-budget"
+    assert first.levers[0].lever == "raise-kv-budget"
     assert "kv-quantization" not in {lever.lever for lever in first.levers}
     setting = first.levers[0].setting
     assert setting is not None

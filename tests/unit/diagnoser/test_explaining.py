@@ -133,6 +133,17 @@ def test_a_cause_by_way_of_another_explains_the_worst_symptom(judge: Judge) -> N
     assert document.verdict == f"{KNOWLEDGE.rules['KVC16'].title}."
 
 
+def test_slots_that_bind_while_the_objective_is_kept_are_noted(judge: Judge) -> None:
+    """A batch queue: it waits, and nothing that anybody promised is late."""
+    kept = [on("LAT01", "a", "clear"), on("SCH10", "a", "clear")]
+    document = told(judge, on("SCH01", "a"), *kept)
+    assert (document.causes, [(n.code, n.severity) for n in document.notes]) == ([], [("SCH01", "info")])
+    assert document.healthy is not False
+    for others in ([], [kept[0]], [on("LAT01", "a"), kept[1]], [on("LAT01", "a", "unknown"), kept[1]]):
+        expected = ["SCH01"] if others != [kept[0]] else []
+        assert [c.code for c in told(judge, on("SCH01", "a"), *others).causes] == expected
+
+
 @pytest.mark.parametrize("symptom", ["", "PFX01", "LAT04"])
 def test_information_that_explains_nothing_felt_is_noted(judge: Judge, symptom: str) -> None:
     """Also where it explains a symptom that is for information itself."""
