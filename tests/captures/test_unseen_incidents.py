@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.agent.records import FactsRecord
+from kvitals.agent.service import decode
+from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import span_of
-from kvitals.rules.finding import Triage
+from kvitals.rules.finding import Source, Triage
+from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +22,34 @@ def cold(capture: Path) -> Triage:
     """A cold look at the end of a recording."""
     _, last = span_of(capture)
     return cold_look(capture, setup_of(capture), last).triage()
+
+
+def cold_without_facts(capture: Path, seconds: float = 12.0) -> Triage:
+    """The same of a bare metrics page: nobody has read the engine's command line."""
+    _, last = span_of(capture)
+    pipeline = Pipeline(setup_of(capture), Source("capture", capture.name))
+    with CaptureReader.open(capture) as reader:
+        pipeline.node.expect(reader.header.meta)
+        pipeline.feed(
+            record
+            for record in reader
+            if last - seconds <= record.t <= last and not isinstance(decode(record), FactsRecord)
+        )
+    pipeline.observe(last, fast=seconds, cold=True)
+    return pipeline.triage()
+
+
+@pytest.mark.parametrize("name", ["prefill_saturated-1", "feeds_of_two_sizes-1", "feeds_of_two_sizes-2"])
+def test_a_flood_of_prompts_is_known_without_the_flag_of_the_token_budget(name: str) -> None:
+    document = cold_without_facts(INCIDENTS / f"{name}.kvcap")
+    assert document.causes[0].code == "SCH05"
+    assert document.verdict.startswith(document.causes[0].title)
+
+
+@pytest.mark.parametrize("name", ["slots_few-1", "documents-1", "uneven-1", "busy_inside-1"])
+def test_what_is_no_flood_of_prompts_is_none_without_the_flag_either(name: str) -> None:
+    document = cold_without_facts(INCIDENTS / f"{name}.kvcap")
+    assert "SCH05" not in {cause.code for cause in document.causes}
 
 
 def test_a_dozen_requests_that_were_all_in_time_are_healthy() -> None:

@@ -23,7 +23,7 @@ EDGES = [
     pytest.param(rule, KNOWLEDGE.rules[code], id=f"{rule.code} {code}")
     for rule in CAUSES
     for code in rule.explains
-    if WITHIN[rule.scope] >= WITHIN[KNOWLEDGE.rules[code].scope]
+    if not rule.explains_when and WITHIN[rule.scope] >= WITHIN[KNOWLEDGE.rules[code].scope]
 ]
 
 
