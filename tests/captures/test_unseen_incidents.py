@@ -81,3 +81,12 @@ def test_eight_bit_keys_are_not_offered_to_an_engine_on_a_cpu() -> None:
     assert setting is not None
     assert (setting.flag, setting.now) == ("--num-gpu-blocks-override", "138")
     assert int(setting.to) > 1.25 * 138  # what those who wait need, at today's blocks of each
+
+
+def test_clients_that_get_errors_are_seen_on_the_page_of_an_engine_that_looks_healthy() -> None:
+    assert "ENG09" in {note.code for note in cold_without_facts(INCIDENTS / "too_long-1.kvcap").notes}
+
+
+def test_a_restart_before_the_first_look_is_seen() -> None:
+    notes = {note.code: note for note in cold(INCIDENTS / "restart_fine-1.kvcap").notes}
+    assert "Restarts in the window: 0; the process has run for" in notes["ENG04"].conclusion
