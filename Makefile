@@ -33,8 +33,9 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/captures tests/unit tests/cases tests/lab
 
-check: $(VENV)/.dev ## format, lint, types, generated files
+check: $(VENV)/.dev ## format, lint, types, generated files, rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
+	@$(BIN)/kvitals rules lint rules
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kvitals.dashboards.alerts_options import duration as written
 from kvitals.dashboards.raw import Raw, keep_instance
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
-from kvitals.rules.compiled_signal import Windows, compile_signal
+from kvitals.rules.compiled_signal import STEPS, Windows, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
 from kvitals.rules.model import Rule, Scope, Severity, Signal
@@ -38,6 +38,7 @@ from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
+STEP = "5s"  # of subqueries over the window
 FAST = "1m"
 STEPS_IN_WINDOW = 4
 """Grafana's window is max(step + least step, 4 * least step). With a quarter of the rules' window as the least step it
@@ -51,6 +52,7 @@ OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
+_STAND_IN_STEP = duration(3723.0 / STEPS)
 WINDOWS = Windows(fast=_STAND_IN)
 
 
@@ -200,7 +202,7 @@ class Queries:
             if told is None:
                 raise NotToldError(", ".join(f"`{f}`" for f in families))
             bound = keep_instance(told)
-        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
+        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}").replace(f":{_STAND_IN_STEP}]", f":{STEP}]")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
         reads = tuple(sorted(names(bound))) if self.raw is not None else families
         return Query(text, families, reads, signals, unit, scope)

@@ -18,7 +18,7 @@ from kvitals.rules.condition import Comparison, Condition, comparisons, parse_co
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
-from kvitals.rules.model import AROUND, SCOPES, Applies, Rule, Scope
+from kvitals.rules.model import AROUND, SCOPES, Rule, Scope
 from kvitals.series.promql import Batch, Expr, Number, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
@@ -321,7 +321,7 @@ class Judge:
     def _add(self, pairs: _Pairs, rule: Rule, entity: Labels, there: _Entities) -> None:
         info = there.info(entity) if rule.scope == "engine" else _NOTHING
         key = rule.code + there.text(entity)
-        if other := _not_for(rule.applies, info):
+        if other := _not_for(rule, info):
             pairs.not_for.append(key)
             pairs.told.append(Judgement(rule, entity, "n/a", other, None))
             return
@@ -383,7 +383,7 @@ class Judge:
     def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
         info = self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
-        return _not_for(rule.applies, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
+        return _not_for(rule, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
 
     def _nothing_to_judge(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
         """The same, of an entity that the rule is for."""
@@ -487,14 +487,28 @@ def _too_early(rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, hel
     return Judgement(rule, entity, "unknown", f"{TOO_EARLY}: {reason}", verdict, memory.true_since, early=held)
 
 
-def _not_for(applies: Applies, info: Labels) -> str:
+def harmless(cause: Judgement, judgements: Iterable[Judgement]) -> bool:
+    """Whether the symptoms by which a cause does harm are known to be clear on its entity: it is information."""
+    codes = cause.rule.harm
+    if not codes:
+        return False
+    seen = [j for j in judgements if j.rule.code in codes and j.entity == cause.entity]
+    kept = [j.outcome == "clear" and j.early is None for j in seen if j.outcome != "n/a"]
+    return bool(kept) and all(kept)
+
+
+def _not_for(rule: Rule, info: Labels) -> str:
     """Why a rule is not for an engine of which so much is known; empty where it is."""
+    applies = rule.applies
     system, kind, role = info.get("system", ""), info.get("kind", ""), info.get("role", "")
     if system and applies.systems and system not in applies.systems:
         return f"only for {', '.join(applies.systems)}, this is {system}"
     if kind and applies.kinds and kind not in applies.kinds:
         return f"not for a {kind}"
-    return f"not for the {role} side" if role in applies.not_roles else ""
+    if role in applies.not_roles:
+        return f"not for the {role} side"
+    known = find_map(system)
+    return known.not_applicable.get(rule.code, "") if known is not None else ""
 
 
 _named = lru_cache(maxsize=4096)(signal_names)  # the same few expressions are asked about for every entity

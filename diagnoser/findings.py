@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from kvitals.diagnoser.confidence import Weighing
-from kvitals.diagnoser.evaluator import Judge, Judgement, missing_signals
+from kvitals.diagnoser.evaluator import Judge, Judgement, harmless, missing_signals
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
@@ -71,6 +71,7 @@ class Findings:
         self._predictions = Predictions(self._ask)
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._outlines: dict[int, Finding] = {}  # by id of a judgement, which are all kept here
+        self._open_ways: dict[int, bool] = {}  # by id of a judgement: whether what it explains comes of it now
         self._reasons: dict[int, str] = {}  # likewise: why it is ruled out
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
@@ -143,7 +144,7 @@ class Findings:
             name=rule.name,
             title=rule.title,
             kind=rule.kind,
-            severity=rule.severity,
+            severity="info" if harmless(judgement, self._judgements) else rule.severity,
             entity=self.entity(rule, entity),
             outcome=judgement.outcome,
             reason=judgement.reason,
@@ -174,7 +175,7 @@ class Findings:
         around = self._judge.around(symptom, self._span.at)
         found = []
         for j in [j for scope, entity in around.items() for j in self._other_causes.get((scope, entity), ())]:
-            if symptom.rule.code in j.rule.explains:
+            if symptom.rule.code in self._explains(j):
                 if id(j) not in self._reasons:
                     clear = j.outcome == "clear"
                     self._reasons[id(j)] = self._because(j) if clear else f"{self.superseded(j)} says it better"
@@ -216,12 +217,22 @@ class Findings:
     def _explained(self, cause: Judgement) -> list[Judgement]:
         """What the rule's being so explains: it speaks of that, on its entity or on what that is made of."""
         within = self._within.get((cause.rule.scope, cause.entity), ())
-        return [j for code in cause.rule.explains for j in within if j.rule.code == code]
+        return [j for code in self._explains(cause) for j in within if j.rule.code == code]
 
     def _explained_by(self, judgement: Judgement) -> list[str]:
         around = self._judge.around(judgement, self._span.at).items()
         fired = (j for place in around for j in self._fired.get(place, ()))
-        return sorted({j.rule.code for j in fired if judgement.rule.code in j.rule.explains})
+        return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
+
+    def _explains(self, cause: Judgement) -> Sequence[str]:
+        """The codes that a cause explains here and now; none where the way from it to them is not seen to be open."""
+        rule = cause.rule
+        if not rule.explains_when or cause.outcome != "fired":
+            return rule.explains
+        if id(cause) not in self._open_ways:
+            number = self._ask.number(rule, cause.entity, rule.explains_when)
+            self._open_ways[id(cause)] = number is not None
+        return rule.explains if self._open_ways[id(cause)] else ()
 
     def _amiss(self, judgement: Judgement) -> set[Quantity]:
         """What the open symptoms are about that a finding is, or explains, causes in between included."""

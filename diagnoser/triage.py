@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from kvitals.diagnoser.evaluator import Judge, Judgement
+from kvitals.diagnoser.evaluator import Judge, Judgement, harmless
 from kvitals.diagnoser.findings import Findings, Mute
 from kvitals.diagnoser.signals import Span
-from kvitals.diagnoser.text import lowered
+from kvitals.diagnoser.text import lowered, render
 from kvitals.rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
 from kvitals.rules.origins import origins
 
 MAX_OF_A_RULE = 20
 """Entities of which one rule's finding is told in full: all that it could not tell, its evidence, its levers."""
+
+TTFT_OBJECTIVE = "LAT01"
+"""The rule of the objective for first tokens."""
 
 _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 
@@ -43,7 +47,7 @@ def triage(
         window=Window(span.start, span.at, round(span.fast, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
-        verdict=verdict(healthy, ordered, judgements),
+        verdict=verdict(healthy, ordered, judgements, in_time(judge, judgements, span)),
         causes=ordered.causes,
         symptoms=ordered.symptoms,
         telemetry=ordered.telemetry,
@@ -84,7 +88,7 @@ def _best(findings: Findings, judgements: Sequence[Judgement]) -> list[Judgement
 def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
     """The verdict of the document alone, for whoever judges often and is rarely asked."""
     findings = Findings(judge, judgements, span)
-    return _begun(judge, judgements, map(findings.outline, _best(findings, judgements)), mutes, span.at).verdict
+    return _begun(judge, judgements, map(findings.outline, _best(findings, judgements)), mutes, span).verdict
 
 
 @dataclass(frozen=True)
@@ -114,16 +118,16 @@ def brief(
             return findings.build(judgement, proven=False)
         return msgspec.structs.replace(outline, conclusion=concluded[outline.id])
 
-    return _begun(judge, judgements, map(told, _best(findings, judgements)), mutes, span.at)
+    return _begun(judge, judgements, map(told, _best(findings, judgements)), mutes, span)
 
 
 def _begun(
-    judge: Judge, judgements: Sequence[Judgement], true: Iterable[Finding], mutes: Sequence[Mute], at: float
+    judge: Judge, judgements: Sequence[Judgement], true: Iterable[Finding], mutes: Sequence[Mute], span: Span
 ) -> Brief:
     """The document's beginning, of what is true."""
-    open_ = [f for f in true if not _mute(f, mutes, at)]
+    open_ = [f for f in true if not _mute(f, mutes, span.at)]
     healthy = is_healthy(judge, judgements, open_)
-    return Brief(healthy, verdict(healthy, _ordered(open_), judgements), open_)
+    return Brief(healthy, verdict(healthy, _ordered(open_), judgements, in_time(judge, judgements, span)), open_)
 
 
 @dataclass(frozen=True)
@@ -229,11 +233,27 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
 def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
     """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
+    early = [j for j in early if not harmless(j, judgements)]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
 
-def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgement]) -> str:
-    """The whole answer in one sentence."""
+def in_time(judge: Judge, judgements: Sequence[Judgement], span: Span) -> str:
+    """How many first tokens kept their objective, in words, of the engines that were found to keep it; else empty."""
+    known = judge.signals.known
+    if not known:
+        return ""
+    kept = [j.entity for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome == "clear"]
+    seen = round(sum(known["ttft_requests"].values.get(entity, 0.0) for entity in kept))
+    if not seen:
+        return ""
+    bound, objective = known["ttft_bound_seconds"].values, known["slo_ttft_seconds"].values
+    every = all(bound.get(entity, math.inf) <= objective.get(entity, 0.0) for entity in kept)
+    share = f"{seen:,} of {seen:,}" if every else f"at least 99 % of {seen:,}"
+    return f"{share} first tokens in time in {render(span.fast, 'seconds')}, "
+
+
+def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgement], measured: str = "") -> str:
+    """The whole answer in one sentence. `measured`: what `in_time` has found."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if f.severity == "page"]
     unread = f"{down[0].title} ({', '.join(f.entity.title for f in down)})." if down else ""
@@ -250,7 +270,7 @@ def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgeme
     if early := pending(judgements):
         return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
     if healthy:
-        return f"No trouble found: {len(core)} core checks clear or not applicable."
+        return f"No trouble found: {measured}{len(core)} core checks clear or not applicable."
     if not core:
         return "Could not tell: no engine was seen."
     unknown = [j for j in core if j.outcome == "unknown"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from kvitals.rules.compiled_signal import compile_signal
+from kvitals.rules.compiled_signal import NOMINAL, Windows, compile_signal
 from kvitals.rules.condition import comparisons
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import (
@@ -28,7 +28,7 @@ from kvitals.rules.loader import (
 )
 from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Setting, Signal
 from kvitals.rules.versions import in_range
-from kvitals.series.promql import Expr, Selector, expand, names, parse
+from kvitals.series.promql import Expr, Selector, Subquery, expand, names, parse
 
 HEADINGS = ("sees", "why", "wrong_when", "do", "do_not")
 MIN_PAGE, MAX_PAGE = 40, 1100
@@ -41,6 +41,10 @@ EXAMPLE = "an example"
 """How the texts of the template begin."""
 TEMPLATE = ROOT / "template"
 """A rule and its cases to start from."""
+MIN_POINTS = 10
+"""Of a subquery: with fewer, a share or a percentile is that of when the points happened to be."""
+SHORTEST = Windows("12s", "12s")
+"""The windows of a triage that knows nothing of before."""
 ENTITY_FAMILY = "kvitals_target_up"
 """What makes an engine an entity in the first place."""
 
@@ -116,6 +120,35 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
                     yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no signal"
             elif family_of(metric, knowledge.families) is None:
                 yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no family of signals/"
+        for subquery in _too_coarse(signal) if signal is not None else ():
+            yield (
+                file.line("signals", name),
+                (
+                    f"signal `{name}`: `[{subquery}]` has fewer than {MIN_POINTS} points in a window of"
+                    f" {SHORTEST.fast}: write `[$window:$resolution]`, or a step that is a tenth of the range"
+                ),
+            )
+        if signal is not None and signal.window == "slow" and _subqueries(signal, NOMINAL) and signal.samples is None:
+            yield (
+                file.line("signals", name),
+                f"signal `{name}`: a share of the slow window asks for `samples`, as a short look is not the window",
+            )
+
+
+def _too_coarse(signal: Signal) -> list[str]:
+    """The subqueries of a signal that have too few points in the shortest window, as PromQL writes their brackets."""
+    found = [one for one in _subqueries(signal, SHORTEST) if one.step and one.range / one.step < MIN_POINTS]
+    return [f"{one.range:g}s:{one.step:g}s" for one in found]
+
+
+def _subqueries(signal: Signal, windows: Windows) -> list[Subquery]:
+    found: list[Subquery] = []
+    todo = list(compile_signal(signal, windows).exprs)
+    while todo:
+        node = todo.pop()
+        found += [node] if isinstance(node, Subquery) else []
+        todo += node.children()
+    return found
 
 
 def explained(rule: Rule, knowledge: Knowledge) -> set[str]:
@@ -222,6 +255,8 @@ def _check_kind(rule: Rule, file: YamlFile) -> Found:
         yield file.line("about"), f"about: is for symptoms, this is a {rule.kind}"
     if rule.binds and (rule.kind != "cause" or rule.scope != "engine"):
         yield file.line("binds"), "binds: is for causes of engines, as what binds is known of engines"
+    if rule.harm and (rule.kind != "cause" or not set(rule.harm) <= set(rule.explains)):
+        yield file.line("harm"), "harm: is for causes, and names symptoms that the rule explains"
     if rule.core and (rule.stage != "stable" or rule.severity == "info"):
         yield file.line("core"), "core: a core rule is stable and asks for something (page or ticket)"
 

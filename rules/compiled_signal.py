@@ -29,6 +29,8 @@ from kvitals.series.promql.rewrite import map_children
 
 HALF_SAMPLE = 0.5
 """Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""
+STEPS = 12
+"""Points of a subquery over a window. A step in seconds would leave two of them in the shortest windows."""
 FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
 """Functions that have a value without any series."""
 
@@ -44,7 +46,17 @@ class Windows:
     def values(self, window: str, scope: Scope) -> dict[str, str]:
         """The value of each `$name` in an expression over the window `fast` or `slow`, about entities of a scope."""
         length = self.fast if window == "fast" else self.slow
-        return {"window": length, "baseline": self.baseline, "scope": ", ".join(SCOPES[scope])}
+        return {
+            "window": length,
+            "resolution": step_of(length),
+            "baseline": self.baseline,
+            "scope": ", ".join(SCOPES[scope]),
+        }
+
+
+def step_of(window: str) -> str:
+    """The step of a subquery over a window: as many points in each window, however short it is."""
+    return f"{max(1, int(_seconds(window) * 1000 / STEPS))}ms"
 
 
 NOMINAL = Windows()
@@ -119,20 +131,19 @@ def compile_signal(signal: Signal, windows: Windows = NOMINAL, parsed: Callable[
     return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)
 
 
-STAND_INS = Windows("1234577ms", "1234591ms", "1234603ms")
+STAND_INS = Windows("1234577ms", "1234691ms", "1234803ms")
 """Durations that no expression has. A signal that is compiled with them is a template for any windows."""
 
 
 def with_windows(template: CompiledSignal, windows: Windows) -> CompiledSignal:
     """The signal that was compiled with `STAND_INS`, for these windows. Much cheaper than to parse it again."""
-    seconds = {
-        _seconds(stand_in): _seconds(length)
-        for stand_in, length in (
-            (STAND_INS.fast, windows.fast),
-            (STAND_INS.slow, windows.slow),
-            (STAND_INS.baseline, windows.baseline),
-        )
-    }
+    lengths = (
+        (STAND_INS.fast, windows.fast),
+        (STAND_INS.slow, windows.slow),
+        (STAND_INS.baseline, windows.baseline),
+    )
+    seconds = {_seconds(stand_in): _seconds(length) for stand_in, length in lengths}
+    seconds |= {_seconds(step_of(stand_in)): _seconds(step_of(length)) for stand_in, length in lengths}
     samples = None if template.samples is None else _with_durations(template.samples, seconds)
     return CompiledSignal(template.signal, _with_durations(template.expr, seconds), samples)
 

@@ -202,6 +202,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     adapters: Adapters | None = None
     flags: dict[str, Flag] = {}
     telemetry: tuple[Telemetry, ...] = ()
+    not_applicable: dict[str, Text] = {}  # code of a rule -> why what it is about cannot be so on this engine
     companions: tuple[str, ...] = ()  # prefixes of the guests that this map was joined with
 
     @cached_property

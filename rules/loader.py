@@ -429,7 +429,10 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
             yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
         yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
-    for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by)]:
+    if rule.explains_when:
+        line = file.line("explains_when")
+        yield from _check_expr(parameters(rule), knowledge, rule.explains_when, line)
+    for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by), ("harm", rule.harm)]:
         for code in codes:
             if code not in knowledge.rules:
                 yield file.line(key), f"{key}: no rule {code} in codes/"
@@ -443,7 +446,7 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
 def _check_expr(
     values: Mapping[str, str], knowledge: Knowledge, text: str, line: int, *, condition: bool = False
 ) -> Iterator[tuple[int, str]]:
-    values = {**values, "window": "1m"}
+    values = {**values, "window": "1m", "resolution": "5s"}
     try:
         expr = parse(expand(text, values))
         if condition:

@@ -173,7 +173,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     certainty_why: str = ""
     applies: Applies = Applies()
     explains: tuple[Code, ...] = ()
+    explains_when: str = ""  # PromQL: has a value for entities where the rule explains; empty: everywhere
     excluded_by: tuple[Code, ...] = ()
+    harm: tuple[Code, ...] = ()  # of a cause: symptoms by which it does harm; while these are clear it is information
     binds: tuple[Constraint, ...] = ()  # of a cause: the constraints of which it says that one is reached
     levers: tuple[LeverUse, ...] = ()
     params: dict[str, Param] = {}

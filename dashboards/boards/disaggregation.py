@@ -120,7 +120,6 @@ _TRANSFER = Row(
         Question(
             title="How much KV is pinned while nothing runs?",
             lines=(of("kv_stranded_ratio"),),
-            judged=By("PDX07", "kv_stranded_ratio", "stranded"),
             highest=1,
         ),
         Heat(

@@ -230,6 +230,31 @@ signals:
     ]
 
 
+def test_a_signal_on_fewer_points_than_it_needs(tmp_path: Path) -> None:
+    """Two points of a twelve-second window told that requests ran for 0 % of the time."""
+    text = """\
+signals:
+  coarse:
+    expr: avg by ($scope) (avg_over_time((kvitals_requests_running > bool 0)[$window:5s]))
+    unit: ratio
+    meaning: Part of the time in which a request ran.
+  fine:
+    expr: avg by ($scope) (avg_over_time((kvitals_requests_running > bool 0)[$window:$resolution]))
+    unit: ratio
+    meaning: The same on as many points in any window.
+  long:
+    expr: avg by ($scope) (avg_over_time((kvitals_requests_running > bool 0)[$window:$resolution]))
+    unit: ratio
+    window: slow
+    meaning: The same of a quarter of an hour.
+"""
+    assert found(tmp_path, text, "signals", "busy") == [
+        "3: signal `coarse`: `[12s:5s]` has fewer than 10 points in a window of 12s: write `[$window:$resolution]`,"
+        " or a step that is a tenth of the range",
+        "11: signal `long`: a share of the slow window asks for `samples`, as a short look is not the window",
+    ]
+
+
 def test_the_outcomes_of_which_a_rule_needs_cases() -> None:
     knowledge = load()
     assert wanted_outcomes(knowledge.rules["TEL01"], knowledge) == {"fired", "clear"}

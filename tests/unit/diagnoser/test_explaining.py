@@ -102,14 +102,14 @@ def test_who_explains_more_comes_first(judge: Judge) -> None:
 
 
 def test_what_is_for_information_comes_after_what_it_explains(judge: Judge) -> None:
-    document = told(judge, on("LAT02", "a"), on("PFX11", "a"), on("LAT08", "a"))
-    assert [(c.code, c.severity) for c in document.causes] == [("LAT08", "ticket"), ("PFX11", "info")]
-    assert "PFX11" in document.causes[0].explained_by
+    document = told(judge, on("LAT01", "a"), on("PFX16", "a"), on("KVC06", "a"))
+    assert [(c.code, c.severity) for c in document.causes] == [("KVC06", "ticket"), ("PFX16", "info")]
+    assert "PFX16" in document.causes[0].explained_by
 
 
 def test_what_something_for_information_explains_comes_no_later_for_it(judge: Judge) -> None:
-    document = told(judge, on("LAT02", "a"), on("PFX11", "a"), on("LAT08", "a"), on("SCH09", "b"))
-    assert [c.code for c in document.causes] == ["LAT08", "PFX11", "SCH09"]  # the last explains no open symptom
+    document = told(judge, on("LAT01", "a"), on("PFX16", "a"), on("KVC06", "a"), on("SCH09", "b"))
+    assert [c.code for c in document.causes] == ["KVC06", "PFX16", "SCH09"]  # the last explains no open symptom
 
 
 def test_the_first_cause_explains_the_worst_open_symptom(judge: Judge) -> None:
@@ -131,6 +131,24 @@ def test_a_cause_by_way_of_another_explains_the_worst_symptom(judge: Judge) -> N
     document = told(judge, on("LAT01", "a"), on("PFX01", "a"), on("KVC16", "a"), on("KVC01", "a"))
     assert [c.code for c in document.causes] == ["KVC16", "KVC01"]
     assert document.verdict == f"{KNOWLEDGE.rules['KVC16'].title}."
+
+
+def test_a_cause_explains_nothing_while_the_way_to_it_is_not_seen_to_be_open(judge: Judge) -> None:
+    """Prompts that share nothing make first tokens late where it is their prefill that takes the time."""
+    document = told(judge, on("LAT01", "a"), on("PFX11", "a"))
+    assert ([c.code for c in document.causes], [n.code for n in document.notes]) == ([], ["PFX11"])
+    assert document.verdict.startswith("Cause unknown: time to first token")
+
+
+def test_slots_that_bind_while_the_objective_is_kept_are_noted(judge: Judge) -> None:
+    """A batch queue: it waits, and nothing that anybody promised is late."""
+    kept = [on("LAT01", "a", "clear"), on("SCH10", "a", "clear")]
+    document = told(judge, on("SCH01", "a"), *kept)
+    assert (document.causes, [(n.code, n.severity) for n in document.notes]) == ([], [("SCH01", "info")])
+    assert document.healthy is not False
+    for others in ([], [kept[0]], [on("LAT01", "a"), kept[1]], [on("LAT01", "a", "unknown"), kept[1]]):
+        expected = ["SCH01"] if others != [kept[0]] else []
+        assert [c.code for c in told(judge, on("SCH01", "a"), *others).causes] == expected
 
 
 @pytest.mark.parametrize("symptom", ["", "PFX01", "LAT04"])

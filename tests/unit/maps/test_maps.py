@@ -132,3 +132,8 @@ def test_telemetry_names_facts_and_families_that_exist(m):
         assert not telemetry.fact or telemetry.fact in facts
         assert set(telemetry.families) <= set(families)
         in_range("1.0", telemetry.versions)
+
+
+def test_what_an_engine_cannot_have_is_a_rule() -> None:
+    codes = {code: system for system in systems() for code in load_map(system).not_applicable}
+    assert codes.keys() <= load().rules.keys(), codes
