@@ -30,6 +30,8 @@ FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 """An agent that has just begun judges within this."""
 REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server."""
+MAX_LOOKS = 4
+"""At moments that are kept for messages that come later, or are still under way."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class OfFleet:
 
     access: Access
     setup: Setup
-    _last: tuple[float, Judged] | None = field(default=None, repr=False)
+    _looks: dict[float, asyncio.Task[Judged]] = field(default_factory=dict, repr=False)  # by their moment
 
     async def __call__(self, about: Asked) -> Diagnosis:
         first = await self._judged(about.received, about)
@@ -87,15 +89,26 @@ class OfFleet:
         return first
 
     async def _judged(self, at: float, about: Asked) -> Diagnosis:
-        if self._last is None or not 0 <= at - self._last[0] < REUSE_SECONDS:
-            try:
-                judged = await asyncio.to_thread(judge_server, self.access, self.setup, at)
-            except (ServerError, PromQLError) as error:
-                return Diagnosis(f"not judged: {error}")
-            self._last = (at, judged)
-        document = self._last[1].document
-        how = f"judged from {self.access.url} at {_utc(self._last[0])}, over {document.window.seconds:.0f} s"
-        return _diagnosis(how, document, about, self._last[1].engines)
+        moment, look = self._look(at)
+        try:
+            judged = await asyncio.shield(look)
+        except (ServerError, PromQLError) as error:
+            return Diagnosis(f"not judged: {error}")
+        document = judged.document
+        how = f"judged from {self.access.url} at {_utc(moment)}, over {document.window.seconds:.0f} s"
+        return _diagnosis(how, document, about, judged.engines)
+
+    def _look(self, at: float) -> tuple[float, asyncio.Task[Judged]]:
+        """The look at the whole fleet just before a moment, done or under way, or a new one. A few are kept."""
+        for moment, look in self._looks.items():
+            failed = look.done() and (look.cancelled() or look.exception() is not None)
+            if 0 <= at - moment < REUSE_SECONDS and not failed:
+                return moment, look
+        while len(self._looks) >= MAX_LOOKS:
+            del self._looks[next(iter(self._looks))]
+        look = asyncio.create_task(asyncio.to_thread(judge_server, self.access, self.setup, at), name="fleet")
+        self._looks[at] = look
+        return at, look
 
 
 def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: Asked) -> Diagnosis:
