@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
@@ -157,7 +158,7 @@ class Node:
     def requests(self) -> RequestSide:
         """What is known of requests."""
         if self._requests is None:
-            labels = {} if self._is_recorded else self._node_labels()
+            labels = self._recorded_labels() if self._is_recorded else self._node_labels()
             top = self.config.tenants.top
             self._requests = RequestSide(
                 self.window, labels, self._engines, self._engines.waited, top, class_of=self.tenant_class
@@ -310,7 +311,8 @@ class Node:
         self._is_recorded = True
         try:
             for found in msgspec.convert(meta.get("targets", []), list[_Recorded]):
-                self._add(Target(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes), {})
+                target = Target(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes)
+                self._add(target, self._recorded_labels())
         except ValueError as error:
             raise ConfigError(f"the recording names a target that can not be one: {error}") from error
 
@@ -568,7 +570,7 @@ class Node:
         if self._ledger is None:
             if not record.batches:
                 return
-            labels = {} if self._is_recorded else self._node_labels()
+            labels = self._recorded_labels() if self._is_recorded else self._node_labels()
             self._ledger = LedgerSide(self.window, labels, self._engines.labels, self.config.tenants.top)
         reading = self._sense.translator(record.target).reading
         system = reading.system.system if reading is not None else ""
@@ -616,6 +618,11 @@ class Node:
     def _node_labels(self) -> dict[str, str]:
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node}
         return {name: value for name, value in labels.items() if value}
+
+    def _recorded_labels(self) -> dict[str, str]:
+        """The configured labels for what a recording holds. The name of this machine says nothing of a recorded one."""
+        labels = self._node_labels()
+        return {name: value for name, value in labels.items() if name != "node" or value != socket.gethostname()}
 
     def _engine_of(self, key: str, rank: str) -> str:
         """The `engine` label of a target's rank; empty for a target that is not watched."""

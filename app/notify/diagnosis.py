@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvitals.app.history_recorder import directory
-from kvitals.app.notify.finding_match import Asked, lead
-from kvitals.app.notify.notice_builder import Diagnosis
-from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
+from kvitals.app.notify.finding_match import Asked, lead, relates
+from kvitals.app.notify.notice_builder import Diagnosis, where
+from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.prometheus import judge_server
+from kvitals.app.sources.prometheus import Judged, judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
+from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.sources.prometheus import Access, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
+from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 FRESH_SECONDS = 30.0
 """A message as young as that is about what goes on now."""
@@ -26,6 +30,8 @@ FIRST_SECONDS, LOOK_SECONDS = 20.0, 0.5
 """An agent that has just begun judges within this."""
 REUSE_SECONDS = 5.0
 """A storm of messages is one look at the server."""
+MAX_LOOKS = 4
+"""At moments that are kept for messages that come later, or are still under way."""
 
 
 @dataclass
@@ -42,11 +48,12 @@ class OfAgent:
         document = await self._now()
         if document is None:
             return Diagnosis("this agent has not judged anything yet")
-        found = lead(document, about)
-        if found is None and not _watches(document, about):
+        engines = engines_of_agent(self.pipeline, document.window.end)
+        subject = resolve(about.entity, engines)
+        if subject.named and not subject.engines:
             return Diagnosis(_elsewhere(about))
         how = f"judged by the agent at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-        return Diagnosis(how, document, found)
+        return _diagnosis(how, document, about, engines)
 
     async def _now(self) -> Triage | None:
         """The document of the last moment that was judged; the first comes some seconds after the start."""
@@ -62,7 +69,8 @@ class OfAgent:
 
     async def _past(self, about: Asked) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
-        return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, about)
+        targets = self.pipeline.node.meta["targets"]
+        return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
 
 
 @dataclass
@@ -71,7 +79,7 @@ class OfFleet:
 
     access: Access
     setup: Setup
-    _last: tuple[float, Triage] | None = field(default=None, repr=False)
+    _looks: dict[float, asyncio.Task[Judged]] = field(default_factory=dict, repr=False)  # by their moment
 
     async def __call__(self, about: Asked) -> Diagnosis:
         first = await self._judged(about.received, about)
@@ -81,37 +89,67 @@ class OfFleet:
         return first
 
     async def _judged(self, at: float, about: Asked) -> Diagnosis:
-        if self._last is None or not 0 <= at - self._last[0] < REUSE_SECONDS:
-            try:
-                judged = await asyncio.to_thread(judge_server, self.access, self.setup, at)
-            except (ServerError, PromQLError) as error:
-                return Diagnosis(f"not judged: {error}")
-            self._last = (at, judged.document)
-        document = self._last[1]
-        how = f"judged from {self.access.url} at {_utc(self._last[0])}, over {document.window.seconds:.0f} s"
-        return Diagnosis(how, document, lead(document, about))
+        moment, look = self._look(at)
+        try:
+            judged = await asyncio.shield(look)
+        except (ServerError, PromQLError) as error:
+            return Diagnosis(f"not judged: {error}")
+        document = judged.document
+        how = f"judged from {self.access.url} at {_utc(moment)}, over {document.window.seconds:.0f} s"
+        return _diagnosis(how, document, about, judged.engines)
+
+    def _look(self, at: float) -> tuple[float, asyncio.Task[Judged]]:
+        """The look at the whole fleet just before a moment, done or under way, or a new one. A few are kept."""
+        for moment, look in self._looks.items():
+            failed = look.done() and (look.cancelled() or look.exception() is not None)
+            if 0 <= at - moment < REUSE_SECONDS and not failed:
+                return moment, look
+        while len(self._looks) >= MAX_LOOKS:
+            del self._looks[next(iter(self._looks))]
+        look = asyncio.create_task(asyncio.to_thread(judge_server, self.access, self.setup, at), name="fleet")
+        self._looks[at] = look
+        return at, look
 
 
-def _judged_past(path: Path, setup: Setup, about: Asked) -> Diagnosis:
+def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: Asked) -> Diagnosis:
     try:
-        document = judge_history(path, setup, Moments(about.received)).document
+        judged = judge_history(path, setup, Moments(about.received))
     except (HistoryError, RecordingError, PromQLError) as error:
         return Diagnosis(f"not judged: {error}")
+    document = judged.document
     how = f"judged from the agent's history at {_utc(document.window.end)}, over {document.window.seconds:.0f} s"
-    return Diagnosis(how, document, lead(document, about))
+    return _diagnosis(how, document, about, engines_of_agent(judged.pipeline, document.window.end, targets))
 
 
-def _watches(document: Triage, about: Asked) -> bool:
-    """Whether an alert's engine is among those that are looked at."""
-    engine = about.entity.get("engine") or about.entity.get("instance")
-    known = [one["engine"] for one in document.coverage.engines]
-    return not engine or any(one == engine or one.startswith(f"{engine}/") for one in known)
+def engines_of_agent(
+    pipeline: Pipeline, at: float, targets: Sequence[Mapping[str, Any]] | None = None
+) -> list[KnownEngine]:
+    """The engines in an agent's window, with the names and addresses of their targets. targets: those of the running
+    agent, where the window was filled from its history."""
+    watched = pipeline.node.meta["targets"] if targets is None else targets
+    names: dict[str, set[str]] = {}
+    for target in watched:
+        where = address(target["url"])
+        every = {target["url"], where, target["name"]}
+        for base in (where, target["name"]):
+            names.setdefault(base, set()).update(every)
+    matchers = [Matcher(METRIC_NAME, MatchOp.EQ, ENTITIES)]
+    series = pipeline.label_sets(matchers, at - SLOW_SECONDS, at)
+    return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
+
+
+def _diagnosis(how: str, document: Triage, about: Asked, engines: Sequence[KnownEngine]) -> Diagnosis:
+    """What a document says of an alert. With too little history a document may be clear where an alert that has watched
+    for longer fires: then it is no diagnosis, and is asked for again later."""
+    found = lead(document, about, engines)
+    if document.window.cold and (found is None or (about.codes and not relates(found, about.codes))):
+        return Diagnosis(f"not judged yet: only {document.window.seconds:.0f} s have been watched, which is too little")
+    return Diagnosis(how, document, found)
 
 
 def _elsewhere(about: Asked) -> str:
-    engine = about.entity.get("engine") or about.entity.get("instance")
     return (
-        f"not judged: this agent does not watch {engine}; send alerts to the agent that does, or to"
+        f"not judged: this agent does not watch {where(about.entity)}; send alerts to the agent that does, or to"
         " `kvitals notify --prometheus URL`, which looks at all"
     )
 

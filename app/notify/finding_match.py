@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvitals.app.identity import KnownEngine, Resolved, known_engine, resolve, same_place
 from kvitals.app.notify.incoming import Alert
 from kvitals.rules.finding import Finding, Triage
-
-_IDENTITY = ("pool", "node", "engine")
 
 
 @dataclass(frozen=True)
@@ -25,40 +24,61 @@ class Asked:
 def asked(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> Asked:
     several = list(alerts)
     codes = frozenset(one.code for one in several if one.code)
-    symptomatic = any(not one.code or one.labels.get("kind") == "symptom" for one in several)
+    symptomatic = any(one.symptomatic for one in several)
     return Asked(entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received)
 
 
-def lead(document: Triage, about: Asked) -> Finding | None:
-    """The first finding on the entity that is or explains what is told of; else, of a symptom, the first cause there.
+def lead(document: Triage, about: Asked, engines: Sequence[KnownEngine] = ()) -> Finding | None:
+    """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause there.
 
-    Causes stand in the document's order, so what explains most comes first.
+    Causes stand in the document's order, so what explains most comes first. engines: those that are known, with their
+    names and places; without any, those that the document lists.
     """
-    near = [finding for finding in _told(document) if concerns(finding, about)]
-    related = (finding for finding in near if _relates(finding, about.codes))
+    subject = resolve(about.entity, engines or engines_of(document))
+    near = [finding for finding in _findings(document) if concerns(finding, about, subject)]
+    related = (finding for finding in near if relates(finding, about.codes))
     causes = (finding for finding in near if about.symptomatic and finding.kind in ("cause", "symptom"))
     return next(related, None) or next(causes, None)
 
 
-def concerns(finding: Finding, about: Asked) -> bool:
-    """Whether a finding is of an alert's entity, of what that stands on, or of something in it."""
-    mine, entity = finding.entity.labels, about.entity
-    if any(entity.get(name) and value and entity[name] != value for name, value in mine.items()):
+def concerns(finding: Finding, about: Asked, subject: Resolved) -> bool:
+    """Whether a finding is of an alert's entity, of what that stands on, or of something in it.
+
+    A finding of a pool or a node needs the same pool or node: the alert's label, or that of the engine that it names.
+    """
+    mine, kind = finding.entity.labels, finding.entity.kind
+    if not same_place(mine, about.entity):
         return False
-    if instance := entity.get("instance"):
-        engine = mine.get("engine")
-        return engine is None or engine == instance or engine.startswith(f"{instance}/")
-    wanted = [name for name in _IDENTITY if entity.get(name)]
-    if not wanted or any(name in mine for name in wanted) or finding.entity.kind == "fleet":
+    if kind == "fleet":
         return True
-    return _relates(finding, about.codes)  # of an engine whose pool the finding does not tell
+    if kind == "engine":
+        if not subject.engines:
+            return mine.get("engine", "") == about.entity.get("engine")
+        return any(one.engine == mine.get("engine") and same_place(one.place, mine) for one in subject.engines)
+    if about.entity.get(kind):
+        return about.entity[kind] == mine.get(kind)
+    places = subject.values(kind)
+    if subject.named:
+        return mine.get(kind) in places
+    return places == {mine.get(kind)}  # an alert of everything, where there is one pool
 
 
-def _relates(finding: Finding, codes: frozenset[str]) -> bool:
+def relates(finding: Finding, codes: frozenset[str]) -> bool:
+    """Whether a finding is of one of these rules, or explains one."""
     return finding.code in codes or not codes.isdisjoint(finding.explains)
 
 
-def _told(document: Triage) -> Iterator[Finding]:
+def engines_of(document: Triage) -> list[KnownEngine]:
+    """The engines that a document lists. Their places are those that its findings name."""
+    places: dict[str, dict[str, str]] = {}
+    for finding in _findings(document):
+        if finding.entity.kind == "engine":
+            places.setdefault(finding.entity.labels.get("engine", ""), finding.entity.labels)
+    listed = [one["engine"] for one in document.coverage.engines]
+    return [known_engine({**places.get(engine, {}), "engine": engine}) for engine in listed]
+
+
+def _findings(document: Triage) -> Iterator[Finding]:
     yield from document.causes
     yield from document.telemetry
     yield from document.symptoms

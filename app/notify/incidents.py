@@ -75,7 +75,7 @@ def asked_again(incident: Incident, now: float) -> Asked:
     """What is wanted of a later diagnosis."""
     several = incident.open.values()
     codes = frozenset(one.code for one in several if one.code)
-    symptomatic = any(not one.code or one.kind == "symptom" for one in several)
+    symptomatic = any(one.kind not in ("cause", "telemetry", "note") for one in several)
     return Asked(incident.entity, codes, symptomatic, incident.began, now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from kvitals.app.identity import NAMING, PLACE
 from kvitals.rules.model import Severity
 
 MAX_ALERTS = 200
@@ -25,7 +27,8 @@ _SEVERITIES: dict[str, Severity] = {
     "ticket": "ticket", "warning": "ticket", "warn": "ticket", "medium": "ticket",
     "info": "info", "none": "info", "low": "info", "informational": "info", "debug": "info",
 }  # fmt: skip
-_ENTITY = ("cluster", "pool", "node", "engine")
+_OUR_CODE = re.compile(r"[A-Z]{3}[0-9]{2}")
+_SYMPTOMLESS = frozenset({"cause", "telemetry", "note"})
 
 
 class IncomingError(Exception):
@@ -49,8 +52,17 @@ class Alert(Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The rule of ours that it is of; empty for others' alerts."""
-        return self.labels.get("code", "")
+        """The rule of ours that it is of; empty for others' alerts. `code` is read where it has a rule's form: rules
+        that were generated before 0.1 have no `kvitals_code`."""
+        if ours := self.labels.get("kvitals_code"):
+            return ours
+        code = self.labels.get("code", "")
+        return code if _OUR_CODE.fullmatch(code) else ""
+
+    @property
+    def symptomatic(self) -> bool:
+        """Whether any cause on the entity is of interest. A label `kind` may say that it is no symptom."""
+        return self.labels.get("kind", "") not in _SYMPTOMLESS
 
     @property
     def severity(self) -> Severity:
@@ -64,10 +76,13 @@ class Alert(Struct, frozen=True):
 
     @property
     def entity(self) -> dict[str, str]:
-        """The labels that say whose it is. An `instance` stands for an engine where nothing else does."""
-        found = {name: self.labels[name] for name in _ENTITY if self.labels.get(name)}
-        instance = self.labels.get("instance", "")
-        return found if "engine" in found or not instance or self.code else {**found, "instance": instance}
+        """The labels that say whose it is: the place, and the engine by whatever name the alert has for it."""
+        found = {name: self.labels[name] for name in PLACE if self.labels.get(name)}
+        if engine := self.labels.get("engine"):
+            return {**found, "engine": engine}
+        if self.code:  # of a pool, a node or the fleet; `instance` is the agent's
+            return found
+        return found | {name: self.labels[name] for name in NAMING if self.labels.get(name)}
 
     def began(self, otherwise: float) -> float:
         """Seconds since the epoch."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from kvitals.app.identity import URLS
 from kvitals.app.notify import notice as notices
 from kvitals.app.notify.notice import Change, Link, Notice
 from kvitals.app.notify.queue import Incident
@@ -45,8 +46,9 @@ def notice_of(
         not_listed=max(0, len(told) - notices.MAX_ALERTS) + beyond,
         links=links,
     )
-    if lead is None:
-        return msgspec.structs.replace(notice, verdict=document.verdict if document is not None else "")
+    if lead is None:  # the document's verdict may be of another engine
+        verdict = f"No known cause matches on {notice.where}." if document is not None else ""
+        return msgspec.structs.replace(notice, verdict=verdict)
     return msgspec.structs.replace(
         notice,
         title=lead.title,
@@ -56,7 +58,7 @@ def notice_of(
         numbers=notices.numbers(lead),
         actions=notices.actions(lead.levers),
         explains=_explained(lead, document),
-        ruled_out=_ruled_out(document),
+        ruled_out=[f"{one.code} {one.title}: {one.because}" for one in lead.ruled_out[:3]],
         unknown=[f"{one.what}: {one.why}" for one in lead.unknowns[:3]],
         finding=_without_courses(lead),
     )
@@ -84,8 +86,10 @@ def resolved(incident: Incident, at: float, links: list[Link]) -> Notice:
 
 def where(entity: Mapping[str, str]) -> str:
     """Whose trouble it is, for people: the most specific first."""
-    order = ("engine", "instance", "node", "pool", "cluster")
-    return " · ".join(f"{name} {entity[name]}" for name in order if entity.get(name)) or "the fleet"
+    order = ("engine", *URLS, "pod", "instance", "node", "pool", "cluster")
+    pod = "/".join(filter(None, (entity.get("namespace"), entity.get("pod"))))
+    named = {**entity, "pod": pod}
+    return " · ".join(f"{name} {named[name]}" for name in order if named.get(name)) or "the fleet"
 
 
 def digest_of(entity: Mapping[str, str], what: str, at: float) -> str:
@@ -98,10 +102,6 @@ def _explained(lead: Finding, document: Triage | None) -> list[str]:
     several = (*document.causes, *document.symptoms) if document is not None else ()
     titles = {one.code: one.title for one in several}
     return [f"{code} {titles.get(code, '')}".strip() for code in lead.explains]
-
-
-def _ruled_out(document: Triage | None) -> list[str]:
-    return [f"{one.code} {one.title}: {one.because}" for one in document.ruled_out[:3]] if document is not None else []
 
 
 def _without_courses(finding: Finding) -> Finding:

@@ -164,6 +164,18 @@ class Spool:
             row = db.execute("SELECT id, received, body FROM message ORDER BY id LIMIT 1").fetchone()
         return Waiting(*row) if row else None
 
+    def message(self, number: int) -> Waiting | None:
+        """A message that waits, by its id. Raises SpoolError."""
+        with self._reading() as db:
+            row = db.execute("SELECT id, received, body FROM message WHERE id = ?", (number,)).fetchone()
+        return Waiting(*row) if row else None
+
+    def since(self, number: int, most: int = MAX_MESSAGES) -> list[int]:
+        """The ids of messages that wait and came after one, the oldest first. Raises SpoolError."""
+        with self._reading() as db:
+            rows = db.execute("SELECT id FROM message WHERE id > ? ORDER BY id LIMIT ?", (number, most)).fetchall()
+        return [one for (one,) in rows]
+
     def incidents(self) -> list[Incident]:
         """Those that are open. Raises SpoolError."""
         with self._reading() as db:

@@ -7,27 +7,36 @@ import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
 from kvitals.agent.paths import state_directory
 from kvitals.app.notify.finding_match import Asked
 from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
-from kvitals.app.notify.incoming import Message, read
+from kvitals.app.notify.incoming import IncomingError, Message, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
-from kvitals.app.notify.queue import Outcome, Spool, SpoolError, Waiting
+from kvitals.app.notify.order import Card, EntityKey, Line, card, entity_key
+from kvitals.app.notify.queue import Incident, Outcome, Spool, SpoolError, Waiting
 from kvitals.app.notify.sending import Sender
 from kvitals.app.notify.targets import wants
 from kvitals.config import Mute, NotifyTable
 
 MAX_SECONDS = 120.0
-"""Of one diagnosis; after it alerts are handed on without."""
+"""Of one diagnosis."""
+FIRST_SECONDS = 15.0
+"""After a message came: then its alerts are handed on without a diagnosis, which follows when it is there."""
+MAX_DIAGNOSES = 4
+"""At the same time; each may be a look at a whole fleet."""
+MAX_MESSAGES = 64
+"""That are dealt with at the same time; most of them wait for their diagnosis."""
 FORGET_SECONDS = 3 * 86400.0
 """An incident that no message spoke of for so long is forgotten: somebody stopped telling."""
 CLOSE_SECONDS = 5.0
@@ -97,6 +106,13 @@ class Notifier:
         self._memory = max(FORGET_SECONDS, 2 * table.repeat)
         self._forgot = float("-inf")
         self._looks: dict[str, tuple[float, int]] = {}  # incidents without a cause: since when, and how often looked at
+        self._line = Line()
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each message that is dealt with
+        self._looking: dict[str, asyncio.Task[None]] = {}  # by incident
+        self._under_way: dict[tuple[object, ...], asyncio.Task[Diagnosis]] = {}  # by what is asked
+        self._diagnoses = asyncio.Semaphore(MAX_DIAGNOSES)
+        # Each is held while incidents of an entity change, and there as long as somebody holds it or waits for it.
+        self._entities: WeakValueDictionary[EntityKey, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
         """Begin with what was left by the last run. Raises SpoolError."""
@@ -114,7 +130,7 @@ class Notifier:
             sender.stop()
         if self._sending:
             await asyncio.wait(self._sending, timeout=CLOSE_SECONDS)
-        tasks = [*self._sending, *self._working]
+        tasks = [*self._sending, *self._working, *self._tasks, *self._looking.values(), *self._under_way.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,14 +171,13 @@ class Notifier:
         return Facts(self.counts["messages"], undiagnosed, len(open_), dict(self.counts), targets)
 
     async def _work(self) -> None:
-        """Diagnose one message after the other."""
+        """Begin with what waits, the most urgent first, and look again at what has no cause yet."""
         while True:
             self._some.clear()
             try:
-                waiting = await self._in_thread(self._spool.next)
-                if waiting is not None:
-                    await self._deal_with(waiting)
-                    continue
+                await self._in_thread(self._take_in)
+                while len(self._tasks) < MAX_MESSAGES and (card := self._line.next()) is not None:
+                    self._begin(card)
                 next_look = await self._look_again()
                 if self._clock() - self._forgot > FORGET_SECONDS / 10:
                     self._forgot = self._clock()
@@ -178,38 +193,90 @@ class Notifier:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
 
-    async def _deal_with(self, waiting: Waiting) -> None:
-        await self._done(waiting.id, await self._outcome(waiting))
+    def _take_in(self) -> None:
+        """Messages that came since the last time. Raises SpoolError."""
+        for number in self._spool.since(self._line.last):
+            waiting = self._spool.message(number)
+            if waiting is not None:
+                self._line.add([_card(waiting)])
+
+    def _begin(self, card: Card) -> None:
+        task = asyncio.create_task(self._deal_with(card), name=f"message {card.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._some.set()
+
+    async def _deal_with(self, card: Card) -> None:
+        """One message, of whose entities no other is dealt with meanwhile."""
+        try:
+            async with self._exclusive(card.entities):
+                waiting = await self._in_thread(lambda: self._spool.message(card.id))
+                if waiting is not None:
+                    await self._done(waiting.id, await self._outcome(waiting, card.came))
+        except SpoolError as error:
+            _log.warning("what waits can not be read or written; trying again", why=str(error))
+        except Exception:  # what nobody expected ends nothing
+            _log.error("a message can not be dealt with; trying again", trace=traceback.format_exc(limit=-5))
+        else:
+            self._line.done(card)
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+        self._line.again(card)
+
+    @contextlib.asynccontextmanager
+    async def _exclusive(self, entities: Iterable[EntityKey]) -> AsyncIterator[None]:
+        """While nobody else changes the incidents of these entities. Locks are taken in one order, so none waits in a
+        circle."""
+        async with contextlib.AsyncExitStack() as stack:
+            for entity in sorted(entities):
+                await stack.enter_async_context(self._entities.setdefault(entity, asyncio.Lock()))
+            yield
 
     async def _look_again(self) -> float:
-        """Look at incidents whose cause is not known, when it is time. Seconds until it is again."""
+        """Begin to look at incidents whose cause is not known, when it is time. Seconds until it is again."""
         without = {one.id: one for one in await self._in_thread(self._spool.incidents) if not one.code}
         self._looks = {name: self._looks.get(name, (self._clock(), 0)) for name in without}
         soonest = LOOK_SECONDS
         for name, incident in without.items():
             since, looks = self._looks[name]
-            if looks >= len(AGAIN_SECONDS):
+            if looks >= len(AGAIN_SECONDS) or name in self._looking:
                 continue
-            now = self._clock()
-            wait = since + AGAIN_SECONDS[looks] - now
+            wait = since + AGAIN_SECONDS[looks] - self._clock()
             if wait <= 0:
                 self._looks[name] = (since, looks + 1)
-                settled = look_again(incident, await self._diagnosis(asked_again(incident, now)), now)
-                await self._done(None, self._counted(settled))
+                self._looking[name] = asyncio.create_task(self._look_at(incident), name=f"look at {name}")
                 wait = 0.0
             soonest = min(soonest, wait)
         return soonest
+
+    async def _look_at(self, incident: Incident) -> None:
+        """A later diagnosis of an incident, which is told where the incident still goes on without a cause."""
+        try:
+            found = await self._diagnosis(asked_again(incident, self._clock()))
+            async with self._exclusive([entity_key(incident.entity)]):
+                known = await self._in_thread(self._spool.incidents)
+                for now in (one for one in known if one.id == incident.id and not one.code):
+                    await self._done(None, self._counted(look_again(now, found, self._clock())))
+        except SpoolError as error:
+            _log.warning("an incident can not be written; trying again", why=str(error))
+        finally:
+            del self._looking[incident.id]
+            self._some.set()
 
     async def _done(self, message: int | None, outcome: Outcome) -> None:
         await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))
         for sender in self._senders.values():
             sender.look()
 
-    async def _outcome(self, waiting: Waiting) -> Outcome:
+    async def _outcome(self, waiting: Waiting, came: float) -> Outcome:
         known = await self._in_thread(self._spool.incidents)
         rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
-            settled = await settle(await self._read(waiting.body), waiting.received, known, self._diagnosis, rules)
+            diagnose = partial(self._diagnosis_until, until=came + FIRST_SECONDS)
+            settled = await settle(await self._read(waiting.body), waiting.received, known, diagnose, rules)
         except Exception as error:  # it must not hold up what comes after it, nor be lost
             why = repr(error)
             _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
@@ -224,10 +291,28 @@ class Notifier:
         self.counts["muted"] += settled.muted
         return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
 
-    async def _diagnosis(self, about: Asked) -> Diagnosis:
-        """The diagnosis, if it comes; without one the alerts are handed on all the same."""
+    async def _diagnosis_until(self, about: Asked, *, until: float) -> Diagnosis:
+        """The diagnosis, if it comes in time; it goes on meanwhile, for the next look."""
         try:
-            async with asyncio.timeout(MAX_SECONDS):
+            return await asyncio.wait_for(asyncio.shield(self._task(about)), until - time.monotonic())
+        except TimeoutError:
+            return Diagnosis(f"not judged within {FIRST_SECONDS:.0f} s; the diagnosis goes on and follows")
+
+    async def _diagnosis(self, about: Asked) -> Diagnosis:
+        return await asyncio.shield(self._task(about))
+
+    def _task(self, about: Asked) -> asyncio.Task[Diagnosis]:
+        """The diagnosis that is under way for the same alerts, or a new one."""
+        key = (entity_key(dict(about.entity)), about.codes, about.symptomatic)
+        if key not in self._under_way:
+            task = self._under_way[key] = asyncio.create_task(self._diagnosed(about), name="diagnosis")
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return self._under_way[key]
+
+    async def _diagnosed(self, about: Asked) -> Diagnosis:
+        """The diagnosis; without one the alerts are handed on all the same."""
+        try:
+            async with self._diagnoses, asyncio.timeout(MAX_SECONDS):
                 return await self._diagnose(about)
         except TimeoutError:
             return Diagnosis(f"not judged within {MAX_SECONDS:.0f} s")
@@ -244,3 +329,11 @@ class Notifier:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _card(waiting: Waiting) -> Card:
+    """The place of a message in the line; one that can not be read has no entity, and is buried when its turn comes."""
+    try:
+        return card(waiting.id, read(waiting.body))
+    except IncomingError:
+        return Card(waiting.id, 0, frozenset())

@@ -28,8 +28,6 @@ def lines(notice: Notice) -> list[str]:
         return [f"It lasted {lasted(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."]
     found = [notice.verdict] if notice.verdict else []
     if notice.finding is None:
-        why = "The diagnosis names no cause for it." if notice.verdict else ""
-        found = [" ".join(filter(None, (why, *found)))] if why else []
         found += [f"{one.name}: {one.description or one.summary}" for one in notice.alerts[:3]]
     if notice.explains:
         found.append(f"Explains {', '.join(notice.explains[:4])}.")

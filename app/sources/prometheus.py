@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from kvitals.agent import objectives
+from kvitals.app.identity import KnownEngine, address, known_engine, without_rank
 from kvitals.app.pipeline import Setup, mutes
 from kvitals.diagnoser.evaluator import ENTITIES, Judge
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.sources.pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
-from kvitals.diagnoser.sources.prometheus import Access, Prometheus, ServerError
+from kvitals.diagnoser.sources.prometheus import Access, Prometheus, Question, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
 from kvitals.diagnoser.sources.served import Dialect, Families, Served
 from kvitals.diagnoser.sources.survey import Survey, survey
@@ -35,6 +36,7 @@ class Judged:
     judging: int  # of these, those that it took to judge; the others are evidence of what was found
     waited: float
     received: int
+    engines: list[KnownEngine] = field(default_factory=list)  # with all names that the server has for them
 
 
 def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -> Judged:
@@ -51,7 +53,9 @@ def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -
         source = Source("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         said = [f"the server warned: {warning}" for warning in server.warnings]
-        return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
+        engines = _engines(server, signals, found)
+        whole = _with_warnings(document, said)
+        return Judged(whole, found, server.asked, judging, server.waited, server.received, engines)
 
 
 def look_at_server(access: Access, setup: Setup, at: float) -> tuple[Survey, Presence]:
@@ -89,6 +93,23 @@ def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
             " an engine (vllm:, sglang:, ...); is this the server that scrapes the engines?"
         )
     return pages
+
+
+def _engines(server: Prometheus, signals: RemoteSignals, found: Survey) -> list[KnownEngine]:
+    """The engines and the names of their pods, which a Prometheus has beside the instance that it scrapes itself."""
+    rows = signals.ask([expression(ENTITIES)], found.at, shared=True).values()
+    engines = [labels for some in rows for labels, _ in some]
+    names: dict[str, set[str]] = {}
+    if "up" in found.names:
+        for target in server.one(Question("group by (instance, namespace, pod) (up)", found.at)):
+            labels = target.metric
+            pod = "/".join(filter(None, (labels.get("namespace"), labels.get("pod"))))
+            names.setdefault(labels.get("instance", ""), set()).update((pod, labels.get("pod", "")))
+    return [
+        known_engine(one, {name, address(name), *names.get(name, ())})
+        for one in engines
+        for name in (without_rank(one.get("engine", "")),)
+    ]
 
 
 def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[Slo]:

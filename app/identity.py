@@ -1,0 +1,93 @@
+"""Which engines an alert is about: one resolver for all names that platforms have for an engine.
+
+An alert may name an engine by our label `engine`, by the URL of its page, by Prometheus' `instance`, or by Kubernetes'
+`namespace` and `pod`. Labels of the place (cluster, node, pool) must be equal wherever both sides have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+PLACE = ("cluster", "pool", "node")
+URLS = ("url", "target", "endpoint_url")
+"""Labels under which exporters and probes name the page that they look at."""
+NAMING = ("engine", *URLS, "instance", "namespace", "pod")
+
+
+@dataclass(frozen=True)
+class KnownEngine:
+    """An engine and its names. place: those of cluster, pool and node that are known."""
+
+    engine: str
+    place: Mapping[str, str]
+    names: frozenset[str]  # addresses, configured name, pod as `namespace/pod` and alone
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What an alert is about. engines: those that it names, else all at its place; named: whether it names one."""
+
+    engines: Sequence[KnownEngine]
+    named: bool
+
+    def values(self, label: str) -> frozenset[str]:
+        """What the engines have for a label of the place."""
+        return frozenset(one.place[label] for one in self.engines if one.place.get(label))
+
+
+def known_engine(labels: Mapping[str, str], names: Iterable[str] = ()) -> KnownEngine:
+    """An engine from the labels of its series. names: further ones, as they are configured or scraped."""
+    engine = labels.get("engine", "")
+    place = {name: labels[name] for name in PLACE if labels.get(name)}
+    every = {engine, without_rank(engine), *names}
+    pods = {without_rank(name).rpartition("/")[2] for name in every if ":" not in name}
+    return KnownEngine(engine, place, frozenset(every | pods) - {""})
+
+
+def without_rank(engine: str) -> str:
+    """`host:port` or the configured name of `host:port/0` or `name/0`."""
+    base, slash, rank = engine.rpartition("/")
+    return base if slash and rank.isdecimal() else engine
+
+
+def address(url: str) -> str:
+    """`host:port` of a URL; other texts as they are."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    return parts.netloc.rpartition("@")[2] or url
+
+
+def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> Resolved:
+    """The engines that labels of an alert are about; none where they name an engine that is not known."""
+    here = [one for one in engines if same_place(one.place, labels)]
+    asked = list(_names(labels))
+    for names in asked:
+        if found := [one for one in here if not one.names.isdisjoint(names)]:
+            exact = [one for one in found if one.engine in names]
+            return Resolved(exact or found, named=True)
+    if asked:
+        return Resolved([], named=True)
+    wanted = [name for name in ("pool", "node") if labels.get(name)]
+    return Resolved([one for one in here if all(name in one.place for name in wanted)], named=False)
+
+
+def same_place(place: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether no label of the place differs. A label that one side does not have is no difference: a Prometheus adds
+    `cluster` to its alerts and not to its series."""
+    return all(labels.get(name, value) == value for name in PLACE if (value := place.get(name)))
+
+
+def _names(labels: Mapping[str, str]) -> Iterable[set[str]]:
+    """The names in labels, the surest first: ours, the page, the pod, then Prometheus' address."""
+    if engine := labels.get("engine"):
+        yield {engine}
+    for label in URLS:
+        if url := labels.get(label):
+            yield {url, address(url)}
+    if pod := labels.get("pod"):
+        namespace = labels.get("namespace")
+        yield {f"{namespace}/{pod}"} if namespace else {pod}
+        yield {pod}
+    if instance := labels.get("instance"):
+        yield {instance, address(instance)}

@@ -1,0 +1,135 @@
+"""Which engine an alert is about and which finding it gets, by the labels that each platform writes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+import pytest
+
+from kvitals.app.demo import DEMO
+from kvitals.app.identity import KnownEngine, known_engine, resolve
+from kvitals.app.notify.diagnosis import OfAgent, engines_of_agent
+from kvitals.app.notify.finding_match import asked, lead
+from kvitals.app.notify.incoming import Alert
+from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.config import Config, NodeLabels
+from kvitals.rules.finding import Entity, Finding, Triage
+from kvitals.rules.loader import load
+from tests.unit.notify.notify_stage import AT, ENGINE, alert
+
+NAMED = known_engine({"engine": "chat-a", "pool": "chat"}, {"http://127.0.0.1:29600/metrics", "127.0.0.1:29600"})
+POD = known_engine({"engine": "serving/dyn-0", "pool": "dyn", "node": "n1"}, {"10.1.0.7:8000"})
+RAW = known_engine({"engine": "10.0.0.1:8000/0", "pool": "pd"}, {"10.0.0.1:8000", "serving/pd-0"})
+RANKS = [known_engine({"engine": f"10.0.0.2:8000/{rank}", "pool": "pd"}) for rank in (0, 1)]
+ALL = [NAMED, POD, RAW, *RANKS]
+
+
+@pytest.mark.parametrize(
+    ("platform", "labels", "expected"),
+    [
+        ("our alert", {"engine": "chat-a"}, [NAMED]),
+        ("our alert with external labels", {"engine": "chat-a", "cluster": "eu"}, [NAMED]),
+        ("a static target", {"instance": "127.0.0.1:29600", "job": "vllm"}, [NAMED]),
+        ("a blackbox probe", {"target": "http://127.0.0.1:29600/metrics", "instance": "probe:9115"}, [NAMED]),
+        ("a URL as instance", {"instance": "http://127.0.0.1:29600"}, [NAMED]),
+        ("a PodMonitor", {"namespace": "serving", "pod": "pd-0", "instance": "10.0.0.1:8000"}, [RAW]),
+        ("kube-state-metrics", {"namespace": "serving", "pod": "dyn-0", "instance": "10.9.9.9:8080"}, [POD]),
+        ("a pod without its namespace", {"pod": "dyn-0"}, [POD]),
+        ("namespace/pod as instance", {"instance": "serving/dyn-0"}, [POD]),
+        ("one rank", {"engine": "10.0.0.2:8000/1"}, [RANKS[1]]),
+        ("all ranks of a page", {"instance": "10.0.0.2:8000"}, RANKS),
+        ("a pool", {"pool": "dyn"}, [POD]),
+        ("an engine of another pool", {"engine": "chat-a", "pool": "dyn"}, []),
+        ("an engine that is not known", {"instance": "10.7.7.7:8000"}, []),
+        ("another namespace", {"namespace": "test", "pod": "nobody"}, []),
+    ],
+)
+def test_an_alert_names_its_engine(platform: str, labels: dict[str, str], expected: list[KnownEngine]) -> None:
+    assert list(resolve(labels, ALL).engines) == expected, platform
+
+
+@cache
+def demo() -> Judged:
+    return judge_recording(DEMO, Setup(load(), Config()))
+
+
+def of_pool(finding: Finding, pool: str) -> Finding:
+    return msgspec.structs.replace(finding, entity=Entity("pool", {"pool": pool}, pool), explains=["LAT01"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "pool"),
+    [
+        ({"engine": "chat-a"}, ""),
+        ({"engine": "serving/dyn-0"}, ""),
+        ({"instance": "127.0.0.1:29600"}, ""),
+        ({"instance": "10.0.0.1:8000"}, "pd"),
+        ({"engine": "10.0.0.1:8000/0"}, "pd"),
+        ({"pool": "pd"}, "pd"),
+        ({"pool": "chat"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_finding_of_a_pool_is_only_for_alerts_of_that_pool(
+    labels: dict[str, str], pool: str, full_cache: Triage
+) -> None:
+    cause = of_pool(full_cache.causes[0], "pd")
+    document = msgspec.structs.replace(full_cache, causes=[cause], symptoms=[], telemetry=[], notes=[])
+    fired = Alert("firing", {"alertname": "HighTTFT", "severity": "critical", **labels})
+    found = lead(document, asked([fired], fired.entity, AT), ALL)
+    assert (found.entity.labels["pool"] if found else "") == pool
+
+
+@pytest.mark.parametrize("kind", ["", "symptom", "Latency"])
+def test_an_alert_without_our_kind_gets_the_first_cause(kind: str, full_cache: Triage) -> None:
+    fired = alert("GPU07", kind=kind)
+    found = lead(full_cache, asked([fired], fired.entity, AT))
+    assert found is not None and found.code == "KVC01"
+
+
+@pytest.mark.parametrize(("code", "ours"), [("500", ""), ("KVC01", "KVC01"), ("E42", "")])
+def test_a_code_of_others_is_no_rule_of_ours(code: str, ours: str) -> None:
+    assert Alert("firing", {"alertname": "ApiServer5xx", "code": code}).code == ours
+    assert Alert("firing", {"code": code, "kvitals_code": "LAT01"}).code == "LAT01"
+
+
+def test_an_agent_knows_its_engines_by_name_and_address() -> None:
+    judged = demo()
+    (engine,) = engines_of_agent(judged.pipeline, judged.document.window.end)
+    assert engine.engine == ENGINE
+    assert {"127.0.0.1:8201", "http://127.0.0.1:8201/metrics"} & engine.names
+    targets = [{"url": "http://127.0.0.1:8201", "name": "chat-a"}]
+    (renamed,) = engines_of_agent(judged.pipeline, judged.document.window.end, targets)
+    assert "chat-a" in renamed.names
+
+
+async def test_what_an_agent_does_not_watch_says_whose_it_is() -> None:
+    judged = demo()
+    of_agent = OfAgent(judged.pipeline, lambda: AT, history=False)
+    fired = Alert("firing", {"alertname": "HighTTFT", "instance": "10.7.7.7:8000"})
+    diagnosis = await of_agent(asked([fired], fired.entity, AT))
+    assert diagnosis.how.startswith("not judged: this agent does not watch instance 10.7.7.7:8000")
+    known = Alert("firing", {"alertname": "HighTTFT", "instance": "127.0.0.1:8201"})
+    assert (await of_agent(asked([known], known.entity, AT))).lead is not None
+
+
+async def test_a_document_over_too_little_history_does_not_contradict_an_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = demo()
+    assert judged.pipeline.span is not None
+    pipeline = judged.pipeline
+    window = msgspec.structs.replace(judged.document.window, cold=True, seconds=10.0)
+    document = msgspec.structs.replace(judged.document, causes=[], symptoms=[], window=window)
+    monkeypatch.setattr(pipeline, "_document", document)
+    diagnosis = await OfAgent(pipeline, lambda: AT, history=False)(asked([alert()], alert().entity, AT))
+    assert diagnosis.document is None
+    assert diagnosis.how == "not judged yet: only 10 s have been watched, which is too little"
+
+
+def test_a_replayed_agent_has_the_configured_labels() -> None:
+    config = Config(labels=NodeLabels(cluster="eu", node="gpu-7"))
+    pipeline = judge_recording(DEMO, Setup(load(), config)).pipeline
+    assert isinstance(pipeline, Pipeline) and pipeline.span is not None
+    (engine,) = engines_of_agent(pipeline, pipeline.span.at)
+    assert engine.place == {"cluster": "eu", "node": "gpu-7"}
