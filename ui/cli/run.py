@@ -22,13 +22,13 @@ from kvitals.app.demo import DEMO
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import directory
 from kvitals.app.notify.intake import PATH
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.runtime.api_server import serve
 from kvitals.app.runtime.daemon import Daemon
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config.hosts import is_loopback
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
@@ -39,7 +39,7 @@ from kvitals.ui.cli.common import (
     status_console,
     url_of,
 )
-from kvitals.ui.cli.notify import told as told_of
+from kvitals.ui.cli.notify import notify_summary as told_of
 from kvitals.ui.cli.render import show
 
 WEB_PORT = 8501
@@ -78,7 +78,7 @@ async def _run(args: argparse.Namespace) -> None:
     if args.demo:
         await _run_demo(args, stop, console)
         return
-    pipeline = Pipeline(setup(args), Source("agent", ", ".join(args.source) or "this node"))
+    pipeline = Pipeline(setup(args), DocumentSource("agent", ", ".join(args.source) or "this node"))
     daemon = Daemon(pipeline, partial(_setup_of, args), console, status_console())
     page = _page(args, pipeline, console, daemon.keeping is not None)
     async with daemon.open(args.source, _address(args, pipeline)), page:
@@ -153,9 +153,9 @@ async def _start_page(args: argparse.Namespace, pipeline: Pipeline, has_history:
     )
 
 
-def _page_settings(args: argparse.Namespace, pipeline: Pipeline, has_history: bool) -> Settings:
+def _page_settings(args: argparse.Namespace, pipeline: Pipeline, has_history: bool) -> PageSettings:
     """What the page shows: a recording itself, so that any moment of it can be picked, else this agent."""
-    return Settings(
+    return PageSettings(
         api=url_of(_address(args, pipeline)),
         recording=str(Path(args.demo).absolute()) if args.demo else "",
         history=str(directory(pipeline.setup.config)) if has_history else "",

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.rules.finding import Finding, LeverAdvice, Slo, Triage
+from kvitals.rules.finding import Finding, LeverAdvice, SloInForce, Triage
 from kvitals.ui.cli.render import SEVERITY_STYLE, change_of, moment, names, show_change, spark, verdict_line
 
 LINES = 25
@@ -78,7 +78,7 @@ def _head(document: Triage) -> Text:
     return Text(f"{document.source.name} · {moment(document.window.end)} · {window}", style="dim")
 
 
-def _objectives(slo: Sequence[Slo]) -> list[Text]:
+def _objectives(slo: Sequence[SloInForce]) -> list[Text]:
     if not slo:
         return []
     listed = ", ".join(f"{one.name} {one.seconds:g} s" for one in slo)

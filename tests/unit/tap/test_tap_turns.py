@@ -8,8 +8,8 @@ import time
 from tap_stage import LAST, STREAM, Call, Client, chunk, post, staged
 
 from kvitals.agent.tap.books import MAX_UNREAD, Books
-from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.exchange import Clock, Place
+from kvitals.agent.tap.context import ContextFields
+from kvitals.agent.tap.exchange import Clock, TapPlace
 from kvitals.agent.tap.http1 import read_request, read_response
 from kvitals.agent.tap.turns import MAX_READ, MIN_READ, TURN_BYTES, Turns
 
@@ -46,7 +46,7 @@ class _Names:
 
 
 async def test_streams_that_are_due_together_are_not_parsed_in_one_turn() -> None:
-    books = Books(Place(), Wanted(), _Names(), lambda _: None)
+    books = Books(TapPlace(), ContextFields(), _Names(), lambda _: None)
     head = read_request(post().partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
     entries = [books.open(head, "127.0.0.1", Clock(time.time(), time.perf_counter())) for _ in range(64)]
     for entry in entries:
