@@ -9,10 +9,10 @@ from pathlib import Path
 
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app.agent_client import AgentClient
-from kvitals.app.cache import replayed
+from kvitals.app.cache import replay_ledger
 from kvitals.app.errors import UsageError
 from kvitals.kvcache.accesses import Accesses
-from kvitals.kvcache.whatif import Row
+from kvitals.kvcache.whatif import ReplayRow
 
 MAX_BLOCKS = 10**12
 _BY_SESSION = ("sticky", "prefix")
@@ -37,7 +37,7 @@ class Lookups:
         tokens = int(self.accesses.tokens[reported].sum())
         return int(self.accesses.hit[reported].sum()) * self.accesses.block_size / tokens if tokens else None
 
-    def guesses_sessions(self, rows: Sequence[Row]) -> bool:
+    def guesses_sessions(self, rows: Sequence[ReplayRow]) -> bool:
         """Whether a row depends on sessions and no lookup names one, so that they are guessed from the prompts."""
         by_session = any((row.routing in _BY_SESSION and row.nodes > 1) or row.policy == "priority" for row in rows)
         return by_session and not bool((self.accesses.session >= 0).any())
@@ -45,7 +45,7 @@ class Lookups:
 
 def recorded_lookups(path: Path) -> Lookups:
     """Keep the ledger of a recording anew, to its end. Raises CaptureError, ConfigError, LedgerError."""
-    ledger, _ = replayed(path)
+    ledger, _ = replay_ledger(path)
     if ledger is None:
         raise LedgerError(
             f"{path} has no KV events. Engines publish them with --kv-events-config (see `kvitals check`);"

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from kvitals.app.page_settings import VARIABLE, Settings
+from kvitals.app.page_settings import VARIABLE, PageSettings
 
 ADDRESS = "127.0.0.1"
 APP = Path(__file__).parents[1] / "ui" / "web" / "app.py"
@@ -47,7 +47,7 @@ def missing() -> str:
     return "the web page needs more than the agent does: pip install 'kvitals[ui]'"
 
 
-def command(port: int, settings: Settings, address: str = ADDRESS) -> list[str]:
+def command(port: int, settings: PageSettings, address: str = ADDRESS) -> list[str]:
     """The command line that serves the page at `address`:`port`.
 
     Start it with `environment(settings)`, which is how the page learns what to show.
@@ -57,7 +57,7 @@ def command(port: int, settings: Settings, address: str = ADDRESS) -> list[str]:
     return [sys.executable, "-m", "kvitals.ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: PageSettings) -> dict[str, str]:
     """This process's environment with the settings, and without a user's own of Streamlit."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("STREAMLIT_")}
     return {**inherited, **{_variable(k): v for k, v in _TASTE.items()}, VARIABLE: settings.encode()}

@@ -15,7 +15,7 @@ class SettingsError(Exception):
     """The environment holds what is no settings; the message says what to do."""
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the page looks first, how it judges recordings, and whom it lets in."""
 
     api: str = ""  # the agent's address; empty: KVITALS_API, else the usual place
@@ -40,12 +40,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(self).decode()
 
 
-def read() -> Settings:
+def read() -> PageSettings:
     """This process's settings. Raises SettingsError."""
     text = os.environ.get(VARIABLE, "")
     if not text:
-        return Settings()
+        return PageSettings()
     try:
-        return msgspec.json.decode(text, type=Settings)
+        return msgspec.json.decode(text, type=PageSettings)
     except msgspec.DecodeError as error:
         raise SettingsError(f"{VARIABLE} can not be read ({error}): start the page with `kvitals web`") from error

@@ -32,7 +32,7 @@ from benchmarks.pages import Engine
 from benchmarks.processes import cpu_seconds, memory_bytes
 from kvitals.app import page_process
 from kvitals.app.demo import incidents
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.series.recordings import CaptureReader, CaptureWriter, Record
 from tests.browser.page import chromium, free_port
 
@@ -79,7 +79,7 @@ def recording(path: Path, engines: int) -> None:
 
 
 @contextmanager
-def served(settings: Settings) -> Iterator[tuple[str, int, float]]:
+def served(settings: PageSettings) -> Iterator[tuple[str, int, float]]:
     """The page: its URL, its process, and how long it took to answer."""
     port = free_port()
     begun = time.monotonic()
@@ -146,7 +146,7 @@ def measure(engines: int) -> bool:
         recording(path, engines)
         size = path.stat().st_size / 1e6
         print(f"a recording of {SECONDS} s of {engines} engines every {EVERY} s, {size:.1f} MB")
-        with served(Settings(api="http://127.0.0.1:1", recording=str(path))) as (url, pid, up):
+        with served(PageSettings(api="http://127.0.0.1:1", recording=str(path))) as (url, pid, up):
             print(f"from start until it answers          {up:8.2f} s")
             with chromium() as driver:
                 return _look(driver, url, pid)

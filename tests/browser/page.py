@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
 from kvitals.app import page_process
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from tests.processes import free_port
 
 CHROMIUM = shutil.which("chromium")
@@ -41,9 +41,9 @@ QUIET = [
 
 
 @contextmanager
-def served(what: Settings | str) -> Iterator[str]:
+def served(what: PageSettings | str) -> Iterator[str]:
     """The page with these settings, or of the agent at a URL; yields its URL."""
-    settings = Settings(api=what) if isinstance(what, str) else what
+    settings = PageSettings(api=what) if isinstance(what, str) else what
     port = free_port()
     process = subprocess.Popen(
         page_process.command(port, settings),

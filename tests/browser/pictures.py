@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from selenium import webdriver
 
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from tests.browser.page import chromium, resize, served, visit, wait_for, wait_until
 
 COLOURS = 128
@@ -48,7 +48,7 @@ PICTURES = (
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
-    with served(Settings(api="http://127.0.0.1:1")) as url, chromium() as driver:
+    with served(PageSettings(api="http://127.0.0.1:1")) as url, chromium() as driver:
         for one in PICTURES:
             taken = _taken(driver, url, one)
             path = folder / f"{one.name}.png"

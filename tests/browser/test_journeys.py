@@ -17,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from tests.browser.page import (
     chromium,
     console_errors,
@@ -37,7 +37,7 @@ DRAWN = "svg.marks"
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(Settings(api="http://127.0.0.1:1", recording=str(CASCADE))) as url:
+    with served(PageSettings(api="http://127.0.0.1:1", recording=str(CASCADE))) as url:
         yield url
 
 
@@ -235,7 +235,7 @@ def test_a_page_of_another_site_can_not_connect(url: str, origin: str, answer: i
 def test_a_password_keeps_others_out(driver: webdriver.Chrome, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("hunter2\n")
-    with served(Settings(recording=str(CASCADE), password_file=str(secret))) as guarded:
+    with served(PageSettings(recording=str(CASCADE), password_file=str(secret))) as guarded:
         visit(driver, guarded)
         wait_for(driver, "Password")
         assert "One tenant" not in text_of(driver)

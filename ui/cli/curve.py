@@ -12,9 +12,9 @@ import numpy as np
 from rich.text import Text
 
 from kvitals.app.lookups import Lookups
-from kvitals.kvcache.whatif import Plan, Row
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli.common import answer_console
-from kvitals.ui.cli.whatif import add_subject_options, head, replayed, subject
+from kvitals.ui.cli.whatif import add_subject_options, head, replay_plan, subject
 from kvitals.ui.formats import bar, short
 
 PER_OCTAVE = 8
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     of = subject(args)
-    rows = replayed(of, Plan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
+    rows = replay_plan(of, ReplayPlan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
     if args.json:
         print("[\n" + ",\n".join(json.dumps(_point(row, of)) for row in rows) + "\n]")
         return 0
@@ -49,8 +49,8 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def plot(rows: Sequence[Row], today: int | None) -> list[Text]:
-    """A bar for each size, twice the one before, for today's and for an endless cache; `rows` are as `replayed`."""
+def plot(rows: Sequence[ReplayRow], today: int | None) -> list[Text]:
+    """A bar for each size, twice the one before, for today's and for an endless cache; `rows` are as `replay_plan`."""
     doubled = [row for row in rows if row.capacity_blocks is not None and row.capacity_blocks.bit_count() == 1]
     shown = {row.capacity_blocks for row in doubled[-MOST_LINES:]} | {today, None}
     top = max(rows[-1].token_hit_rate, 1e-9)
@@ -75,7 +75,7 @@ def _capacities(of: Lookups) -> tuple[int | None, ...]:
     return (*sorted(sizes), None)
 
 
-def _enough(rows: Sequence[Row], of: Lookups) -> list[str]:
+def _enough(rows: Sequence[ReplayRow], of: Lookups) -> list[str]:
     """How much memory is enough, and what today's misses."""
     attainable = rows[-1].token_hit_rate
     if not attainable:
@@ -90,19 +90,19 @@ def _enough(rows: Sequence[Row], of: Lookups) -> list[str]:
                 f"{share:.0%} of what is attainable ({attainable:.2%}) takes some {least:,} blocks, {tokens} tokens."
             )
     told += [
-        f"Today's {row.capacity_blocks:,} blocks reach {floored(row.token_hit_rate / attainable)} of it."
+        f"Today's {row.capacity_blocks:,} blocks reach {floored_percent(row.token_hit_rate / attainable)} of it."
         for row in sizes
         if row.capacity_blocks == of.today
     ]
     return told
 
 
-def floored(share: float) -> str:
+def floored_percent(share: float) -> str:
     """A share in percent, rounded down to a tenth: what falls short of a limit is never printed as the limit."""
     return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
-def _point(row: Row, of: Lookups) -> dict[str, Any]:
+def _point(row: ReplayRow, of: Lookups) -> dict[str, Any]:
     return {
         "capacity_blocks": row.capacity_blocks,
         "block_size": row.block_size,

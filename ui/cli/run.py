@@ -23,7 +23,7 @@ from kvitals.agent import loop_watch, stopping, systemd
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.exports.api import allowed_hosts, build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.health import Health
@@ -41,7 +41,7 @@ from kvitals.app.notify.diagnosis import OfAgent
 from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.service import Notifier
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.runtime.reload import LOOK_SECONDS, Reload
 from kvitals.app.runtime.target_search import Search
@@ -49,8 +49,8 @@ from kvitals.app.sources.recording import judge_recording
 from kvitals.app.state import StateKeeper, state_file
 from kvitals.config import Remote
 from kvitals.config.hosts import is_loopback
-from kvitals.diagnoser.signals import Span
-from kvitals.rules.finding import Source, encode
+from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.rules.finding import DocumentSource, encode
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 from kvitals.ui.cli.common import (
@@ -63,8 +63,8 @@ from kvitals.ui.cli.common import (
     status_console,
     url_of,
 )
+from kvitals.ui.cli.notify import notify_summary as told_of
 from kvitals.ui.cli.notify import set_up
-from kvitals.ui.cli.notify import told as told_of
 from kvitals.ui.cli.render import show
 
 WEB_PORT = 8501
@@ -115,7 +115,7 @@ async def _run(args: argparse.Namespace) -> None:
             await stop.wait()
         return
     name = ", ".join(args.source) or "this node"
-    pipeline = Pipeline(setup(args), Source("agent", name))
+    pipeline = Pipeline(setup(args), DocumentSource("agent", name))
     reload = Reload(pipeline, partial(_setup_of, args), status_console())
     for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
         console.print(line, style="dim")
@@ -234,7 +234,7 @@ async def _judged(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
+        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
@@ -295,7 +295,7 @@ async def _served(
         rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(args, pipeline),
-        ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
+        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
@@ -392,9 +392,9 @@ async def _start_page(
     )
 
 
-def _page_settings(args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None) -> Settings:
+def _page_settings(args: argparse.Namespace, api: str, pipeline: Pipeline, keeping: Keeping | None) -> PageSettings:
     """What the page shows: a recording itself, so that any moment of it can be picked, else this agent."""
-    return Settings(
+    return PageSettings(
         api=api,
         recording=str(Path(args.demo).absolute()) if args.demo else "",
         history=str(directory(pipeline.setup.config)) if keeping is not None else "",

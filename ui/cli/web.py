@@ -12,7 +12,7 @@ from typing import Any
 
 from kvitals.app import page_process
 from kvitals.app.errors import UsageError
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
@@ -61,7 +61,7 @@ def do(args: argparse.Namespace) -> int:
     os.execve(sys.executable, command, page_process.environment(settings))  # noqa: S606 (our own command)
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace) -> PageSettings:
     """What the page is told. Raises UsageError for what would let strangers in."""
     try:
         loopback = ipaddress.ip_address(args.address).is_loopback
@@ -87,7 +87,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     config = configuration(args)
     if args.history is not None and not (file := history_file(args.history, config)).exists():
         raise UsageError(f"--history: no history at {file}; `kvitals run` keeps one")
-    return Settings(
+    return PageSettings(
         api=parse_url(args.source) if args.source and not recording else agent_of(config),
         recording=str(Path(recording).absolute()) if recording else "",
         prometheus=parse_url(args.prometheus, "--prometheus:") if args.prometheus else "",

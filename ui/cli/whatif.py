@@ -19,7 +19,7 @@ from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.sampling import SampleError
-from kvitals.kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
 from kvitals.ui.cli.common import answer_console, parse_duration, parse_url, print_wide, status_console
 from kvitals.ui.formats import short
 
@@ -106,7 +106,7 @@ def _of_ledger(args: argparse.Namespace) -> Lookups:
 
 def do(args: argparse.Namespace) -> int:
     of = subject(args)
-    rows = replayed(of, _plan(args, of))
+    rows = replay_plan(of, _plan(args, of))
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), args.prefill_rate) for row in rows]
     if args.json:
@@ -119,7 +119,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def replayed(of: Lookups, plan: Plan) -> list[Row]:
+def replay_plan(of: Lookups, plan: ReplayPlan) -> list[ReplayRow]:
     """The rows of a plan. Raises UsageError."""
     try:
         with status_console().status("replaying"):
@@ -130,7 +130,7 @@ def replayed(of: Lookups, plan: Plan) -> list[Row]:
         raise UsageError(f"{of.title}: {error}") from error
 
 
-def _plan(args: argparse.Namespace, of: Lookups) -> Plan:
+def _plan(args: argparse.Namespace, of: Lookups) -> ReplayPlan:
     if args.capacity is None and of.today is None:
         raise UsageError("say what to try: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
     if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
@@ -140,7 +140,7 @@ def _plan(args: argparse.Namespace, of: Lookups) -> Plan:
     if len(capacities) * len(routings) * len(policies) > MAX_ROWS:
         raise UsageError(f"that makes more than {MAX_ROWS} rows: try fewer capacities, routings or policies at once")
     try:
-        return Plan(
+        return ReplayPlan(
             capacities=tuple(dict.fromkeys(capacities)),
             nodes=args.nodes,
             routings=routings,
@@ -165,7 +165,7 @@ def _names(text: str, known: Sequence[Name], option: str) -> tuple[Name, ...]:
     return tuple(name for name in chosen if name in known)  # type: ignore[misc]
 
 
-def _json(rows: Sequence[Row], worths: Sequence[Worth], of: Lookups) -> str:
+def _json(rows: Sequence[ReplayRow], worths: Sequence[Worth], of: Lookups) -> str:
     told = [
         {
             name: _rounded(value)
@@ -201,10 +201,10 @@ def head(of: Lookups, console: Console) -> None:
     console.print()
 
 
-def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
+def _table(rows: Sequence[ReplayRow], worths: Sequence[Worth], base: ReplayRow) -> Table:
     sampled, host = any(row.sample_rate < 1 for row in rows), any(row.host_token_hit_rate is not None for row in rows)
     timed = any(gain.seconds_saved is not None for gain in worths)
-    columns: list[tuple[str, bool, Callable[[Row, Worth], str]]] = [
+    columns: list[tuple[str, bool, Callable[[ReplayRow, Worth], str]]] = [
         ("routing", rows[0].nodes > 1, lambda row, _: row.routing),
         ("policy", True, lambda row, _: row.policy),
         ("blocks", True, lambda row, _: "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"),
@@ -227,7 +227,7 @@ def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
     return table
 
 
-def _foot(of: Lookups, rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
+def _foot(of: Lookups, rows: Sequence[ReplayRow], base: ReplayRow, args: argparse.Namespace, console: Console) -> None:
     notes = ["hit: of prompt tokens; blocks: of one node"]
     if base.nodes > 1:
         notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")

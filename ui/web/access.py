@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.series.files import read_regular
 from kvitals.ui.web.page_text import literal
 
@@ -17,7 +17,7 @@ WAIT_SECONDS = 1.0
 _ADMITTED = "admitted"
 
 
-def admitted(settings: Settings) -> bool:
+def admit_viewer(settings: PageSettings) -> bool:
     """Whether this viewer may look; draws what to do where not."""
     if settings.identity_header and not _identity(settings.identity_header):
         _refuse(
@@ -45,7 +45,7 @@ def admitted(settings: Settings) -> bool:
     return False
 
 
-def viewer(settings: Settings) -> str:
+def viewer(settings: PageSettings) -> str:
     """Who looks, where a proxy tells it."""
     return _identity(settings.identity_header) if settings.identity_header else ""
 

@@ -12,7 +12,7 @@ import pytest
 
 from kvitals.app import page_process
 from kvitals.app.demo import DEMO
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from tests.processes import free_port
 
 START_SECONDS = 90.0
@@ -21,7 +21,7 @@ START_SECONDS = 90.0
 @contextlib.asynccontextmanager
 async def page() -> AsyncIterator[tuple[int, int]]:
     """The server's port and process id."""
-    port, settings = free_port(), Settings(recording=str(DEMO))
+    port, settings = free_port(), PageSettings(recording=str(DEMO))
     process = await asyncio.create_subprocess_exec(
         *page_process.command(port, settings),
         env=page_process.environment(settings),

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.diagnoser.review.result import Review
 from kvitals.ui.cli.main import main
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.sections import Chart, sections
 from kvitals.ui.web import commands, source_registry
-from kvitals.ui.web.commands import Told
+from kvitals.ui.web.commands import CommandOutput
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.views.efficiency import DRAWN
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
@@ -35,14 +35,14 @@ class Terminal:
 
     documents: list[Any] = field(default_factory=list)
 
-    def run(self, arguments: Sequence[str]) -> Told:
+    def run(self, arguments: Sequence[str]) -> CommandOutput:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main(arguments)
         if ended.value.code:
             raise UnansweredError(Failure("refused", err.getvalue(), ""))
         self.documents.append(json.loads(out.getvalue()))
-        return Told(out.getvalue().encode())
+        return CommandOutput(out.getvalue().encode())
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def test_what_can_not_be_sized_is_said(terminal: Terminal, peak: str) -> None:
 def test_a_review_is_shown_whole(made: Review, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     said_to: list[tuple[str, ...]] = []
 
-    def answer(arguments: tuple[str, ...]) -> Told:
+    def answer(arguments: tuple[str, ...]) -> CommandOutput:
         said_to.append(arguments)
         files = {"review.html": page(made).encode(), "review.md": markdown(made).encode()}
-        return Told(b"", files | {"review.json": msgspec.json.encode(made)})
+        return CommandOutput(b"", files | {"review.json": msgspec.json.encode(made)})
 
     monkeypatch.setattr(commands, "run", answer)
-    monkeypatch.setenv("KVITALS_WEB", Settings(api="http://127.0.0.1:1").encode())
+    monkeypatch.setenv("KVITALS_WEB", PageSettings(api="http://127.0.0.1:1").encode())
     app = run("efficiency")
     app.text_input(key="review-price").set_value("2.5")
     app = press(app, "Review")
@@ -140,7 +140,7 @@ def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_sources_as_the_command_line_names_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = Settings(api="http://a:1", prometheus="http://p:2", history=str(tmp_path), slo={"ttft_p99": 1.5})
+    told = PageSettings(api="http://a:1", prometheus="http://p:2", history=str(tmp_path), slo={"ttft_p99": 1.5})
     monkeypatch.setenv("KVITALS_WEB", told.encode())
     assert source_registry.arguments(source_registry.AGENT) == ["http://a:1", "--slo=ttft=1.5s"], (
         "no history is there yet"
@@ -149,7 +149,7 @@ def test_sources_as_the_command_line_names_them(monkeypatch: pytest.MonkeyPatch,
     assert source_registry.arguments(source_registry.AGENT)[0] == str(tmp_path / "history.db")
     assert source_registry.arguments(source_registry.PROMETHEUS)[0] == "--prometheus=http://p:2"
     assert source_registry.arguments("agent:http://other:3")[0] == "http://other:3"
-    monkeypatch.setenv("KVITALS_WEB", Settings(may_type=False).encode())
+    monkeypatch.setenv("KVITALS_WEB", PageSettings(may_type=False).encode())
     for place in ("agent:http://other:3", "prometheus:http://other:3", "file:0123"):
         with pytest.raises(UnansweredError):
             source_registry.arguments(place)

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from kvitals.app.page_settings import Settings
+from kvitals.app.page_settings import PageSettings
 from kvitals.ui.web import source_registry
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from tests.unit.web import documents
 from tests.unit.web.looking import again, run, sound, words
 from tests.unit.web.stub import stub_api
@@ -56,7 +56,7 @@ def test_moving_the_slider_moves_every_page() -> None:
     slider.set_value((first - timedelta(seconds=20), first))
     sound(app.run())
     window = app.session_state["look"]
-    assert isinstance(window, Look)
+    assert isinstance(window, PageWindow)
     assert window.end == pytest.approx(first.timestamp())
     assert app.query_params["to"] == f"{first.timestamp():.3f}"
     assert last.timestamp() > window.end
@@ -197,7 +197,7 @@ def test_an_agent_that_answers_strangely_breaks_no_page(page: str, monkeypatch: 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_prometheus_that_is_not_there(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVITALS_WEB", Settings(prometheus="http://127.0.0.1:1").encode())
+    monkeypatch.setenv("KVITALS_WEB", PageSettings(prometheus="http://127.0.0.1:1").encode())
     said = words(run(page))
     if page in ("", "timeline", "fleet"):
         assert "The Prometheus can not be judged" in said
