@@ -3,7 +3,7 @@
     site = GuardedSite(runner, LISTENERS["api"], host, port)   # instead of aiohttp's TCPSite
     await site.start()
 
-A `ListenerGuard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
+A `ListenerGuard` makes a `Connection` for each accepted socket, between the transport and the protocol of an HTTP
 server. It counts the connection before TLS, and one timer checks the times of all connections. A connection with a
 request under way is never closed to make room for another one.
 """

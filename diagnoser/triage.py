@@ -140,7 +140,7 @@ def _begun(
 
 
 @dataclass(frozen=True)
-class Ordered:
+class FindingOrder:
     """Open findings as a document lists them, each list in its order.
 
     causes: those that ask for something, and informational ones that explain an open symptom which does. notes: notes,
@@ -162,12 +162,12 @@ class Ordered:
         return not _reached(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
-def _ordered(open_: Sequence[Finding]) -> Ordered:
+def _ordered(open_: Sequence[Finding]) -> FindingOrder:
     symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
     noted = {c.id for c in every if not _WEIGHT[c.severity] and _reached(c, every).isdisjoint(felt)}
-    return Ordered(
+    return FindingOrder(
         rank([c for c in every if c.id not in noted], open_),
         symptoms,
         [f for f in open_ if f.kind == "telemetry"],
@@ -261,7 +261,7 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     return f"{share} first tokens in time in {render(span.fast, 'seconds')}, "
 
 
-def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgement], measured: str = "") -> str:
+def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Judgement], measured: str = "") -> str:
     """The whole answer in one sentence. `measured`: what `in_time` has found."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if f.severity == "page"]

@@ -2,7 +2,7 @@
 
 A block's hash stands for its content and all that is before it, so what lies before it never changes: the tree only
 grows, and what comes and goes is whether a block is *live*. Blocks that were stored together and lie behind each other
-are one `BlockRun`. Engines remove the end of a prefix before its beginning, so of a run the first `live` blocks are there
+are one `BlockRun`. Engines remove the end of a prefix before its beginning, so of a run the first `live` blocks exist
 and the others are *ghosts*: removed, and remembered with the step that removed them so that they are known again. A
 removal in the middle splits the run.
 

@@ -14,7 +14,7 @@ from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.context import ContextFields, RequestPseudonyms, context_of
 from kvitals.agent.tap.exchange import Clock, Observation, TapPlace, measured_as
 from kvitals.agent.tap.http1 import RequestHead, Response
-from kvitals.agent.tap.turns import Turns
+from kvitals.agent.tap.turns import LoopTurn
 
 SAY_AGAIN_SECONDS = 60.0
 MAX_PIECES, MAX_WAITING = 16, 8 * 1024
@@ -91,7 +91,7 @@ class Books:
         self.failures: Counter[str] = Counter()  # upstream's, why ->
         self.refused: Counter[str] = Counter()  # clients, why ->
         self.broken = 0  # times that the bookkeeping failed
-        self.turns = Turns()
+        self.turns = LoopTurn()
         self.connections = 0
         self.request_bytes = 0
         self.response_bytes = 0

@@ -32,7 +32,7 @@ from kvitals.agent.tap.http1 import (
     read_response,
 )
 from kvitals.agent.tap.sockets import Upstream, hangup_poll, keep_alive, reason_of, reset, unread_bytes
-from kvitals.agent.tap.turns import MAX_READ, Turns
+from kvitals.agent.tap.turns import MAX_READ, LoopTurn
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -55,7 +55,7 @@ _READ = memoryview(bytearray(MAX_READ))
 class _Side(asyncio.BufferedProtocol):
     """The upstream's side of a pair."""
 
-    def __init__(self, pair: Pair, turns: Turns) -> None:
+    def __init__(self, pair: Pair, turns: LoopTurn) -> None:
         self._pair = pair
         self._turns = turns
 

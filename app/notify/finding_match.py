@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvitals.app.identity import KnownEngine, Resolved, known_engine, resolve, same_place
+from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, resolve, same_place
 from kvitals.app.notify.incoming import Alert
 from kvitals.rules.finding import Finding, Triage
 
@@ -43,7 +43,7 @@ def lead(document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngin
     return next(related, None) or next(causes, None)
 
 
-def concerns(finding: Finding, about: DiagnosisRequest, subject: Resolved) -> bool:
+def concerns(finding: Finding, about: DiagnosisRequest, subject: ResolvedEntity) -> bool:
     """Whether a finding is of an alert's entity, of what that stands on, or of something in it.
 
     A finding of a pool or a node needs the same pool or node: the alert's label, or that of the engine that it names.

@@ -27,7 +27,7 @@ from kvitals.app.errors import UsageError
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Notifier
-from kvitals.app.notify.shares import Shares
+from kvitals.app.notify.shares import SenderShares
 
 PATH = "/api/v1/notify"
 MAX_BODY_BYTES = 1 << 20
@@ -75,7 +75,7 @@ class MessageIntake:
         self._notifier = notifier
         self._guarded = guarded
         self._token_file = token_file
-        self._shares = Shares(clock)
+        self._shares = SenderShares(clock)
         self._under_way: Counter[str] = Counter()  # messages by sender
 
     async def handle(self, request: web.Request) -> web.Response:

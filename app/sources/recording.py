@@ -36,7 +36,7 @@ class RecordingVerdict:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RecordingEnd:
     """A recording that was read to its end, with nothing left to settle."""
 
     node: Node
@@ -67,7 +67,7 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> Ended:
+def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> RecordingEnd:
     """What is known at a recording's end, where nothing is judged. slo_sources: as a node takes them.
 
     Raises CaptureError, ConfigError.
@@ -80,7 +80,7 @@ def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None
             last = max(last, record.t)
         damage = reader.problem or ""
     node.flush(last)
-    return Ended(node, damage)
+    return RecordingEnd(node, damage)
 
 
 def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> RecordingVerdict:

@@ -45,7 +45,8 @@ def notice(text: str) -> Notice:
     return Notice(
         id="i", incident="i", status="firing", change="new", severity="page", title=text, where=text,
         entity={"engine": text}, began=1.0, at=2.0, judged=text, code=text, verdict=text, confidence=text,
-        numbers=[NoticeNumber(text, text)] * 6, actions=[Action(text, text, text, text)], explains=[text], ruled_out=[text],
+        numbers=[NoticeNumber(text, text)] * 6, actions=[Action(text, text, text, text)],
+        explains=[text], ruled_out=[text],
         unknown=[text], alerts=[alert], links=link,
     )  # fmt: skip
 

@@ -79,7 +79,8 @@ def asked() -> ReviewRequest:
     return ReviewRequest(
         source="two weeks by hand", start=end - 7 * DAY, since=BEGIN, end=end, first=BEGIN, gap=GAP,
         objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=GpuPrices(every=2.0),
-        incidents=lambda start, end: NOTHING, noted=lambda start, end: [ReviewEvent(end - 60.0, "config", "n", HOSTILE)],
+        incidents=lambda start, end: NOTHING,
+        noted=lambda start, end: [ReviewEvent(end - 60.0, "config", "n", HOSTILE)],
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ BAD_USE = (
 """It cannot be done as it was asked for; the message says what can."""
 
 
-def reported(error: Exception) -> int:
+def report_failure(error: Exception) -> int:
     """Print what failed and what to do, and return the exit code. Raises what is a defect of ours again."""
     if isinstance(error, BAD_USE):
         return _say(str(error), EXIT_BAD_USE)

@@ -107,9 +107,9 @@ def _run(words: list[str]) -> int:
     try:
         return do(args)
     except Exception as error:
-        from kvitals.ui.cli.failures import reported  # it imports whatever may fail
+        from kvitals.ui.cli.failures import report_failure  # it imports whatever may fail
 
-        return reported(error)
+        return report_failure(error)
 
 
 def _prepare_streams() -> None:

@@ -122,7 +122,7 @@ class _Happenings:
     """Where it is told what went wrong in a time, and what else happened."""
 
     incidents: Callable[[float, float], Incidents]
-    noted_events: Callable[[float, float], Sequence[ReviewEvent]]
+    noted: Callable[[float, float], Sequence[ReviewEvent]]
 
 
 @contextmanager

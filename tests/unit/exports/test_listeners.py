@@ -48,8 +48,8 @@ def test_every_place_that_listens_has_a_row() -> None:
 
 
 WITHOUT_REQUESTS = {"kv_events"}
-"""ZeroMQ's connections: engines send events as they come, and nobody waits for an answer. They are within what a process
-keeps for all but listeners."""
+"""ZeroMQ's connections: engines send events as they come, and nobody waits for an answer. A process has files for them
+among those that it keeps for all but listeners."""
 
 
 def test_every_listener_with_a_limit_belongs_to_a_process() -> None:

@@ -29,7 +29,7 @@ from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
-from kvitals.app.notify.shares import Shares
+from kvitals.app.notify.shares import SenderShares
 from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
@@ -249,7 +249,7 @@ async def test_a_flood_of_one_sender_leaves_the_others_their_share(
 
 def test_shares_follow_the_senders_that_are_active() -> None:
     now = [0.0]
-    taking = Shares(lambda: now[0])
+    taking = SenderShares(lambda: now[0])
 
     def taken(sender: str, seconds: int) -> int:
         count = 0

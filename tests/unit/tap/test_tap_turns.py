@@ -11,14 +11,14 @@ from kvitals.agent.tap.books import MAX_UNREAD, Books
 from kvitals.agent.tap.context import ContextFields
 from kvitals.agent.tap.exchange import Clock, TapPlace
 from kvitals.agent.tap.http1 import read_request, read_response
-from kvitals.agent.tap.turns import MAX_READ, MIN_READ, TURN_BYTES, Turns
+from kvitals.agent.tap.turns import MAX_READ, MIN_READ, TURN_BYTES, LoopTurn
 
 EVENT = b"data:{}\n\n"
 """As many events as there can be in so many bytes."""
 
 
 async def test_the_connections_of_a_turn_share_its_bytes() -> None:
-    turns = Turns()
+    turns = LoopTurn()
     assert turns.read_share() == MAX_READ  # nobody else reads
     await asyncio.sleep(0)
     for _ in range(16):
@@ -30,7 +30,7 @@ async def test_the_connections_of_a_turn_share_its_bytes() -> None:
 
 
 async def test_a_turn_parses_so_many_bytes_and_the_next_one_again() -> None:
-    turns = Turns()
+    turns = LoopTurn()
     assert turns.may_parse(2 * TURN_BYTES)  # whatever came at once is parsed at once
     assert not turns.may_parse(1)
     await asyncio.sleep(0)
