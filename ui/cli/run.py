@@ -22,7 +22,8 @@ from rich.console import Console
 from kvitals.agent import loop_watch, stopping, systemd
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import raise_limit
-from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.api import ApiParts, build_app
+from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.gauge_writer import GaugeRows
@@ -287,23 +288,25 @@ async def _served(
     host, port = _address(args, pipeline)
     remote = pipeline.setup.config.remote
     app = build_app(
-        pipeline,
-        pipeline.setup.knowledge.families,
-        findings=lambda: pipeline.settled(lambda: encode(pipeline.triage()) if pipeline.span else None),
-        ready=lambda: pipeline.span is not None,
-        problem=lambda: health.problem if health is not None else "",
-        rules=lambda: pipeline.settled(lambda: groups(pipeline)),
-        runtime=runtime,
-        requests=_requests(args, pipeline),
-        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
-        version=version("kvitals"),
-        clock=clock,
-        hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
-        token_file=remote.token_file if remote is not None else None,
-        past=keeping.past if keeping is not None else None,
-        whole_since=pipeline.whole_since,
-        notes=keeping.past if keeping is not None else None,
-        since_change=keeping.since_change if keeping is not None else None,
+        ApiParts(
+            pipeline,
+            pipeline.setup.knowledge.families,
+            findings=lambda: pipeline.settled(lambda: encode(pipeline.triage()) if pipeline.span else None),
+            ready=lambda: pipeline.span is not None,
+            problem=lambda: health.problem if health is not None else "",
+            rules=lambda: pipeline.settled(lambda: groups(pipeline)),
+            runtime=runtime,
+            requests=_requests(args, pipeline),
+            ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
+            version=version("kvitals"),
+            clock=clock,
+            hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
+            token_file=remote.token_file if remote is not None else None,
+            past=keeping.past if keeping is not None else None,
+            whole_since=pipeline.whole_since,
+            notes=keeping.past if keeping is not None else None,
+            since_change=keeping.since_change if keeping is not None else None,
+        )
     )
     if (table := pipeline.setup.config.notify) is not None:
         of_agent = OfAgent(pipeline, clock, keeping is not None)
