@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from kvitals.app import page_process
 from kvitals.app.page_settings import PageSettings
 from kvitals.rules.finding import EvidenceLine, Point
-from kvitals.ui.web import graphs, serve
+from kvitals.ui.web import graphs
 from kvitals.ui.web.charts import chart, line_name
 from tests.unit.web.documents import END, ENGINE, evidence, line
 
@@ -72,14 +73,14 @@ def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
-    command = serve.command(8501, PageSettings(api="http://127.0.0.1:9477"))
+    command = page_process.command(8501, PageSettings(api="http://127.0.0.1:9477"))
     assert command[:4] == [sys.executable, "-m", "kvitals.ui.web.launch", "run"]
     assert Path(command[4]).is_file()
     assert "--server.address=127.0.0.1" in command
     assert "--server.port=8501" in command
     assert "--browser.gatherUsageStats=false" in command
     assert "--server.maxUploadSize=64" in command
-    environment = serve.environment(PageSettings(api="http://127.0.0.1:9477"))
+    environment = page_process.environment(PageSettings(api="http://127.0.0.1:9477"))
     assert json.loads(environment["KVITALS_WEB"])["api"] == "http://127.0.0.1:9477"
     assert "STREAMLIT_SERVER_ADDRESS" not in environment
     assert environment["STREAMLIT_THEME_BASE_FONT_SIZE"] == "15"
