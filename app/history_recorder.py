@@ -26,6 +26,7 @@ from kvitals.series.history.event_log import Episode, HistoryEvent, Note
 from kvitals.series.history.new_rows import RowIntake
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.retention import RetentionLimits
+from kvitals.series.history.schema import FILE
 from kvitals.series.history.writer import History, HistorySettings
 
 DOCUMENT_SECONDS = 60.0
@@ -38,6 +39,12 @@ GROUP = "history"
 def directory(config: Config) -> Path:
     """Where the history of an agent is."""
     return config.history.directory or state_directory() / "history"
+
+
+def history_file(named: Path | None, config: Config) -> Path:
+    """The file of a history that was named, by itself or by its directory; of none that of this node's agent."""
+    place = named or directory(config)
+    return place if place.suffix == Path(FILE).suffix else place / FILE
 
 
 class Keeping:

@@ -43,12 +43,16 @@ class RequestAnswer:
 
 def of_agent(url: str, asked: RequestQuery) -> RequestAnswer:
     """Ask a running agent. Raises AgentError."""
+    return of_client(AgentClient(url), asked)
+
+
+def of_client(client: AgentClient, asked: RequestQuery) -> RequestAnswer:
+    """Ask the agent of a client. Raises AgentError."""
     parameters: dict[str, str] = {"tenant": asked.tenant} if asked.tenant else {}
     if asked.name:
         parameters["id"] = asked.name
     else:
         parameters |= {"slowest": str(asked.slowest)} if asked.slowest else {"newest": str(asked.newest)}
-    client = AgentClient(url)
     listed = client.requests(parameters)
     explained = client.tails({"scope": "node"}) if _wants_tails(asked) else TailAnswer()
     return RequestAnswer([NamedRequest(*one) for one in listed], explained.reports, explained.tenant_names)

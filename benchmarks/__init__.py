@@ -1,1 +1,1 @@
-"""Measurements of the budgets in docs/design.md. Each is run with `python -m benchmarks.NAME`."""
+"""Measurements of the budgets in docs/limits.md. Each is run with `python -m benchmarks.NAME`."""

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grafanalib.core import Annotations, Dashboard, GridPos, Templating, Time
+try:
+    from grafanalib.core import Annotations, Dashboard, GridPos, Templating, Time
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "boards are written with grafanalib, which is not installed: pip install 'kvitals[boards]'"
+    ) from error
 
 SCHEMA = 39  # Grafana 10.4 to 11; newer ones migrate it when they load it
 TAG = "kvitals"

@@ -72,7 +72,7 @@ Hash = int | bytes
 
 
 class TenantPseudonyms(Protocol):
-    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
+    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.TenantNames` is one."""
 
     def pseudonym(self, raw: str) -> str:
         """What stands for a tenant."""

@@ -38,3 +38,11 @@ def _json(told: object, status: int = 200, headers: Mapping[str, str] | None = N
 def _compressed(answer: web.Response) -> web.Response:
     answer.enable_compression()
     return answer
+
+
+class ApiError(Exception):
+    """An answer with `status: error`. `kind` is one of Prometheus' error types."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -13,7 +13,6 @@ another site are refused (`agent/exports/browsers.py`).
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import re
 import time
@@ -21,24 +20,34 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from kvitals.agent.exports import metrics, wire
-from kvitals.agent.exports.answers import encode_answer, json_answer, packed_answer, refusal
+from kvitals.agent.exports.answers import ApiError, encode_answer, json_answer, packed_answer, refusal
 from kvitals.agent.exports.browsers import refuse_cross_site
+from kvitals.agent.exports.document_routes import (
+    Handler,
+    RuleGroups,
+    alerts_of,
+    build_info,
+    data_route,
+    findings_route,
+    health_route,
+    rules_route,
+    slow_document_route,
+    state_route,
+)
+from kvitals.agent.exports.host_names import check_caller
 from kvitals.agent.exports.ledger import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
 from kvitals.agent.exports.requests import Requests, add_routes, exemplars
-from kvitals.agent.inbound import has_token
-from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family
 from kvitals.series.history.federated import FederatedReader, StoredPast
 from kvitals.series.history.schema import HistoryError
@@ -65,9 +74,6 @@ MAX_SELECTORS = 50
 
 MAX_WAITING = 32
 LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=10.0)
-SPOKEN_VERSION = "2.42.0"
-"""The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
-
 _THREADS = 2
 _SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
@@ -80,57 +86,54 @@ _EVERYTHING: tuple[Matcher, ...] = ()
 _STATUS = {"bad_data": 400, "execution": 422, "internal": 500, "timeout": 503, "unavailable": 503}
 _log = structlog.get_logger()
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = Callable[["_Parameters"], Awaitable[Any]]
 T = TypeVar("T")
 
 
-class ApiError(Exception):
-    """An answer with `status: error`. `kind` is one of Prometheus' error types."""
+@dataclass(frozen=True)
+class ApiParts:
+    """What the application serves. What is None is not served."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    source: SeriesSource
+    families: Mapping[str, Family]
+    _: KW_ONLY
+    findings: Callable[[], bytes | Awaitable[bytes | None] | None]
+    """The triage document as JSON, None while there is none. Called on the loop: quick, or awaited."""
+    ready: Callable[[], bool]
+    """Whether there is a window to ask."""
+    problem: Callable[[], str] = str
+    """Why the agent does not do its work; empty where it does."""
+    rules: Callable[[], RuleGroups | Awaitable[RuleGroups]] = list
+    """The rule groups as Prometheus lists them."""
+    runtime: Callable[[], dict[str, Any]] = dict
+    """What Prometheus reports of itself as it runs."""
+    requests: Requests | None = None
+    ledger: LedgerApi | None = None
+    notes: Notes | None = None
+    """What is kept beside the series."""
+    since_change: Callable[[], bytes] | None = None
+    """The triage document with the effect of the latest change. Called in a thread, one call at a time, may take
+    seconds. Raises ValueError where there is none."""
+    past: StoredPast | None = None
+    """What is on disk; read in the threads of the queries."""
+    whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf
+    """The time since which `source` is whole for some matchers; called on the loop."""
+    version: str = ""
+    clock: Callable[[], float] = time.time
+    """Seconds since the epoch: what a query without a time means by now."""
+    hosts: Collection[str] | None = ()
+    """Names, besides localhost, under which it is served; None is all (see `allowed_hosts`)."""
+    token_file: Path | None = None
+    """What callers over TLS must send."""
+    limits: QueryLimits = LIMITS
 
 
-def build_app(
-    source: SeriesSource,
-    families: Mapping[str, Family],
-    *,
-    findings: Callable[[], bytes | Awaitable[bytes | None] | None],
-    ready: Callable[[], bool],
-    problem: Callable[[], str] = str,
-    rules: Callable[[], list[dict[str, Any]] | Awaitable[list[dict[str, Any]]]] = list,
-    runtime: Callable[[], dict[str, Any]] = dict,
-    requests: Requests | None = None,
-    ledger: LedgerApi | None = None,
-    version: str = "",
-    clock: Callable[[], float] = time.time,
-    hosts: Collection[str] | None = (),
-    token_file: Path | None = None,
-    limits: QueryLimits = LIMITS,
-    past: StoredPast | None = None,
-    whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
-    notes: Notes | None = None,
-    since_change: Callable[[], bytes] | None = None,
-) -> web.Application:
-    """The application; it serves `source` on the loop on which it runs.
-
-    findings: the triage document as JSON, None while there is none; called on the loop: quick, or awaited.
-    ready: whether there is a window to ask. problem: why the agent does not do its work, empty where it does.
-    rules: the rule groups as Prometheus lists them. runtime: what
-    Prometheus tells of itself as it runs. requests: those that were stitched, and where parts are taken. ledger: of
-    engines' blocks. version: of kvitals.
-    clock: seconds since the epoch, what a query without a time means by now. hosts: names, besides localhost,
-    under which it is served; None is all (see `allowed_hosts`). token_file: what callers over TLS must send, where one
-    is named. past: what there was before the time since which `source` is whole for some matchers, which `whole_since`
-    tells on the loop; it is read in the threads of the queries. notes: what is kept beside the series.
-    since_change: the triage document with what came of the latest change; called in a thread, one call at a time, may
-    take seconds. Raises ValueError where there is none.
-    """
-    api = _Api(source, families, clock, limits, requests, past, whole_since)
+def build_app(parts: ApiParts) -> web.Application:
+    """The application; it serves `parts.source` on the loop on which it runs."""
+    api = _Api(parts)
     app = web.Application(
-        client_max_size=MAX_BODY_BYTES, middlewares=[_guard(hosts, token_file), refuse_cross_site, _errors]
+        client_max_size=MAX_BODY_BYTES,
+        middlewares=[check_caller(parts.hosts, parts.token_file), refuse_cross_site, _errors],
     )
     app.cleanup_ctx.append(api.running)
     for path, answer, also_post in (
@@ -146,31 +149,25 @@ def build_app(
         if also_post:
             app.router.add_post(f"/api/v1/{path}", _answered(answer, api.in_thread))
     for path, data in (
-        ("status/buildinfo", lambda: _build_info(version)),
-        ("status/runtimeinfo", runtime),
+        ("status/buildinfo", lambda: build_info(parts.version)),
+        ("status/runtimeinfo", parts.runtime),
     ):
-        app.router.add_get(f"/api/v1/{path}", _told(data))
-    app.router.add_get("/api/v1/rules", _rule_groups(rules, lambda groups: {"groups": groups}))
-    app.router.add_get("/api/v1/alerts", _rule_groups(rules, _alerts))
-    app.router.add_get("/api/v1/findings", _findings(findings))
-    if requests is not None:
-        add_routes(app.router, requests)
-    if ledger is not None:
-        add_ledger_routes(app.router, ledger)
-    if notes is not None:
-        add_notes_routes(app.router, notes, api.in_thread)
-    if since_change is not None:
-        app.router.add_get("/api/v1/since-change", _worked_out(since_change))
+        app.router.add_get(f"/api/v1/{path}", data_route(data))
+    app.router.add_get("/api/v1/rules", rules_route(parts.rules, lambda groups: {"groups": groups}))
+    app.router.add_get("/api/v1/alerts", rules_route(parts.rules, alerts_of))
+    app.router.add_get("/api/v1/findings", findings_route(parts.findings))
+    if parts.requests is not None:
+        add_routes(app.router, parts.requests)
+    if parts.ledger is not None:
+        add_ledger_routes(app.router, parts.ledger)
+    if parts.notes is not None:
+        add_notes_routes(app.router, parts.notes, api.in_thread)
+    if parts.since_change is not None:
+        app.router.add_get("/api/v1/since-change", slow_document_route(parts.since_change))
     app.router.add_get("/metrics", api.metrics)
-    app.router.add_get("/-/healthy", _healthy(problem))
-    app.router.add_get("/-/ready", _state(ready, "Ready"))
+    app.router.add_get("/-/healthy", health_route(parts.problem))
+    app.router.add_get("/-/ready", state_route(parts.ready, "Ready"))
     return app
-
-
-def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
-    """The names by which a server bound to this address may be called: `more` on loopback, any (None)
-    elsewhere. localhost and addresses are always allowed, since rebinding needs another name."""
-    return frozenset(more) if is_loopback(bound_to) else None
 
 
 class _Parameters:
@@ -216,23 +213,14 @@ class _Parameters:
 class _Api:
     """The endpoints that read the source."""
 
-    def __init__(
-        self,
-        source: SeriesSource,
-        families: Mapping[str, Family],
-        clock: Callable[[], float],
-        limits: QueryLimits,
-        requests: Requests | None,
-        past: StoredPast | None,
-        whole_since: Callable[[Sequence[Matcher]], float],
-    ) -> None:
-        self._source = source
-        self._past = past
-        self._whole_since = whole_since
-        self._requests = requests
-        self._families = families
-        self._clock = clock
-        self._limits = limits
+    def __init__(self, parts: ApiParts) -> None:
+        self._source = parts.source
+        self._past = parts.past
+        self._whole_since = parts.whole_since
+        self._requests = parts.requests
+        self._families = parts.families
+        self._clock = parts.clock
+        self._limits = parts.limits
         self._waiting = 0
 
     async def running(self, _: web.Application) -> Any:
@@ -506,17 +494,6 @@ def _first(items: Iterable[T], limit: int) -> list[T]:
     return list(islice(items, limit or None))
 
 
-def _build_info(version: str) -> dict[str, str]:
-    return {
-        "version": SPOKEN_VERSION,
-        "revision": f"kvitals {version}".strip(),
-        "branch": "",
-        "buildUser": "",
-        "buildDate": "",
-        "goVersion": "",
-    }
-
-
 def _answered(answer: Answer, in_thread: InThread) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         pairs = [*await _form(request, in_thread), *request.query.items()]
@@ -546,76 +523,6 @@ def _fields(body: bytes) -> list[tuple[str, str]]:
     return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
 
 
-async def _now(value: T | Awaitable[T]) -> T:
-    """A value that is there, or is being made."""
-    return await value if isinstance(value, Awaitable) else value
-
-
-def _rule_groups(
-    rules: Callable[[], list[dict[str, Any]] | Awaitable[list[dict[str, Any]]]],
-    shown: Callable[[list[dict[str, Any]]], object],
-) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        return json_answer(shown(await _now(rules())))
-
-    return handle
-
-
-def _alerts(groups: list[dict[str, Any]]) -> object:
-    return {"alerts": [alert for group in groups for rule in group["rules"] for alert in rule["alerts"]]}
-
-
-def _told(data: Callable[[], object]) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        return json_answer(data())
-
-    return handle
-
-
-def _findings(findings: Callable[[], bytes | Awaitable[bytes | None] | None]) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        document = await _now(findings())
-        if document is None:
-            raise ApiError("unavailable", "no findings yet: the first window is not complete")
-        return packed_answer(document)
-
-    return handle
-
-
-def _worked_out(document: Callable[[], bytes]) -> Handler:
-    """A document that takes long: one is worked out at a time."""
-    busy = asyncio.Lock()
-
-    async def handle(_: web.Request) -> web.Response:
-        if busy.locked():
-            raise ApiError("unavailable", "it is being worked out for somebody else: ask again in some seconds")
-        async with busy:
-            try:
-                return json_answer(msgspec.Raw(await asyncio.to_thread(document)))
-            except ValueError as error:
-                raise ApiError("execution", str(error)) from None
-
-    return handle
-
-
-def _healthy(problem: Callable[[], str]) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        if found := problem():
-            return web.Response(text=f"kvitals is not Healthy: {found}.\n", status=503)
-        return web.Response(text="kvitals is Healthy.\n")
-
-    return handle
-
-
-def _state(is_so: Callable[[], bool], word: str) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        if is_so():
-            return web.Response(text=f"kvitals is {word}.\n")
-        return web.Response(text=f"kvitals is not {word} yet.\n", status=503)
-
-    return handle
-
-
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors as Prometheus writes them; what nobody expected is logged and not shown."""
@@ -634,33 +541,3 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
         kind, message = "internal", "the agent failed to answer; its log says why"
     return refusal(_STATUS[kind], message, kind)
-
-
-def _guard(hosts: Collection[str] | None, token_file: Path | None) -> Any:
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.secure:  # the door for other machines, whose names are its certificate's
-            if token_file is not None and not has_token(request.headers.get("Authorization", ""), token_file):
-                raise web.HTTPUnauthorized(
-                    text="Send the token that [remote] token_file names: Authorization: Bearer ...\n",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-            return await handler(request)
-        host = request.headers.get("Host")  # only something that is no browser leaves it out
-        if hosts is not None and host is not None and not _is_allowed(host, hosts):
-            raise web.HTTPForbidden(
-                text="kvitals is not served under this host name. "
-                "If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
-            )
-        return await handler(request)
-
-    return check
-
-
-def _is_allowed(host: str, hosts: Collection[str]) -> bool:
-    name = re.sub(r":\d*$", "", host).lower()
-    try:
-        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return name == "localhost" or name in {known.lower() for known in hosts}
-    return True

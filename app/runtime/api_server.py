@@ -10,7 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from kvitals.agent.connections import GuardedSite
-from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.api import ApiParts, build_app
+from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.health import Health
@@ -70,7 +71,7 @@ def _application(
     health: Health | None,
 ) -> web.Application:
     remote = pipeline.setup.config.remote
-    app = build_app(
+    parts = ApiParts(
         pipeline,
         pipeline.setup.knowledge.families,
         findings=lambda: pipeline.settled(lambda: encode(pipeline.triage()) if pipeline.span else None),
@@ -89,6 +90,7 @@ def _application(
         notes=keeping.past if keeping is not None else None,
         since_change=keeping.since_change if keeping is not None else None,
     )
+    app = build_app(parts)
     if (table := pipeline.setup.config.notify) is not None:
         of_agent = OfAgent(pipeline, clock, keeping is not None)
         notifier = Notifier(table, of_agent, mutes=lambda: pipeline.setup.config.mutes)

@@ -272,6 +272,8 @@ class PublishedRate(Struct, frozen=True, kw_only=True):
 
 
 class Review(Struct, frozen=True, kw_only=True):
+    """The document of a time: totals, groups, parts of the GPU time, incidents, cost and levers by money."""
+
     version: str = VERSION
     made: float
     source: str

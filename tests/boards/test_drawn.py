@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.inspection import InspectedTarget
@@ -78,7 +78,7 @@ async def test_the_agent_answers_as_prometheus_does(
     name: str, built: dict[str, Any], replayed: dict[str, Replayed], answers: Answers
 ) -> None:
     one = replayed[name]
-    app = build_app(one.pipeline, {}, findings=lambda: None, ready=lambda: True, clock=lambda: one.end)
+    app = build_app(ApiParts(one.pipeline, {}, findings=lambda: None, ready=lambda: True, clock=lambda: one.end))
     wrong = []
     async with TestServer(app) as server, ClientSession() as session:
         for query in asked(built, "agent"):

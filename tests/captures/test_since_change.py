@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.app.changes import NodeChanges, outcome_event
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import Pipeline, Setup
@@ -124,7 +124,14 @@ async def test_an_agent_tells_by_its_url_what_its_history_does(
     kept: Keeping, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = build_app(
-        Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=kept.past, since_change=kept.since_change
+        ApiParts(
+            Window(60, 10),
+            {},
+            findings=lambda: None,
+            ready=lambda: True,
+            notes=kept.past,
+            since_change=kept.since_change,
+        )
     )
     async with TestServer(app) as server:
         code, out, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)
@@ -140,8 +147,8 @@ async def test_who_has_no_change_to_tell_of_says_so(capsys: pytest.CaptureFixtur
     def none() -> bytes:
         raise NoChangeError("history has no change of an engine's configuration")
 
-    quiet = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, since_change=none)
-    other = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True)
+    quiet = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, since_change=none))
+    other = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True))
     for app, message in ((quiet, "history has no change"), (other, "keeps no history")):
         async with TestServer(app) as server:
             code, _, err = await asyncio.to_thread(at, str(server.make_url("/")), capsys)

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.series.types import Frame
 from tests.oracle import oracle_data
 from tests.oracle.oracle_server import Prometheus
@@ -24,11 +24,13 @@ Pairs = list[tuple[str, str]]
 @pytest.fixture
 async def ours() -> AsyncIterator[str]:
     app = build_app(
-        oracle_data.Memory(oracle_data.frames()),
-        {},
-        findings=lambda: None,
-        ready=lambda: True,
-        clock=lambda: NOW,
+        ApiParts(
+            oracle_data.Memory(oracle_data.frames()),
+            {},
+            findings=lambda: None,
+            ready=lambda: True,
+            clock=lambda: NOW,
+        )
     )
     async with TestServer(app) as server:
         yield str(server.make_url("")).rstrip("/")

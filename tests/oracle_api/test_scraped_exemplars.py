@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.service import Node
 from kvitals.config import Config
@@ -66,12 +66,14 @@ def told(answer: dict[str, Any]) -> set[tuple[str, str, float, str, float, float
 async def test_what_a_prometheus_scrapes_are_our_exemplars(query: str, tmp_path: Path) -> None:
     node, last = replayed()
     app = build_app(
-        node.window,
-        load().families,
-        findings=lambda: None,
-        ready=lambda: True,
-        requests=Requests(store=lambda: node.requests.store, exemplars=node.requests.exemplars),
-        clock=lambda: last,
+        ApiParts(
+            node.window,
+            load().families,
+            findings=lambda: None,
+            ready=lambda: True,
+            requests=Requests(store=lambda: node.requests.store, exemplars=node.requests.exemplars),
+            clock=lambda: last,
+        )
     )
     asked = {"query": query, "start": f"{last - 3600}", "end": f"{last + 3600}"}
     async with TestServer(app) as server, ClientSession() as session:

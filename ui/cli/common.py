@@ -19,7 +19,6 @@ from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.app.escaping.terminal import SafeConsole
-from kvitals.app.history_recorder import directory
 from kvitals.app.pipeline import Setup
 from kvitals.config import Config, ConfigError, check_codes, normal_url
 from kvitals.config import load as load_config
@@ -27,7 +26,6 @@ from kvitals.config.checks import host_and_port
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.loader import load as load_knowledge
-from kvitals.series.history.schema import FILE
 from kvitals.ui.cli import piped
 
 EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
@@ -208,12 +206,6 @@ def url_of(address: tuple[str, int]) -> str:
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 (looked for, not bound to)
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def history_file(named: Path | None, config: Config) -> Path:
-    """The file of a history that was named, by itself or by its directory; of none that of this node's agent."""
-    place = named or directory(config)
-    return place if place.suffix == Path(FILE).suffix else place / FILE
 
 
 def knowledge(directories: Sequence[Path]) -> Knowledge:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import history_file
 from kvitals.series.files import replace_on_success
 from kvitals.series.history import event_log, retention, schema
 from kvitals.series.history.export import FORMATS, export
@@ -26,7 +27,6 @@ from kvitals.ui.cli.common import (
     add_config_option,
     answer_console,
     configuration,
-    history_file,
     parse_past,
     status_console,
 )

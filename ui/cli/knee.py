@@ -16,6 +16,7 @@ from rich.text import Text
 from kvitals.agent import objectives as promised
 from kvitals.app import timeseries_sources
 from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import steps
@@ -30,7 +31,6 @@ from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
     answer_console,
-    history_file,
     parse_duration,
     parse_past,
     print_json,

@@ -17,7 +17,8 @@ from aiohttp import web
 from rich.text import Text
 
 from kvitals.agent.connections import GuardedSite
-from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.api import ApiParts, build_app
+from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.listeners import LISTENERS
@@ -137,13 +138,15 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
         token_file=node.config.agent.parts_token_file,
     )
     app = build_app(
-        node.window,
-        load_knowledge().families,
-        findings=lambda: None,
-        ready=lambda: True,
-        requests=requests,
-        version=version("kvitals"),
-        hosts=allowed_hosts(host, node.config.agent.hosts),
+        ApiParts(
+            node.window,
+            load_knowledge().families,
+            findings=lambda: None,
+            ready=lambda: True,
+            requests=requests,
+            version=version("kvitals"),
+            hosts=allowed_hosts(host, node.config.agent.hosts),
+        )
     )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import history_file
 from kvitals.app.since_change import ChangeSource, of_history, of_recording, since_change
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.live import Collector, agent_document
@@ -24,7 +25,6 @@ from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
     exit_code,
-    history_file,
     judged_until,
     parse_duration,
     parse_moment,

@@ -12,12 +12,12 @@ from typing import Any
 
 from kvitals.app import page_process
 from kvitals.app.errors import UsageError
+from kvitals.app.history_recorder import history_file
 from kvitals.app.page_settings import PageSettings
 from kvitals.ui.cli.common import (
     add_judging_options,
     agent_of,
     configuration,
-    history_file,
     parse_slo,
     parse_url,
     port_number,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.service import Node
 from kvitals.app.cache import CacheReport
@@ -83,7 +83,7 @@ def asked(node: Node, *words: str) -> int:
 
     async def served() -> int:
         ledger = LedgerApi(lambda: node.ledger, lambda tenant: f"name of {tenant[-4:]}")
-        app = build_app(node.window, {}, findings=lambda: None, ready=lambda: True, ledger=ledger)
+        app = build_app(ApiParts(node.window, {}, findings=lambda: None, ready=lambda: True, ledger=ledger))
         async with TestServer(app) as server:
             return await asyncio.to_thread(run, str(server.make_url("/")), *words)
 

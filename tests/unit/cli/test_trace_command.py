@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
@@ -88,11 +88,13 @@ async def test_of_an_agent_with_the_tenants_name() -> None:
     store = Store()
     store.add(one(tap(1, T), llm(1, T)))
     app = build_app(
-        Window(60, 10),
-        {},
-        findings=lambda: None,
-        ready=lambda: True,
-        requests=Requests(store=lambda: store, resolve={"t-aaaaaaaaaa": "acme"}.get),
+        ApiParts(
+            Window(60, 10),
+            {},
+            findings=lambda: None,
+            ready=lambda: True,
+            requests=Requests(store=lambda: store, resolve={"t-aaaaaaaaaa": "acme"}.get),
+        )
     )
     async with TestServer(app) as server:
         (told,) = (await asyncio.to_thread(of_agent, str(server.make_url("/")), RequestQuery(slowest=3))).requests
@@ -165,7 +167,7 @@ async def test_an_agent_says_why_with_names(reports: list[TailReport]) -> None:
     store = Store()
     store.add(one(tap(1, T), llm(1, T)))
     requests = Requests(store=lambda: store, tails=lambda: reports, resolve={"t-chat": "acme"}.get)
-    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests))
     async with TestServer(app) as server:
         url = str(server.make_url("/"))
         found = await asyncio.to_thread(of_agent, url, RequestQuery(slowest=1))

@@ -18,8 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import kvitals.series.window
 from kvitals.agent.exports import api, wire
-from kvitals.agent.exports.api import allowed_hosts, build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.browsers import is_cross_site
+from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.rules.model import Family
 from kvitals.series.promql import PromQLError, QueryLimits, evaluate
 from kvitals.series.types import Frame, Labels, Matcher
@@ -52,7 +53,7 @@ def window() -> Window:
 @asynccontextmanager
 async def serving(source: Any = None, **more: Any) -> AsyncIterator[Client]:
     options = {"findings": lambda: b'{"healthy":true}', "ready": lambda: True, "clock": lambda: NOW, **more}
-    app = build_app(source if source is not None else window(), FAMILIES, **options)
+    app = build_app(ApiParts(source if source is not None else window(), FAMILIES, **options))
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -259,7 +260,7 @@ class TestThreads:
             return ordered(*arguments, **more)
 
         monkeypatch.setattr(kvitals.series.window, "_matching", noted_matching)
-        monkeypatch.setattr(wire, "ordered", noted_ordered)
+        monkeypatch.setattr(wire, "sort_in_steps", noted_ordered)
         async with serving() as client:
             assert await data_of(client, "labels") == ["__name__", "engine"]
             assert await data_of(client, "label/engine/values") == ["a", "b"]

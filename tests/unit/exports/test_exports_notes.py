@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports import notes as exported
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.series.history import schema
 from kvitals.series.history.event_log import Episode, HistoryEvent, write
 from kvitals.series.history.reader import HistoryReader
@@ -33,7 +33,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         write(connection, Episode("odd", "OWN01", {}, 2e9, 2e9, False, b"of another version"))
     connection.close()
     past = HistoryReader(path)
-    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=past)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=past))
     async with TestClient(TestServer(app)) as client:
         yield client
     past.close()
@@ -78,14 +78,14 @@ async def test_what_is_too_much_or_not_to_be_understood_is_refused(
 
 
 async def test_without_a_history_there_is_no_such_path() -> None:
-    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True))
     async with TestClient(TestServer(app)) as client, client.get("/api/v1/history") as answer:
         assert answer.status == 404
 
 
 async def test_a_history_that_can_not_be_read_says_so(tmp_path: Path) -> None:
     past = HistoryReader(tmp_path / "none.db")
-    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=past)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, notes=past))
     async with TestClient(TestServer(app)) as client:
         status, answer = await told(client, "/findings")
     assert status == 503 and "none.db" in answer["error"]

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.inbound import server_tls
 from kvitals.config import Config, ConfigError, build
 from kvitals.series.window import Window
@@ -32,7 +32,7 @@ async def served(
     if clients is not None:
         trusted = tmp_path / "clients.pem"
         clients.cert_pem.write_to_path(trusted)
-    app = build_app(Window(60, 10), {}, findings=lambda: b"{}", ready=lambda: True, token_file=token)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: b"{}", ready=lambda: True, token_file=token))
     runner = web.AppRunner(app)
     await runner.setup()
     tls = server_tls(tmp_path / "tls.pem", tmp_path / "tls.pem", trusted)

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports import requests as exported
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.requests.families import Exemplar
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
@@ -38,7 +38,7 @@ def body(*parts: RequestPart, source: str = "tap") -> bytes:
 async def serving(store: Store | None = None, **more: Any) -> AsyncIterator[Client]:
     kept = store or Store()
     requests = Requests(store=lambda: kept, **more)
-    app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests)
+    app = build_app(ApiParts(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests))
     async with TestClient(TestServer(app)) as client:
         yield client
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.history import status
 from kvitals.agent.history.requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
@@ -113,13 +113,15 @@ def test_a_moment_before_there_was_any(kept: Kept) -> None:
 
 async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
     app = build_app(
-        kept.pipeline,
-        KNOWLEDGE.families,
-        findings=lambda: None,
-        ready=lambda: True,
-        past=kept.keeping.past,
-        whole_since=kept.pipeline.whole_since,
-        clock=lambda: kept.times[-1],
+        ApiParts(
+            kept.pipeline,
+            KNOWLEDGE.families,
+            findings=lambda: None,
+            ready=lambda: True,
+            past=kept.keeping.past,
+            whole_since=kept.pipeline.whole_since,
+            clock=lambda: kept.times[-1],
+        )
     )
     start, end = kept.times[0], kept.times[-1]
     async with TestClient(TestServer(app)) as client:
@@ -142,14 +144,16 @@ async def test_the_api_answers_without_a_seam(kept: Kept) -> None:
 def served(kept: Kept) -> TestServer:
     """The API of an agent that has nothing but its history yet: what is in memory has more rows than are kept."""
     app = build_app(
-        Window(60, 10),
-        KNOWLEDGE.families,
-        findings=lambda: None,
-        ready=lambda: True,
-        past=kept.keeping.past,
-        whole_since=lambda _: math.inf,
-        clock=lambda: kept.times[-1],
-        notes=kept.keeping.past,
+        ApiParts(
+            Window(60, 10),
+            KNOWLEDGE.families,
+            findings=lambda: None,
+            ready=lambda: True,
+            past=kept.keeping.past,
+            whole_since=lambda _: math.inf,
+            clock=lambda: kept.times[-1],
+            notes=kept.keeping.past,
+        )
     )
     return TestServer(app)
 
@@ -179,7 +183,14 @@ async def test_a_review_by_url_says_what_one_of_the_directory_says(kept: Kept, t
 async def test_the_api_without_a_history_has_the_window(kept: Kept, tmp_path: Path) -> None:
     past = HistoryReader(tmp_path / "history.db")
     app = build_app(
-        kept.pipeline, {}, findings=lambda: None, ready=lambda: True, past=past, whole_since=kept.pipeline.whole_since
+        ApiParts(
+            kept.pipeline,
+            {},
+            findings=lambda: None,
+            ready=lambda: True,
+            past=past,
+            whole_since=kept.pipeline.whole_since,
+        )
     )
     async with TestClient(TestServer(app)) as client:
         asked = {"query": "kvitals_target_up", "time": kept.times[-1]}

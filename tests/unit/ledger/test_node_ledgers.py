@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.ledger.event import HOST, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import MAX_ENGINES, LedgerSide
@@ -154,11 +154,13 @@ async def test_the_api_tells_what_the_cache_holds_and_gives_look_ups() -> None:
     ledger = busy(window())
     ledgers: list[LedgerSide | None] = [None]
     app = build_app(
-        Window(60, 10),
-        {},
-        findings=lambda: None,
-        ready=lambda: True,
-        ledger=LedgerApi(lambda: ledgers[0], {"a": "acme"}.get),
+        ApiParts(
+            Window(60, 10),
+            {},
+            findings=lambda: None,
+            ready=lambda: True,
+            ledger=LedgerApi(lambda: ledgers[0], {"a": "acme"}.get),
+        )
     )
     async with TestClient(TestServer(app)) as client:
         for path in ("cache", "accesses"):

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.errors import UsageError
-from kvitals.app.pipeline import Setup
+from kvitals.app.weekly_review import gpu_prices
 from kvitals.config import Config, ConfigError, ReviewTable, build
-from kvitals.rules.loader import Knowledge
 from kvitals.ui.cli.main import main, parser
-from kvitals.ui.cli.review import _given
+from kvitals.ui.cli.review import _prices
 
 
 def given(table: ReviewTable, *options: str) -> tuple[float | None, dict[str, float], float]:
     args = parser("review").parse_args(["review", "--out", "x", *options])
-    found = _given(args, Setup(Knowledge(), Config(review=table)))
+    found = gpu_prices(Config(review=table), *_prices(args.price), args.gpus)
     return found.every, dict(found.by_name), found.gpus
 
 

@@ -1,0 +1,111 @@
+"""Answers that are documents made elsewhere: findings, rules, build information, health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from kvitals.agent.exports.answers import ApiError, json_answer, packed_answer
+
+SPOKEN_VERSION = "2.42.0"
+"""The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RuleGroups = list[dict[str, Any]]
+T = TypeVar("T")
+
+
+def build_info(version: str) -> dict[str, str]:
+    """The build as Prometheus describes its own, with the version of kvitals as revision."""
+    return {
+        "version": SPOKEN_VERSION,
+        "revision": f"kvitals {version}".strip(),
+        "branch": "",
+        "buildUser": "",
+        "buildDate": "",
+        "goVersion": "",
+    }
+
+
+async def _now(value: T | Awaitable[T]) -> T:
+    """A value that is there, or is being made."""
+    return await value if isinstance(value, Awaitable) else value
+
+
+def rules_route(
+    rules: Callable[[], RuleGroups | Awaitable[RuleGroups]], shown: Callable[[RuleGroups], object]
+) -> Handler:
+    """Rule groups, or what `shown` makes of them."""
+
+    async def handle(_: web.Request) -> web.Response:
+        return json_answer(shown(await _now(rules())))
+
+    return handle
+
+
+def alerts_of(groups: RuleGroups) -> object:
+    """The alerts of all rules, as Prometheus lists them."""
+    return {"alerts": [alert for group in groups for rule in group["rules"] for alert in rule["alerts"]]}
+
+
+def data_route(data: Callable[[], object]) -> Handler:
+    """What `data` returns on the loop."""
+
+    async def handle(_: web.Request) -> web.Response:
+        return json_answer(data())
+
+    return handle
+
+
+def findings_route(findings: Callable[[], bytes | Awaitable[bytes | None] | None]) -> Handler:
+    """The triage document; 503 before the first window is complete."""
+
+    async def handle(_: web.Request) -> web.Response:
+        document = await _now(findings())
+        if document is None:
+            raise ApiError("unavailable", "no findings yet: the first window is not complete")
+        return packed_answer(document)
+
+    return handle
+
+
+def slow_document_route(document: Callable[[], bytes]) -> Handler:
+    """A document that takes long: one is worked out at a time."""
+    busy = asyncio.Lock()
+
+    async def handle(_: web.Request) -> web.Response:
+        if busy.locked():
+            raise ApiError("unavailable", "it is being worked out for somebody else: ask again in some seconds")
+        async with busy:
+            try:
+                return json_answer(msgspec.Raw(await asyncio.to_thread(document)))
+            except ValueError as error:
+                raise ApiError("execution", str(error)) from None
+
+    return handle
+
+
+def health_route(problem: Callable[[], str]) -> Handler:
+    """200, or 503 with the problem."""
+
+    async def handle(_: web.Request) -> web.Response:
+        if found := problem():
+            return web.Response(text=f"kvitals is not Healthy: {found}.\n", status=503)
+        return web.Response(text="kvitals is Healthy.\n")
+
+    return handle
+
+
+def state_route(is_so: Callable[[], bool], word: str) -> Handler:
+    """200 where it is so, else 503."""
+
+    async def handle(_: web.Request) -> web.Response:
+        if is_so():
+            return web.Response(text=f"kvitals is {word}.\n")
+        return web.Response(text=f"kvitals is not {word} yet.\n", status=503)
+
+    return handle

@@ -1,0 +1,58 @@
+"""Who may call the API: the names that it is served under on loopback, and the token of callers over TLS.
+
+Requests for a host name that is not allowed are refused: otherwise a web page could point its own name at 127.0.0.1 and
+read the agent (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from kvitals.agent.inbound import has_token
+from kvitals.config.hosts import is_loopback
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
+    """The names by which a server bound to this address may be called: `more` on loopback, any (None)
+    elsewhere. localhost and addresses are always allowed, since rebinding needs another name."""
+    return frozenset(more) if is_loopback(bound_to) else None
+
+
+def check_caller(hosts: Collection[str] | None, token_file: Path | None) -> Any:
+    """The middleware that refuses other host names and, over TLS, callers without the token in `token_file`."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.secure:  # the door for other machines, whose names are its certificate's
+            if token_file is not None and not has_token(request.headers.get("Authorization", ""), token_file):
+                raise web.HTTPUnauthorized(
+                    text="Send the token that [remote] token_file names: Authorization: Bearer ...\n",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            return await handler(request)
+        host = request.headers.get("Host")  # only something that is no browser leaves it out
+        if hosts is not None and host is not None and not _is_allowed(host, hosts):
+            raise web.HTTPForbidden(
+                text="kvitals is not served under this host name. "
+                "If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
+            )
+        return await handler(request)
+
+    return check
+
+
+def _is_allowed(host: str, hosts: Collection[str]) -> bool:
+    name = re.sub(r":\d*$", "", host).lower()
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return name == "localhost" or name in {known.lower() for known in hosts}
+    return True
