@@ -43,8 +43,8 @@ class SpanMaker:
 
     def __init__(self, version: str, node: Mapping[str, str]) -> None:
         """`version` is that of kvitals; `node` has the node's labels."""
-        span_names = {f"kvitals.{name}": value for name, value in node.items()}
-        self._resource = Resource({"service.name": "kvitals", "service.version": version, **span_names})
+        labels = {f"kvitals.{name}": value for name, value in node.items()}
+        self._resource = Resource({"service.name": "kvitals", "service.version": version, **labels})
         self._scope = InstrumentationScope(SCOPE, version)
 
     def spans(self, record: RequestRecord, kept: str) -> list[ReadableSpan]:

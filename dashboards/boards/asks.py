@@ -23,8 +23,8 @@ def rise(family: str, *by: str, unit: str = "count", scope: Scope = "engine", ov
 
 
 def gauge(family: str, *by: str, unit: str, scope: Scope = "engine", of: str = "max") -> ExpressionQuery:
-    """A gauge, of several the largest or what `engine_signal` makes of them."""
-    return ExpressionQuery(f"{engine_signal} by ({_labels(by)}) ({family})", unit, scope)
+    """A gauge, of several the largest or what `of` makes of them."""
+    return ExpressionQuery(f"{of} by ({_labels(by)}) ({family})", unit, scope)
 
 
 def mean(histogram: str, *by: str, unit: str = "seconds", scope: Scope = "engine") -> ExpressionQuery:
