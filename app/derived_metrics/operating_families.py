@@ -17,10 +17,20 @@ from kvitals.diagnoser.binding import Binding, bindings
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.operating_point import DRAWS as FULL_DRAWS
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
-from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of, whole_steps
+from kvitals.diagnoser.steps import (
+    OBJECTIVES,
+    Ask,
+    Steps,
+    gather,
+    join_steps,
+    objectives,
+    row_gap,
+    step_of,
+    whole_steps,
+)
 from kvitals.rules.model import SCOPES
 from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import Expr, Limits, PromQLError, Series, evaluate_range
+from kvitals.series.promql import Expr, PromQLError, QueryLimits, Series, evaluate_range
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
 
@@ -35,7 +45,7 @@ LATE_SECONDS = 2.0
 DRAWS = 60
 MAX_ENGINES = 64
 """Of which steps are kept; of more the agent tells no operating point, `kvitals knee` does."""
-_LIMITS = Limits(samples=10_000_000, seconds=60.0)
+_LIMITS = QueryLimits(samples=10_000_000, seconds=60.0)
 _PLACE = ("cluster", "pool", "node", "engine")
 
 
@@ -60,7 +70,7 @@ class Operating:
         again = 0 <= at - self._bound_at < BINDING_EVERY
         if again and not self._due:
             return
-        ask = asking(self._window)
+        ask = ask_source(self._window)
         try:
             if not again:
                 self._bound_at = at
@@ -79,7 +89,7 @@ class Operating:
 
         Raises PromQLError.
         """
-        ask, gap = asking(self._window), row_gap(self._window, at - LOOK_SECONDS, at)
+        ask, gap = ask_source(self._window), row_gap(self._window, at - LOOK_SECONDS, at)
         if gap is None:
             return
         self._bound_at = self._looked_at = at
@@ -94,7 +104,7 @@ class Operating:
         seconds = step_of(gap)
         last = float(np.floor(until / seconds) * seconds)
         try:
-            found = gather(asking(history), *whole_steps(last - KEPT_SECONDS, last, seconds), seconds)
+            found = gather(ask_source(history), *whole_steps(last - KEPT_SECONDS, last, seconds), seconds)
         except (HistoryError, PromQLError):
             return  # without the past the curve takes a day to be as good
         with self._lock:
@@ -117,13 +127,13 @@ class Operating:
         for one in past:
             known = self._steps.get(one.entity)
             if one.step == seconds and (known is not None or len(self._steps) < MAX_ENGINES):
-                self._steps[one.entity] = joined(one, known, last - KEPT_SECONDS) if known is not None else one
+                self._steps[one.entity] = join_steps(one, known, last - KEPT_SECONDS) if known is not None else one
         self._due = deque(self._steps)
 
     def _add(self, one: Steps, last: float) -> None:
         known = self._steps.get(one.entity)
         if known is not None:
-            self._steps[one.entity] = joined(known, one, last - KEPT_SECONDS)
+            self._steps[one.entity] = join_steps(known, one, last - KEPT_SECONDS)
         elif len(self._steps) < MAX_ENGINES:
             self._steps[one.entity] = one
 
@@ -156,7 +166,7 @@ class Operating:
         return {labels.keep(SCOPES["engine"]): labels.keep(_PLACE) for row in rows for labels in row.labels}
 
 
-def asking(source: SeriesSource) -> Ask:
+def ask_source(source: SeriesSource) -> Ask:
     """Questions that are answered from a source in memory or on disk."""
 
     def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:

@@ -12,7 +12,7 @@ import msgspec
 from kvitals.agent.service import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.config import Config, Seconds
-from kvitals.rules.finding import Source, Triage
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader, Record
 
 LEAST_SECONDS = 1.0
@@ -27,7 +27,7 @@ class RecordingError(Exception):
 
 
 @dataclass(frozen=True)
-class Judged:
+class RecordingVerdict:
     """What a recording says at one moment."""
 
     pipeline: Pipeline
@@ -36,7 +36,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RecordingEnd:
     """A recording that was read to its end, with nothing left to settle."""
 
     node: Node
@@ -67,7 +67,7 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> Ended:
+def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None = None) -> RecordingEnd:
     """What is known at a recording's end, where nothing is judged. slo_sources: as a node takes them.
 
     Raises CaptureError, ConfigError.
@@ -80,10 +80,10 @@ def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None
             last = max(last, record.t)
         damage = reader.problem or ""
     node.flush(last)
-    return Ended(node, damage)
+    return RecordingEnd(node, damage)
 
 
-def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
+def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> RecordingVerdict:
     """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds.
 
     At its end, what waits for more records is settled first: nothing more comes, and every surface shows that end.
@@ -96,7 +96,9 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     span = span_at(first, at, moments.start)
     if span.fast < LEAST_SECONDS:
         raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
-    pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
+    pipeline = Pipeline(
+        with_window(setup, setup.config.agent.window + AT_ONCE * step), DocumentSource("capture", path.name)
+    )
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for _ in judged_before(at, pipeline, reader, step):
@@ -105,7 +107,7 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     if at == last:
         pipeline.flush(last)
     pipeline.observe_span(span)
-    return Judged(pipeline, pipeline.triage(), damage)
+    return RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 
 def judged_before(
@@ -135,7 +137,7 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
     moment. Raises CaptureError, RecordingError."""
     first, last = span_of(path)
     pipeline = Pipeline(
-        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), Source("capture", path.name)
+        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), DocumentSource("capture", path.name)
     )
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)

@@ -14,10 +14,10 @@ from kvitals.app import ledger as lookups
 from kvitals.app import requests, timeseries_sources
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import AgentClient
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.operating_point import OperatingPoint
-from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate, parse
 from kvitals.ui.cli import knee
@@ -33,7 +33,7 @@ RECORDINGS = [
     "requests/tenants",
 ]
 WITH_EVENTS = RECORDINGS[:2]
-SLOWEST = requests.Asked(slowest=20)
+SLOWEST = requests.RequestQuery(slowest=20)
 
 
 @cache
@@ -46,7 +46,7 @@ def path_of(name: str) -> Path:
 
 
 @cache
-def judged(name: str) -> Judged:
+def judged(name: str) -> RecordingVerdict:
     return judge_recording(path_of(name), setup(), step=15.0)
 
 
@@ -121,7 +121,7 @@ def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
     """Row 6: what a doubled cache finds, in triage and in `kvitals whatif`."""
     known = lookups.of_recording(path_of(name))
     assert known.pool is not None
-    now, doubled = (what_if(known.accesses, Plan(capacities=(n * known.pool,)))[0].token_hit_rate for n in (1, 2))
+    now, doubled = (what_if(known.accesses, ReplayPlan(capacities=(n * known.pool,)))[0].token_hit_rate for n in (1, 2))
     told = [
         one
         for finding in judged(name).document.causes

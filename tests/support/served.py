@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.app.pipeline import Pipeline
 from kvitals.rules.finding import encode
@@ -54,7 +54,7 @@ def _app(pipeline: Pipeline) -> web.Application:
         findings=lambda: encode(pipeline.triage()),
         ready=lambda: True,
         requests=Requests(store=lambda: node.requests.store, tails=lambda: node.requests.tails.reports),
-        ledger=Ledger(lambda: node.ledger),
+        ledger=LedgerApi(lambda: node.ledger),
         version="0",
         clock=lambda: span.at,
     )
