@@ -100,7 +100,7 @@ class Predicted(Struct, frozen=True):
     bound: Literal["about", "at least", "at most"]
     error: float | None
     method: str
-    text: str  # rendered: "41 % → about 63 %, give or take 4 %"
+    text: str  # rendered: "41 % → about 63 %, give or take 4 points"
 
 
 class LeverAdvice(Struct, frozen=True):

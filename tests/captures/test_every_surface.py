@@ -181,3 +181,20 @@ def test_a_load_that_knee_names_is_one_of_its_chart(name: str) -> None:
             assert limit.holds_to is None or limit.holds_to <= max(one.highest for one in point.bins)
         shown = "\n".join(line.plain for line in knee.chart(point))
         assert point.now is None or not point.bins or f"now {point.now:.1f}" in shown
+
+
+def test_more_slots_leave_the_wait_of_deferred_requests() -> None:
+    """Row 16: 3.25 s in the queue beside 2.15 deferred requests is not 0 with more slots."""
+    name = "incidents/pd_decode_slots-1"
+    (deferred,) = families(name, "kvitals:waiting_deferred_avg and kvitals:waiting_deferred_avg > 0").values()
+    rate = max(families(name, "kvitals:finished_per_second").values())
+    told = [
+        one.to
+        for finding in judged(name).document.causes
+        for lever in finding.levers
+        if lever.lever == "raise-max-num-seqs"
+        for one in lever.predicted
+        if one.metric == "queue_mean_seconds" and one.from_ > 1.0
+    ]
+    assert told
+    assert min(told) >= 0.99 * deferred / rate
