@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -198,3 +199,12 @@ def test_more_slots_leave_the_wait_of_deferred_requests() -> None:
     ]
     assert told
     assert min(told) >= 0.99 * deferred / rate
+
+
+def test_triage_names_the_cascade_that_cache_says_is_over() -> None:
+    """Row 2: the cascade was, with its end, in triage as in `kvitals cache`."""
+    name = "ledger/thrash"
+    (last,) = caches.of_recording(path_of(name), setup()).cascades["cascades"]
+    (out,) = [one for one in judged(name).document.ruled_out if one.code == "KVC05"]
+    end = datetime.fromtimestamp(last["ended"], UTC)
+    assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended {end:%H:%M:%S} UTC")
