@@ -208,3 +208,18 @@ def test_triage_names_the_cascade_that_cache_says_is_over() -> None:
     (out,) = [one for one in judged(name).document.ruled_out if one.code == "KVC05"]
     end = datetime.fromtimestamp(last["ended"], UTC)
     assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended {end:%H:%M:%S} UTC")
+
+
+def test_every_measure_names_the_window_that_it_is_of() -> None:
+    """Row 4: figures of 60 s and of 15 min stand in one document."""
+    path = FOLDER / "changes/slots_raised.kvcap"
+    document = judge_recording(path, setup(), step=15.0).document
+    assert not document.window.cold
+    wrong = [
+        f"{finding.code} {one.signal}: {one.window}"
+        for finding in (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
+        for one in finding.measures
+        if "$window" in (signal := load().signals[one.signal]).expr
+        and one.window != (document.window.seconds if signal.window == "fast" else 900.0)
+    ]
+    assert wrong == []
