@@ -16,7 +16,6 @@ from rich.text import Text
 
 from kvitals.app.cache import Known, of_agent, of_engines, of_recording
 from kvitals.app.errors import UsageError
-from kvitals.diagnoser.text import points
 from kvitals.rules.loader import Knowledge
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
@@ -270,7 +269,7 @@ def _curve(engine: Mapping[str, Any], console: Console) -> None:
         at = sizes.index(size)
         line = Text(f"    {size:>12,}  ")
         line.append("█" * round(32 * rates[at] / top), style="bold" if size == pool else "cyan")
-        line.append(f" {rates[at]:.1%} ± {points(errors[at])}")
+        line.append(f" {rates[at]:.1%} ± {errors[at]:.1%}")
         console.print(line.append("  today", style="bold") if size == pool else line)
 
 
