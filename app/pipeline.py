@@ -17,6 +17,7 @@ from kvitals.agent import objectives
 from kvitals.agent.service import Node
 from kvitals.agent.workers import Worker
 from kvitals.app.derived_metrics.operating_families import Operating
+from kvitals.app.last_cascade import with_last_cascade
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.evaluator import Judge, Judgement
@@ -221,7 +222,9 @@ class Pipeline:
 
     def _triage(self, span: EvaluationSpan) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
-        return self.replays.told(document, self.setup.knowledge)
+        document = self.replays.told(document, self.setup.knowledge)
+        ledger = self.node.ledger
+        return document if ledger is None else with_last_cascade(document, ledger.cascades.report())
 
     def _recorded(self) -> RecordedLookups | None:
         """The look-ups that the ledger has, and the blocks of each engine."""

@@ -38,6 +38,8 @@ CERTAINTY = {"high": 0.9, "medium": 0.65, "low": 0.4}
 LEAST, MOST = 0.1, 0.95
 """Confidences: nothing that fired is out of the question, and nothing is certain."""
 EVIDENCE_POINTS = 60
+SAME_SECONDS = 1.0
+"""Two windows that differ by less are printed alike."""
 MAX_EVIDENCE_LINES = 20
 
 
@@ -283,7 +285,7 @@ class Findings:
             if value is None:
                 text = self._judge.signals.why_missing(name, judgement.entity, self._span).why
             number = value if value is not None and math.isfinite(value) else None
-            measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip()))
+            measures.append(Measure(name, number, signal.unit, text, signal.meaning.strip(), self._window_of(name)))
         return measures
 
     def _queries(self, judgement: Judgement) -> list[EvidenceQuery]:
@@ -309,7 +311,16 @@ class Findings:
                 ]
                 if points:
                     lines.append(EvidenceLine(rest, points))
-        return Evidence(query.title, text, query.unit, render(number, query.unit), lines)
+        window = self._window_of(text.strip().removeprefix(SIGNAL_PREFIX))
+        other = window if window is not None and abs(window - self._span.fast) > SAME_SECONDS else None
+        return Evidence(query.title, text, query.unit, render(number, query.unit), lines, other)
+
+    def _window_of(self, name: str) -> float | None:
+        """The seconds that a signal looks over; None of what is no signal, or looks over no window."""
+        signal = self._judge.knowledge.signals.get(name)
+        if signal is None or "$window" not in signal.expr:
+            return None
+        return self._span.fast if signal.window == "fast" or self._span.cold else self._span.slow
 
     def _course(self, query: str) -> list[Series]:
         if query not in self._courses:

@@ -14,7 +14,7 @@ import msgspec
 
 from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
-from kvitals.diagnoser.text import render
+from kvitals.diagnoser.text import render, render_difference
 from kvitals.rules.finding import LeverAdvice, LeverSetting, PredictedValue
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import Prediction
@@ -66,7 +66,7 @@ class Predictions:
             bound=one.bound,
             error=error,
             method=" ".join(one.how.split()),
-            text=text + (f", give or take {render(error, unit)}" if error else ""),
+            text=text + (f", give or take {render_difference(error, unit)}" if error else ""),
         )
 
     def _number(self, text: str, judgement: Judgement, values: dict[str, str]) -> float | None:

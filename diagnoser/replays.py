@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from kvitals.diagnoser.text import points
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.finding import Finding, LeverAdvice, PredictedValue, Triage
@@ -120,9 +121,9 @@ def _advice(
     method = (
         f"The latest {found.lookups:,} look-ups, {start:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, replayed"
         f" {_words(how)}: {_percent(found.now)} become {_percent(found.then)}. The replay of today's cache differs by"
-        f" {_points(found.error)} from the hits that were seen."
+        f" {points(found.error)} from the hits that were seen."
     )
-    text = f"{_percent(found.hit)} → about {_percent(found.to)}, give or take {_points(found.error)}"
+    text = f"{_percent(found.hit)} → about {_percent(found.to)}, give or take {points(found.error)}"
     told = PredictedValue(
         metric, TITLES.get(metric, TITLES[""]), found.hit, found.to, "ratio", "about", found.error, method, text
     )
@@ -133,11 +134,6 @@ def _advice(
 def _percent(share: float) -> str:
     """With as many digits as `kvitals whatif` prints."""
     return f"{share:.1%}"
-
-
-def _points(difference: float) -> str:
-    """A difference of two shares, which is in points and not in percent of either."""
-    return f"{100 * difference:.1f} points"
 
 
 def _words(how: ReplaySpec) -> str:

@@ -36,6 +36,16 @@ def render(value: float | None, unit: str, more: int = 0) -> str:
     return _number(value, more) + _SUFFIX.get(unit, "")
 
 
+def points(difference: float) -> str:
+    """A difference of two shares, which is in points and not in percent of either: `3.7 points`."""
+    return f"{_number(100 * difference, 0)} points"
+
+
+def render_difference(difference: float, unit: str) -> str:
+    """A difference of two values with their unit."""
+    return points(difference) if unit == "ratio" else render(difference, unit)
+
+
 def render_apart(value: float | None, limit: float | None, unit: str) -> str:
     """The same with as many digits more as it takes to read otherwise than a limit that it is not equal to."""
     for more in range(MORE_DIGITS):

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from kvitals.rules.model import Kind, Severity
 from kvitals.series.types import Labels
 
-VERSION = "1.4"
+VERSION = "1.5"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -34,6 +34,7 @@ class Measure(Struct, frozen=True):
     unit: str
     text: str  # rendered with its unit, or why it is missing
     meaning: str = ""
+    window: float | None = None  # seconds that it is of; None: it is of no window
 
 
 class Point(Struct, frozen=True, array_like=True):
@@ -54,6 +55,7 @@ class Evidence(Struct, frozen=True):
     unit: str
     text: str  # the value at the moment of the finding, with unit
     lines: list[EvidenceLine]
+    window: float | None = None  # seconds that it is of, where that is not the window of the document
 
 
 class Unknown(Struct, frozen=True):
@@ -100,7 +102,7 @@ class PredictedValue(Struct, frozen=True):
     bound: Literal["about", "at least", "at most"]
     error: float | None
     method: str
-    text: str  # rendered: "41 % → about 63 %, give or take 4 %"
+    text: str  # rendered: "41 % → about 63 %, give or take 4 points"
 
 
 class LeverAdvice(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -181,3 +182,44 @@ def test_a_load_that_knee_names_is_one_of_its_chart(name: str) -> None:
             assert limit.holds_to is None or limit.holds_to <= max(one.highest for one in point.bins)
         shown = "\n".join(line.plain for line in knee.chart(point))
         assert point.now is None or not point.bins or f"now {point.now:.1f}" in shown
+
+
+def test_more_slots_leave_the_wait_of_deferred_requests() -> None:
+    """Row 16: 3.25 s in the queue beside 2.15 deferred requests is not 0 with more slots."""
+    name = "incidents/pd_decode_slots-1"
+    (deferred,) = families(name, "kvitals:waiting_deferred_avg and kvitals:waiting_deferred_avg > 0").values()
+    rate = max(families(name, "kvitals:finished_per_second").values())
+    told = [
+        one.to
+        for finding in judged(name).document.causes
+        for lever in finding.levers
+        if lever.lever == "raise-max-num-seqs"
+        for one in lever.predicted
+        if one.metric == "queue_mean_seconds" and one.from_ > 1.0
+    ]
+    assert told
+    assert min(told) >= 0.99 * deferred / rate
+
+
+def test_triage_names_the_cascade_that_cache_says_is_over() -> None:
+    """Row 2: the cascade was, with its end, in triage as in `kvitals cache`."""
+    name = "ledger/thrash"
+    (last,) = caches.of_recording(path_of(name), setup()).cascades["cascades"]
+    (out,) = [one for one in judged(name).document.ruled_out if one.code == "KVC05"]
+    end = datetime.fromtimestamp(last["ended"], UTC)
+    assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended {end:%H:%M:%S} UTC")
+
+
+def test_every_measure_names_the_window_that_it_is_of() -> None:
+    """Row 4: figures of 60 s and of 15 min stand in one document."""
+    path = FOLDER / "changes/slots_raised.kvcap"
+    document = judge_recording(path, setup(), step=15.0).document
+    assert not document.window.cold
+    wrong = [
+        f"{finding.code} {one.signal}: {one.window}"
+        for finding in (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
+        for one in finding.measures
+        if "$window" in (signal := load().signals[one.signal]).expr
+        and one.window != (document.window.seconds if signal.window == "fast" else 900.0)
+    ]
+    assert wrong == []

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvitals.diagnoser.text import render as render_value
 from kvitals.rules.finding import Evidence, Finding, LeverAdvice, LeverSetting, RuledOut, SinceChange, Triage
 
 SEVERITY_STYLE = {"page": "bold red", "ticket": "bold yellow", "info": "bold cyan"}
@@ -176,6 +177,8 @@ def _proof(evidence: Sequence[Evidence], console: Console, verbose: bool) -> Non
         if item.lines and item.lines[0].labels:
             newest = max(line.points[-1].t for line in item.lines)
             shown = ", ".join(" ".join(line.labels.values()) for line in item.lines if line.points[-1].t == newest)
+        if item.window is not None:
+            shown += f" (last {render_value(item.window, 'seconds')})"
         table.add_row(item.title, Text(shown, style="bold"), spark(values))
     console.print(_indent(table, 4))
     if verbose:
