@@ -26,7 +26,7 @@ class KnownEngine:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedEntity:
     """What an alert is about. engines: those that it names, else all at its place; named: whether it names one."""
 
     engines: Sequence[KnownEngine]
@@ -58,18 +58,18 @@ def address(url: str) -> str:
     return parts.netloc.rpartition("@")[2] or url
 
 
-def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> Resolved:
+def resolve(labels: Mapping[str, str], engines: Iterable[KnownEngine]) -> ResolvedEntity:
     """The engines that labels of an alert are about; none where they name an engine that is not known."""
     here = [one for one in engines if same_place(one.place, labels)]
     asked = list(_names(labels))
     for names in asked:
         if found := [one for one in here if not one.names.isdisjoint(names)]:
             exact = [one for one in found if one.engine in names]
-            return Resolved(exact or found, named=True)
+            return ResolvedEntity(exact or found, named=True)
     if asked:
-        return Resolved([], named=True)
+        return ResolvedEntity([], named=True)
     wanted = [name for name in ("pool", "node") if labels.get(name)]
-    return Resolved([one for one in here if all(name in one.place for name in wanted)], named=False)
+    return ResolvedEntity([one for one in here if all(name in one.place for name in wanted)], named=False)
 
 
 def same_place(place: Mapping[str, str], labels: Mapping[str, str]) -> bool:

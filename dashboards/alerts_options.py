@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
-from kvitals.rules.compiled_signal import Windows
+from kvitals.rules.compiled_signal import WindowDurations
 
 BASELINE = "1h"
 Monitor = Literal["pod", "service"]
@@ -36,9 +36,9 @@ class Options:
         return max(SLOW_SECONDS, self.fast_seconds)
 
     @property
-    def windows(self) -> Windows:
+    def windows(self) -> WindowDurations:
         """What `$window` and `$baseline` stand for."""
-        return Windows(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
+        return WindowDurations(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
 
 
 def duration(seconds: float) -> str:

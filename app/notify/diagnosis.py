@@ -11,14 +11,14 @@ from typing import Any
 
 from kvitals.app.history_recorder import directory
 from kvitals.app.identity import KnownEngine, address, known_engine, resolve, without_rank
-from kvitals.app.notify.finding_match import Asked, lead, relates
+from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.prometheus import Judged, judge_server
+from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.evaluator import ENTITIES
-from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
@@ -42,7 +42,7 @@ class OfAgent:
     clock: Callable[[], float] = time.time
     history: bool = True  # whether it keeps any
 
-    async def __call__(self, about: Asked) -> Diagnosis:
+    async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         if self.clock() - about.received > FRESH_SECONDS and self.history:
             return await self._past(about)
         document = await self._now()
@@ -67,7 +67,7 @@ class OfAgent:
         except PromQLError:
             return None
 
-    async def _past(self, about: Asked) -> Diagnosis:
+    async def _past(self, about: DiagnosisRequest) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
         targets = self.pipeline.node.meta["targets"]
         return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
@@ -77,18 +77,18 @@ class OfAgent:
 class OfFleet:
     """What a Prometheus has of a fleet."""
 
-    access: Access
+    access: PrometheusAccess
     setup: Setup
-    _looks: dict[float, asyncio.Task[Judged]] = field(default_factory=dict, repr=False)  # by their moment
+    _looks: dict[float, asyncio.Task[PrometheusVerdict]] = field(default_factory=dict, repr=False)  # by their moment
 
-    async def __call__(self, about: Asked) -> Diagnosis:
+    async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         first = await self._judged(about.received, about)
         if first.lead is None and first.document is not None and about.received - about.began > FRESH_SECONDS:
             then = await self._judged(about.began, about)  # it may be over by now
             return then if then.lead is not None else first
         return first
 
-    async def _judged(self, at: float, about: Asked) -> Diagnosis:
+    async def _judged(self, at: float, about: DiagnosisRequest) -> Diagnosis:
         moment, look = self._look(at)
         try:
             judged = await asyncio.shield(look)
@@ -98,7 +98,7 @@ class OfFleet:
         how = f"judged from {self.access.url} at {_utc(moment)}, over {document.window.seconds:.0f} s"
         return _diagnosis(how, document, about, judged.engines)
 
-    def _look(self, at: float) -> tuple[float, asyncio.Task[Judged]]:
+    def _look(self, at: float) -> tuple[float, asyncio.Task[PrometheusVerdict]]:
         """The look at the whole fleet just before a moment, done or under way, or a new one. A few are kept."""
         for moment, look in self._looks.items():
             failed = look.done() and (look.cancelled() or look.exception() is not None)
@@ -111,7 +111,7 @@ class OfFleet:
         return at, look
 
 
-def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: Asked) -> Diagnosis:
+def _judged_past(path: Path, setup: Setup, targets: Sequence[Mapping[str, Any]], about: DiagnosisRequest) -> Diagnosis:
     try:
         judged = judge_history(path, setup, Moments(about.received))
     except (HistoryError, RecordingError, PromQLError) as error:
@@ -138,7 +138,7 @@ def engines_of_agent(
     return [known_engine(one, names.get(without_rank(one["engine"]), ())) for one in series]
 
 
-def _diagnosis(how: str, document: Triage, about: Asked, engines: Sequence[KnownEngine]) -> Diagnosis:
+def _diagnosis(how: str, document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine]) -> Diagnosis:
     """What a document says of an alert. With too little history a document may be clear where an alert that has watched
     for longer fires: then it is no diagnosis, and is asked for again later."""
     found = lead(document, about, engines)
@@ -147,7 +147,7 @@ def _diagnosis(how: str, document: Triage, about: Asked, engines: Sequence[Known
     return Diagnosis(how, document, found)
 
 
-def _elsewhere(about: Asked) -> str:
+def _elsewhere(about: DiagnosisRequest) -> str:
     return (
         f"not judged: this agent does not watch {where(about.entity)}; send alerts to the agent that does, or to"
         " `kvitals notify --prometheus URL`, which looks at all"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvitals.app.identity import KnownEngine, Resolved, known_engine, resolve, same_place
+from kvitals.app.identity import KnownEngine, ResolvedEntity, known_engine, resolve, same_place
 from kvitals.app.notify.incoming import Alert
 from kvitals.rules.finding import Finding, Triage
 
 
 @dataclass(frozen=True)
-class Asked:
+class DiagnosisRequest:
     """What a diagnosis is wanted of. Times are seconds since the epoch."""
 
     entity: Mapping[str, str]
@@ -21,14 +21,16 @@ class Asked:
     received: float
 
 
-def asked(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> Asked:
+def diagnosis_request(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> DiagnosisRequest:
     several = list(alerts)
     codes = frozenset(one.code for one in several if one.code)
     symptomatic = any(one.symptomatic for one in several)
-    return Asked(entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received)
+    return DiagnosisRequest(
+        entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received
+    )
 
 
-def lead(document: Triage, about: Asked, engines: Sequence[KnownEngine] = ()) -> Finding | None:
+def lead(document: Triage, about: DiagnosisRequest, engines: Sequence[KnownEngine] = ()) -> Finding | None:
     """The first finding on the entity that is or explains an alert's rule; else, of a symptom, the first cause there.
 
     Causes stand in the document's order, so what explains most comes first. engines: those that are known, with their
@@ -41,7 +43,7 @@ def lead(document: Triage, about: Asked, engines: Sequence[KnownEngine] = ()) ->
     return next(related, None) or next(causes, None)
 
 
-def concerns(finding: Finding, about: Asked, subject: Resolved) -> bool:
+def concerns(finding: Finding, about: DiagnosisRequest, subject: ResolvedEntity) -> bool:
     """Whether a finding is of an alert's entity, of what that stands on, or of something in it.
 
     A finding of a pool or a node needs the same pool or node: the alert's label, or that of the engine that it names.

@@ -18,16 +18,16 @@ from weakref import WeakValueDictionary
 import structlog
 
 from kvitals.agent.paths import state_directory
-from kvitals.app.notify.finding_match import Asked
-from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
+from kvitals.app.notify.finding_match import DiagnosisRequest
+from kvitals.app.notify.incidents import Diagnose, Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import IncomingError, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.order import Card, EntityKey, Line, card, entity_key
-from kvitals.app.notify.queue import Incident, Outcome, Spool, SpoolError, Waiting
+from kvitals.app.notify.queue import MessageOutcome, OpenIncident, Spool, SpoolError, WaitingMessage
 from kvitals.app.notify.sending import Sender
 from kvitals.app.notify.targets import wants
-from kvitals.config import Mute, NotifyTable
+from kvitals.config import MuteTable, NotifyTable
 
 MAX_SECONDS = 120.0
 """Of one diagnosis."""
@@ -86,7 +86,7 @@ class Notifier:
         table: NotifyTable,
         diagnose: Diagnose,
         clock: Callable[[], float] = time.time,
-        mutes: Callable[[], Sequence[Mute]] = tuple,
+        mutes: Callable[[], Sequence[MuteTable]] = tuple,
     ) -> None:
         """mutes: those of the configuration as it is now."""
         self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, muted, failed
@@ -245,7 +245,7 @@ class Notifier:
             soonest = min(soonest, wait)
         return soonest
 
-    async def _look_at(self, incident: Incident) -> None:
+    async def _look_at(self, incident: OpenIncident) -> None:
         """A later diagnosis of an incident, which is told where the incident still goes on without a cause."""
         try:
             found = await self._diagnosis(asked_again(incident, self._clock()))
@@ -259,12 +259,12 @@ class Notifier:
             del self._looking[incident.id]
             self._some.set()
 
-    async def _done(self, message: int | None, outcome: Outcome) -> None:
+    async def _done(self, message: int | None, outcome: MessageOutcome) -> None:
         await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))
         for sender in self._senders.values():
             sender.look()
 
-    async def _outcome(self, waiting: Waiting, came: float) -> Outcome:
+    async def _outcome(self, waiting: WaitingMessage, came: float) -> MessageOutcome:
         known = await self._in_thread(self._spool.incidents)
         rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
@@ -275,26 +275,26 @@ class Notifier:
             _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
             await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
             self.counts["failed"] += 1
-            return Outcome()
+            return MessageOutcome()
         return self._counted(settled)
 
-    def _counted(self, settled: Settled) -> Outcome:
+    def _counted(self, settled: SettledMessage) -> MessageOutcome:
         self.counts["told"] += len(settled.notices)
         self.counts["folded"] += settled.folded
         self.counts["muted"] += settled.muted
-        return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
+        return MessageOutcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
 
-    async def _diagnosis_until(self, about: Asked, *, until: float) -> Diagnosis:
+    async def _diagnosis_until(self, about: DiagnosisRequest, *, until: float) -> Diagnosis:
         """The diagnosis, if it comes in time; it goes on meanwhile, for the next look."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._task(about)), until - time.monotonic())
         except TimeoutError:
             return Diagnosis(f"not judged within {FIRST_SECONDS:.0f} s; the diagnosis goes on and follows")
 
-    async def _diagnosis(self, about: Asked) -> Diagnosis:
+    async def _diagnosis(self, about: DiagnosisRequest) -> Diagnosis:
         return await asyncio.shield(self._task(about))
 
-    def _task(self, about: Asked) -> asyncio.Task[Diagnosis]:
+    def _task(self, about: DiagnosisRequest) -> asyncio.Task[Diagnosis]:
         """The diagnosis that is under way for the same alerts, or a new one."""
         key = (entity_key(dict(about.entity)), about.codes, about.symptomatic)
         if key not in self._under_way:
@@ -302,7 +302,7 @@ class Notifier:
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return self._under_way[key]
 
-    async def _diagnosed(self, about: Asked) -> Diagnosis:
+    async def _diagnosed(self, about: DiagnosisRequest) -> Diagnosis:
         """The diagnosis; without one the alerts are handed on all the same."""
         try:
             async with self._diagnoses, asyncio.timeout(MAX_SECONDS):
@@ -324,7 +324,7 @@ class Notifier:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _card(waiting: Waiting) -> Card:
+def _card(waiting: WaitingMessage) -> Card:
     """The place of a message in the line; one that can not be read has no entity, and is buried when its turn comes."""
     try:
         return card(waiting.id, read(waiting.body))

@@ -10,7 +10,7 @@ import pytest
 
 from kvitals.app.notify import diagnosis
 from kvitals.app.notify.diagnosis import OfFleet
-from kvitals.app.notify.finding_match import asked
+from kvitals.app.notify.finding_match import diagnosis_request
 from kvitals.diagnoser.sources.prometheus import ServerError
 from kvitals.rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, alert
@@ -32,7 +32,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
     fleet = OfFleet(diagnosis.Access("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
-    about = [asked([alert()], alert().entity, AT + i / 10) for i in range(8)]
+    about = [diagnosis_request([alert()], alert().entity, AT + i / 10) for i in range(8)]
     several = [asyncio.create_task(fleet(one)) for one in about]
     await asyncio.sleep(0)
     go.set()
@@ -52,6 +52,6 @@ async def test_a_look_that_failed_is_not_taken_again(full_cache: Triage, monkeyp
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
     fleet = OfFleet(diagnosis.Access("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
-    about = asked([alert()], alert().entity, AT)
+    about = diagnosis_request([alert()], alert().entity, AT)
     assert (await fleet(about)).how == "not judged: the server is away"
     assert (await fleet(about)).lead is not None

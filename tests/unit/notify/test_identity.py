@@ -10,10 +10,10 @@ import pytest
 from kvitals.app.demo import DEMO
 from kvitals.app.identity import KnownEngine, known_engine, resolve
 from kvitals.app.notify.diagnosis import OfAgent, engines_of_agent
-from kvitals.app.notify.finding_match import asked, lead
+from kvitals.app.notify.finding_match import diagnosis_request, lead
 from kvitals.app.notify.incoming import Alert
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config, NodeLabels
 from kvitals.rules.finding import Entity, Finding, Triage
 from kvitals.rules.loader import load
@@ -51,7 +51,7 @@ def test_an_alert_names_its_engine(platform: str, labels: dict[str, str], expect
 
 
 @cache
-def demo() -> Judged:
+def demo() -> RecordingVerdict:
     return judge_recording(DEMO, Setup(load(), Config()))
 
 
@@ -78,14 +78,14 @@ def test_a_finding_of_a_pool_is_only_for_alerts_of_that_pool(
     cause = of_pool(full_cache.causes[0], "pd")
     document = msgspec.structs.replace(full_cache, causes=[cause], symptoms=[], telemetry=[], notes=[])
     fired = Alert("firing", {"alertname": "HighTTFT", "severity": "critical", **labels})
-    found = lead(document, asked([fired], fired.entity, AT), ALL)
+    found = lead(document, diagnosis_request([fired], fired.entity, AT), ALL)
     assert (found.entity.labels["pool"] if found else "") == pool
 
 
 @pytest.mark.parametrize("kind", ["", "symptom", "Latency"])
 def test_an_alert_without_our_kind_gets_the_first_cause(kind: str, full_cache: Triage) -> None:
     fired = alert("GPU07", kind=kind)
-    found = lead(full_cache, asked([fired], fired.entity, AT))
+    found = lead(full_cache, diagnosis_request([fired], fired.entity, AT))
     assert found is not None and found.code == "KVC01"
 
 
@@ -109,10 +109,10 @@ async def test_what_an_agent_does_not_watch_says_whose_it_is() -> None:
     judged = demo()
     of_agent = OfAgent(judged.pipeline, lambda: AT, history=False)
     fired = Alert("firing", {"alertname": "HighTTFT", "instance": "10.7.7.7:8000"})
-    diagnosis = await of_agent(asked([fired], fired.entity, AT))
+    diagnosis = await of_agent(diagnosis_request([fired], fired.entity, AT))
     assert diagnosis.how.startswith("not judged: this agent does not watch instance 10.7.7.7:8000")
     known = Alert("firing", {"alertname": "HighTTFT", "instance": "127.0.0.1:8201"})
-    assert (await of_agent(asked([known], known.entity, AT))).lead is not None
+    assert (await of_agent(diagnosis_request([known], known.entity, AT))).lead is not None
 
 
 async def test_a_document_over_too_little_history_does_not_contradict_an_alert(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ async def test_a_document_over_too_little_history_does_not_contradict_an_alert(m
     window = msgspec.structs.replace(judged.document.window, cold=True, seconds=10.0)
     document = msgspec.structs.replace(judged.document, causes=[], symptoms=[], window=window)
     monkeypatch.setattr(pipeline, "_document", document)
-    diagnosis = await OfAgent(pipeline, lambda: AT, history=False)(asked([alert()], alert().entity, AT))
+    diagnosis = await OfAgent(pipeline, lambda: AT, history=False)(diagnosis_request([alert()], alert().entity, AT))
     assert diagnosis.document is None
     assert diagnosis.how == "not judged yet: only 10 s have been watched, which is too little"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvitals.app.notify import service
-from kvitals.app.notify.finding_match import Asked
+from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.order import Card, Line, card
 from kvitals.config import WebhookTarget
@@ -65,7 +65,7 @@ class Slow:
         self.now = self.most = 0
         self.go = asyncio.Event()
 
-    async def __call__(self, about: Asked) -> Diagnosis:
+    async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         self.asked.append(about.entity["engine"])
         self.now += 1
         self.most = max(self.most, self.now)
