@@ -13,7 +13,7 @@ from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
 from kvitals.dashboards.recording import Recorded, Translate
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.rules.model import Rule
+from kvitals.rules.model import Rule, Severity
 from kvitals.series.promql import parse
 
 ALERTING = ("page", "ticket")
@@ -70,7 +70,7 @@ def alert(
         "expr": text if translated == expr else str(translated),
         "for": rule.for_,
         "keep_firing_for": rule.keep,
-        "labels": labels(rule),
+        "labels": labels(rule, options),
         "annotations": {
             "summary": summary(rule),
             "description": description(rule, knowledge),
@@ -80,7 +80,18 @@ def alert(
     return {key: value for key, value in made.items() if value != "0s"}
 
 
-def labels(rule: Rule) -> dict[str, str]:
-    """What an alert is routed by. Where burn rates page for a symptom, that it is so right now is a ticket."""
-    severity = "ticket" if rule.code in OBJECTIVES else rule.severity
-    return {"code": rule.code, "severity": severity, "kind": rule.kind, "stage": rule.stage, "scope": rule.scope}
+DEAD_CAPACITY = frozenset({"ENG01"})
+"""Causes that page: an engine that has work and makes no progress is lost capacity that is wanted."""
+
+
+def severity(rule: Rule) -> Severity:
+    """The severity of a rule's alert. Pages are for what users feel and for lost capacity that is wanted: a cause is a
+    ticket beside its symptom's page, and a page that cannot be read is one by `alerts_guards`, where requests ran.
+    Where burn rates page for a symptom, that it is so right now is a ticket."""
+    pages = rule.code in DEAD_CAPACITY or (rule.kind == "symptom" and rule.code not in OBJECTIVES)
+    return rule.severity if pages or rule.severity != "page" else "ticket"
+
+
+def labels(rule: Rule, options: Options) -> dict[str, str]:
+    """What an alert is routed by, and what it is of."""
+    return options.routing(rule.code, severity(rule)) | {"kind": rule.kind, "stage": rule.stage, "scope": rule.scope}

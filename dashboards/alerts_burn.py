@@ -18,7 +18,7 @@ from kvitals.dashboards.alerts_text import entity, links, signal_value
 from kvitals.dashboards.recording import indented
 from kvitals.diagnoser.evaluator import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.rules.model import SCOPES, Rule
+from kvitals.rules.model import SCOPES, Rule, Severity
 
 BUDGET = 0.01
 """Of the 99th percentile."""
@@ -42,7 +42,7 @@ class Burn:
     factor: float
     long: str
     short: str
-    severity: str
+    severity: Severity
     for_: str
 
 
@@ -92,8 +92,7 @@ def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
                 "expr": "\n".join([f"(\n{indented(_expression(objective, burn))}\n)", *where]),
                 "for": burn.for_,
                 "labels": {
-                    "code": code,
-                    "severity": burn.severity,
+                    **options.routing(code, burn.severity),
                     "kind": rule.kind,
                     "stage": rule.stage,
                     "scope": rule.scope,

@@ -119,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
         "--monitor", choices=("pod", "service"), default=usual.monitor,
         help=f"what the Prometheus Operator selects agents by: their pods or their Services ({usual.monitor})",
     )  # fmt: skip
+    for name, default in (("page", usual.page), ("ticket", usual.ticket)):
+        parser.add_argument(
+            f"--severity-{name}", default=default, metavar="TEXT", help=f"label severity of {name}s ({default})"
+        )
     return parser
 
 
@@ -141,6 +145,8 @@ def _options(args: argparse.Namespace) -> Options:
         slo_ttft_seconds=args.slo_ttft,
         slo_itl_seconds=args.slo_itl,
         monitor=args.monitor,
+        page=args.severity_page,
+        ticket=args.severity_ticket,
     )
 
 
