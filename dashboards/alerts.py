@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts
+from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts, several_late
 from kvitals.dashboards.alerts_conditions import expression, positive, undecidable
-from kvitals.dashboards.alerts_guards import guards
+from kvitals.dashboards.alerts_guards import guards, watched
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
-from kvitals.dashboards.recording import Recorded, Translate
+from kvitals.dashboards.recording import Recorded, Translate, indented
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Rule, Severity
 from kvitals.series.promql import parse
@@ -59,7 +59,9 @@ def alert(
     rule: Rule, knowledge: Knowledge, recorded: Recorded, options: Options, translate: Translate = lambda expr: expr
 ) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
+    kept_to = [guard for guard in (several_late(rule, options), watched(rule, knowledge)) if guard]
     text = expression(rule, options)
+    text = "\n".join([f"(\n{indented(text)}\n)", *kept_to]) if kept_to else text
     expr = parse(text)
     missing = undecidable(positive(knowledge.condition(rule)), recorded.signals)
     if missing:

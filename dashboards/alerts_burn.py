@@ -8,12 +8,13 @@ so that it still goes on. The windows and factors are those of the SRE workbook,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.alerts_conditions import applies
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_text import entity, links, signal_value
 from kvitals.dashboards.recording import indented
 from kvitals.diagnoser.evaluator import seconds
@@ -25,6 +26,12 @@ BUDGET = 0.01
 
 LEAST_REQUESTS = 20
 """In the short window; below that a percentile says nothing, as in the signals."""
+
+LATE = 2
+"""Requests; one that is late is no trend."""
+
+_FEW = ((0.95, 20), (0.98, 50), (0.99, 100))
+"""Percentiles that are above an objective only where two requests are late, with the requests that they need."""
 
 RATES = "kvitals-burn-rates"
 
@@ -117,8 +124,25 @@ def _expression(objective: Objective, burn: Burn) -> str:
     quantile = f"{1 - burn.factor * BUDGET:.4g}"
     parts = [f"histogram_quantile({quantile}, {recorded(objective, w)}) > {slo}" for w in (burn.long, burn.short)]
     counted = f'sum by ({scope}) ({recorded(objective, burn.short)}{{le="+Inf"}})'
-    parts.append(f"{counted} * {seconds(burn.short):g} >= {objective.observed}")
+    least = max(objective.observed, math.ceil(LATE / (burn.factor * BUDGET)))
+    parts.append(f"{counted} * {seconds(burn.short):g} >= {least}")
     return "\nand ".join(parts)
+
+
+def several_late(rule: Rule, options: Options) -> str:
+    """What keeps the alert of the 99th percentile to where at least two requests were late. One in twenty puts it above
+    the objective; so with few requests a lower percentile has to be above it, too."""
+    objective = OBJECTIVES.get(rule.code)
+    if objective is None or objective.observed >= LATE / BUDGET / 2:
+        return ""
+    scope, window = ", ".join(SCOPES["engine"]), duration(options.fast_seconds)
+    rate = f"sum by ({scope}, le) (rate(kvitals_{objective.family}_bucket[{window}]))"
+    count = f"sum by ({scope}) (increase(kvitals_{objective.family}_count[{window}]))"
+    parts = [
+        f"(histogram_quantile({q}, {rate}) > {SIGNAL_PREFIX}{objective.signal} and on ({scope}) {count} >= {least})"
+        for q, least in _FEW
+    ]
+    return f"and on ({scope}) (\n{indented(chr(10).join(['  ' + ' or '.join(parts)]))}\n)"
 
 
 def _description(rule: Rule, objective: Objective, burn: Burn, knowledge: Knowledge) -> str:

@@ -9,13 +9,15 @@ They have the code of TEL01, whose page says what to do where metrics can not be
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import entity, links
-from kvitals.rules.loader import SIGNAL_PREFIX
-from kvitals.rules.model import SCOPES, Scope, Severity
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
+from kvitals.rules.model import SCOPES, Rule, Scope, Severity
+from kvitals.series.promql import expand, parse
 
 CODE = "TEL01"
 
@@ -42,6 +44,7 @@ _LOST = f"""\
   (group by ({_ENGINE}) (present_over_time(kvitals_target_up[15m])) unless on (cluster, node, engine) kvitals_target_up)
 )"""
 _AGENT = "group by (cluster, node) (kvitals_collector_success)"
+_PRESENCE = re.compile(r"kvitals_target_up\b[^)]*\boffset\b|unless[^)]*\)\s*kvitals_target_up\b")
 _UNWATCHED = (
     f"(group by (cluster, node) (present_over_time(kvitals_collector_success[1h])) unless on (cluster, node) {_AGENT})"
 )
@@ -114,6 +117,25 @@ GUARDS = (
     ),
 )
 """`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it ended."""
+
+
+def watched(rule: Rule, knowledge: Knowledge) -> str:
+    """What keeps an alert on engines that are gone to those whose agent is there. Prometheus may not have reached the
+    agent, which says nothing of its engines."""
+    if rule.scope not in ("engine", "pool") or not any(_compares_presence(name, knowledge) for name in _reads(rule)):
+        return ""
+    scope = ", ".join(SCOPES[rule.scope])
+    return f"unless on ({scope})\n({_LOST}\nand on (cluster, node) {_UNWATCHED})"
+
+
+def _reads(rule: Rule) -> frozenset[str]:
+    return frozenset(signal_names(parse(expand(rule.when, {**parameters(rule)}))))
+
+
+def _compares_presence(signal: str, knowledge: Knowledge) -> bool:
+    """Whether a signal compares which engines there are with which there were."""
+    text = knowledge.signals[signal].expr if signal in knowledge.signals else ""
+    return bool(_PRESENCE.search(text))
 
 
 def in_flight() -> dict[str, Any]:
