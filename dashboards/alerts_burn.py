@@ -142,7 +142,9 @@ def several_late(rule: Rule, options: Options) -> str:
         f"(histogram_quantile({q}, {rate}) > {SIGNAL_PREFIX}{objective.signal} and on ({scope}) {count} >= {least})"
         for q, least in _FEW
     ]
-    return f"and on ({scope}) (\n{indented(chr(10).join(['  ' + ' or '.join(parts)]))}\n)"
+    parts.append(f'group by ({scope}) (ALERTS{{alertname="{rule.slug}", alertstate="firing"}})')  # until it leaves
+    whole = "\nor ".join(parts)
+    return f"and on ({scope})\n(\n{indented(whole)}\n)"
 
 
 def _description(rule: Rule, objective: Objective, burn: Burn, knowledge: Knowledge) -> str:
