@@ -32,6 +32,11 @@ def alertable(rule: Rule) -> bool:
     return rule.severity in ALERTING and rule.alias_of is None
 
 
+def is_core(rule: Rule) -> bool:
+    """Whether a rule's alert is among the core ones: what users feel, and the causes that explain most of it."""
+    return rule.core or rule.kind == "symptom"
+
+
 def alert_rules(
     knowledge: Knowledge, recorded: Recorded, options: Options, translate: Translate = lambda expr: expr
 ) -> Alerts:
@@ -40,6 +45,8 @@ def alert_rules(
     left_out: dict[str, str] = {}
     for code in sorted(code for code, rule in knowledge.rules.items() if alertable(rule)):
         rule = knowledge.rules[code]
+        if options.alerts == "core" and not is_core(rule):
+            continue
         try:
             made = alert(rule, knowledge, recorded, options, translate)
         except CannotTellError as why:

@@ -220,3 +220,13 @@ def test_alerts_have_a_code_that_others_do_not_have() -> None:
             assert rule["labels"]["kvitals_code"] == rule["labels"]["code"]
     written = json.dumps(configuration(knowledge(), Options()))
     assert not re.search(r"(?<!kvitals_)code[!=]", written)
+
+
+@pytest.mark.parametrize(("make", "most"), [(with_agents, 28), (without_agents, 28)])
+def test_the_core_set_is_what_a_team_can_know_by_heart(make: Any, most: int) -> None:
+    core, whole = (make(knowledge(), Options(alerts=which))[1] for which in ("core", "extended"))
+    names = {rule["alert"] for rule in rules(core)}
+    assert 20 <= len(rules(core)) <= most
+    assert names < {rule["alert"] for rule in rules(whole)}
+    paging = {rule["alert"] for rule in rules(whole) if rule["labels"]["severity"] == "page"}
+    assert paging <= names
