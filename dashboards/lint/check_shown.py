@@ -55,9 +55,9 @@ def check_buckets(expr: Expr) -> Iterator[Found]:
         elif _adds_up_buckets(node) and not _is_read_otherwise(path):
             assert isinstance(node, Aggregate)
             grouping = tuple(sorted({*node.grouping, "le"}))
-            fixed = None if node.without else swapped(expr, node, replace(node, grouping=grouping))
+            kept = None if node.without else swapped(expr, node, replace(node, grouping=grouping))
             why = "the buckets are added up without `le`: a request counts once for each bound above it"
-            yield Found("buckets-without-le", why, fixed, advice="" if fixed is not None else "keep `le`")
+            yield Found("buckets-without-le", why, kept, advice="" if kept is not None else "keep `le`")
 
 
 def check_means(expr: Expr) -> Iterator[Found]:
