@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvitals.dashboards.alerts import alertable, labels
+from kvitals.dashboards.alerts import alertable, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_guards import CODE as TELEMETRY
 from kvitals.dashboards.alerts_guards import GUARDS
@@ -45,24 +45,24 @@ def configuration(knowledge: Knowledge, options: Options) -> dict[str, Any]:
             "repeat_interval": "12h",
             "routes": [
                 {
-                    "matchers": ['code!=""', 'severity="page"'],
+                    "matchers": ['kvitals_code!=""', f'severity="{options.page}"'],
                     "receiver": "kvitals-page",
                     "repeat_interval": "1h",
                 },
-                {"matchers": ['code!=""', 'severity="ticket"'], "receiver": "kvitals-ticket"},
+                {"matchers": ['kvitals_code!=""', f'severity="{options.ticket}"'], "receiver": "kvitals-ticket"},
             ],
         },
         "receivers": [{"name": name, "webhook_configs": [hook]} for name in ("kvitals-page", "kvitals-ticket")],
-        "inhibit_rules": list(inhibitions(knowledge)),
+        "inhibit_rules": list(inhibitions(knowledge, options)),
     }
 
 
-def inhibitions(knowledge: Knowledge) -> Iterator[dict[str, Any]]:
+def inhibitions(knowledge: Knowledge, options: Options) -> Iterator[dict[str, Any]]:
     """What holds back what: a page its own tickets, a cause what it explains, a thing that is gone what is of it."""
     yield {
-        "source_matchers": ['code!=""', 'severity="page"'],
-        "target_matchers": [f'code=~"{"|".join(OBJECTIVES)}"', 'severity="ticket"'],
-        "equal": ["code", *SCOPES["engine"]],
+        "source_matchers": ['kvitals_code!=""', f'severity="{options.page}"'],
+        "target_matchers": [f'kvitals_code=~"{"|".join(OBJECTIVES)}"', f'severity="{options.ticket}"'],
+        "equal": ["kvitals_code", *SCOPES["engine"]],
     }
     pool, engine = (f"{TELEMETRY}-{guard.name}" for guard in (GUARDS[1], GUARDS[0]))
     yield {
@@ -72,14 +72,18 @@ def inhibitions(knowledge: Knowledge) -> Iterator[dict[str, Any]]:
     }
     for code, held in held_back(knowledge).items():
         cause = knowledge.rules[code]
-        target = [f'code=~"{"|".join(held)}"']
-        if labels(cause)["severity"] == "ticket":
-            target.append('severity="ticket"')
+        target = [f'kvitals_code=~"{"|".join(held)}"']
+        if severity(cause) == "ticket":
+            target.append(f'severity="{options.ticket}"')
         if cause.stage == "preview":
             target.append('stage="preview"')
         if cause.scope == "node":
             target.append('node!=""')  # engines without a node are not all of one
-        yield {"source_matchers": [f'code="{code}"'], "target_matchers": target, "equal": list(SCOPES[cause.scope])}
+        yield {
+            "source_matchers": [f'kvitals_code="{code}"'],
+            "target_matchers": target,
+            "equal": list(SCOPES[cause.scope]),
+        }
 
 
 def held_back(knowledge: Knowledge) -> Mapping[str, list[str]]:
@@ -99,7 +103,7 @@ def _may(cause: Rule, effect: Rule) -> bool:
     """Whether an alert may hold back another at all."""
     if effect.scope not in _WITHIN.get(cause.scope, (cause.scope,)):
         return False
-    if cause.severity != "page" and labels(effect)["severity"] == "page":
+    if severity(cause) != "page" and severity(effect) == "page":
         return False
     return cause.stage == "stable" or effect.stage == "preview"
 

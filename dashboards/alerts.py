@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts
+from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts, several_late
 from kvitals.dashboards.alerts_conditions import expression, positive, undecidable
-from kvitals.dashboards.alerts_guards import guards
+from kvitals.dashboards.alerts_guards import guards, watched
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
-from kvitals.dashboards.recording import RecordingRules, Translate
+from kvitals.dashboards.recording import RecordingRules, Translate, indent_text
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.rules.model import Rule
+from kvitals.rules.model import Rule, Severity
 from kvitals.series.promql import parse
 
 ALERTING = ("page", "ticket")
@@ -32,6 +32,11 @@ def alertable(rule: Rule) -> bool:
     return rule.severity in ALERTING and rule.alias_of is None
 
 
+def is_core(rule: Rule) -> bool:
+    """Whether a rule's alert is among the core ones: what users feel, and the causes that explain most of it."""
+    return rule.core or rule.kind == "symptom"
+
+
 def alert_rules(
     knowledge: Knowledge, recorded: RecordingRules, options: Options, translate: Translate = lambda expr: expr
 ) -> Alerts:
@@ -40,6 +45,8 @@ def alert_rules(
     left_out: dict[str, str] = {}
     for code in sorted(code for code, rule in knowledge.rules.items() if alertable(rule)):
         rule = knowledge.rules[code]
+        if options.alerts == "core" and not is_core(rule):
+            continue
         try:
             made = alert(rule, knowledge, recorded, options, translate)
         except CannotTellError as why:
@@ -63,7 +70,9 @@ def alert(
     translate: Translate = lambda expr: expr,
 ) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
+    kept_to = [guard for guard in (several_late(rule, options), watched(rule, knowledge)) if guard]
     text = expression(rule, options)
+    text = "\n".join([f"(\n{indent_text(text)}\n)", *kept_to]) if kept_to else text
     expr = parse(text)
     missing = undecidable(positive(knowledge.condition(rule)), recorded.signals)
     if missing:
@@ -74,7 +83,7 @@ def alert(
         "expr": text if translated == expr else str(translated),
         "for": rule.for_,
         "keep_firing_for": rule.keep,
-        "labels": labels(rule),
+        "labels": labels(rule, options),
         "annotations": {
             "summary": summary(rule),
             "description": description(rule, knowledge),
@@ -84,7 +93,18 @@ def alert(
     return {key: value for key, value in made.items() if value != "0s"}
 
 
-def labels(rule: Rule) -> dict[str, str]:
-    """What an alert is routed by. Where burn rates page for a symptom, that it is so right now is a ticket."""
-    severity = "ticket" if rule.code in OBJECTIVES else rule.severity
-    return {"code": rule.code, "severity": severity, "kind": rule.kind, "stage": rule.stage, "scope": rule.scope}
+DEAD_CAPACITY = frozenset({"ENG01"})
+"""Causes that page: an engine that has work and makes no progress is lost capacity that is wanted."""
+
+
+def severity(rule: Rule) -> Severity:
+    """The severity of a rule's alert. Pages are for what users feel and for lost capacity that is wanted: a cause is a
+    ticket beside its symptom's page, and a page that cannot be read is one by `alerts_guards`, where requests ran.
+    Where burn rates page for a symptom, that it is so right now is a ticket."""
+    pages = rule.code in DEAD_CAPACITY or (rule.kind == "symptom" and rule.code not in OBJECTIVES)
+    return rule.severity if pages or rule.severity != "page" else "ticket"
+
+
+def labels(rule: Rule, options: Options) -> dict[str, str]:
+    """What an alert is routed by, and what it is of."""
+    return options.routing(rule.code, severity(rule)) | {"kind": rule.kind, "stage": rule.stage, "scope": rule.scope}

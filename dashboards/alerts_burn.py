@@ -8,23 +8,30 @@ so that it still goes on. The windows and factors are those of the SRE workbook,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.alerts_conditions import applies
-from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_text import entity, links, signal_value
 from kvitals.dashboards.recording import indent_text
 from kvitals.diagnoser.evaluator import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
-from kvitals.rules.model import SCOPES, Rule
+from kvitals.rules.model import SCOPES, Rule, Severity
 
 BUDGET = 0.01
 """Of the 99th percentile."""
 
 LEAST_REQUESTS = 20
 """In the short window; below that a percentile says nothing, as in the signals."""
+
+LATE = 2
+"""Requests; one that is late is no trend."""
+
+_FEW = ((0.95, 20), (0.98, 50), (0.99, 100))
+"""Percentiles that are above an objective only where two requests are late, with the requests that they need."""
 
 RATES = "kvitals-burn-rates"
 
@@ -42,7 +49,7 @@ class Burn:
     factor: float
     long: str
     short: str
-    severity: str
+    severity: Severity
     for_: str
 
 
@@ -92,8 +99,7 @@ def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
                 "expr": "\n".join([f"(\n{indent_text(_expression(objective, burn))}\n)", *where]),
                 "for": burn.for_,
                 "labels": {
-                    "code": code,
-                    "severity": burn.severity,
+                    **options.routing(code, burn.severity),
                     "kind": rule.kind,
                     "stage": rule.stage,
                     "scope": rule.scope,
@@ -118,8 +124,27 @@ def _expression(objective: BurnObjective, burn: Burn) -> str:
     quantile = f"{1 - burn.factor * BUDGET:.4g}"
     parts = [f"histogram_quantile({quantile}, {recorded_name(objective, w)}) > {slo}" for w in (burn.long, burn.short)]
     counted = f'sum by ({scope}) ({recorded_name(objective, burn.short)}{{le="+Inf"}})'
-    parts.append(f"{counted} * {seconds(burn.short):g} >= {objective.observed}")
+    least = max(objective.observed, math.ceil(LATE / (burn.factor * BUDGET)))
+    parts.append(f"{counted} * {seconds(burn.short):g} >= {least}")
     return "\nand ".join(parts)
+
+
+def several_late(rule: Rule, options: Options) -> str:
+    """What keeps the alert of the 99th percentile to where at least two requests were late. One in twenty puts it above
+    the objective; so with few requests a lower percentile has to be above it, too."""
+    objective = OBJECTIVES.get(rule.code)
+    if objective is None or objective.observed >= LATE / BUDGET / 2:
+        return ""
+    scope, window = ", ".join(SCOPES["engine"]), duration(options.fast_seconds)
+    rate = f"sum by ({scope}, le) (rate(kvitals_{objective.family}_bucket[{window}]))"
+    count = f"sum by ({scope}) (increase(kvitals_{objective.family}_count[{window}]))"
+    parts = [
+        f"(histogram_quantile({q}, {rate}) > {SIGNAL_PREFIX}{objective.signal} and on ({scope}) {count} >= {least})"
+        for q, least in _FEW
+    ]
+    parts.append(f'group by ({scope}) (ALERTS{{alertname="{rule.slug}", alertstate="firing"}})')  # until it leaves
+    whole = "\nor ".join(parts)
+    return f"and on ({scope})\n(\n{indent_text(whole)}\n)"
 
 
 def _description(rule: Rule, objective: BurnObjective, burn: Burn, knowledge: Knowledge) -> str:

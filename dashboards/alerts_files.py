@@ -9,6 +9,7 @@ from typing import Any
 from kvitals.dashboards import alertmanager, manifests
 from kvitals.dashboards.alerts import Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
+from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.grafana import RAW_SUFFIX
@@ -26,7 +27,7 @@ Groups = dict[str, Any]
 def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]:
     """Recording and alerting rules over the families of agents."""
     recorded = record(knowledge, options)
-    return recording_groups(recorded, rates()), alert_groups(alert_rules(knowledge, recorded, options))
+    return recording_groups(recorded, rates(), in_flight()), alert_groups(alert_rules(knowledge, recorded, options))
 
 
 def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
@@ -36,7 +37,9 @@ def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Grou
     recorded = raw.record(options)
     alerts = alert_rules(knowledge, recorded, options, raw.rewrite)
     burn = [{**rule, "expr": str(raw.rewrite(parse(rule["expr"])))} for rule in rates()]
-    return recording_groups(recorded, burn), alert_groups(alerts), alerts.left_out
+    flying = in_flight()
+    flying["expr"] = str(raw.rewrite(parse(flying["expr"])))
+    return recording_groups(recorded, burn, flying), alert_groups(alerts), alerts.left_out
 
 
 def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
@@ -62,10 +65,11 @@ def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
     }
 
 
-def recording_groups(recorded: RecordingRules, burn: list[dict[str, Any]]) -> Groups:
+def recording_groups(recorded: RecordingRules, burn: list[dict[str, Any]], flying: dict[str, Any]) -> Groups:
     """Signals made of others come last, in the file as in the order of evaluation."""
     names = sorted(recorded.groups, key=lambda name: name == DERIVED)
     groups = [{"name": name, "rules": recorded.groups[name]} for name in names]
+    groups.append({"name": GROUP, "rules": [flying]})
     return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": burn}]}
 
 

@@ -1,16 +1,23 @@
-"""Alerts that something stopped being told: missing data is not health, and every other alert is silent on it.
+"""Alerts on the life of engines and of what watches them. Missing data is not health; other alerts are silent on it.
+
+An engine that ends idle was scaled in, rolled out or scaled to zero, and nobody is to be woken. One that ends while
+requests run on it is lost capacity that is wanted. What ran on it last is recorded (`kvitals:in_flight`), since nothing
+else is left of it. Where the agent or the Prometheus that watched it is gone too, nothing can be said of the engine.
 
 They have the code of TEL01, whose page says what to do where metrics can not be read.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import entity, links
-from kvitals.rules.model import Scope, Severity
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
+from kvitals.rules.model import SCOPES, Rule, Scope, Severity
+from kvitals.series.promql import expand, parse
 
 CODE = "TEL01"
 
@@ -26,35 +33,75 @@ class AlertGuard:
     description: str
 
 
+GROUP = "kvitals-lifecycle"
+IN_FLIGHT = f"{SIGNAL_PREFIX}in_flight"
+_ENGINE = "cluster, pool, node, engine"
+_BUSY = f"last_over_time({IN_FLIGHT}[15m])"
+_LOST = f"""\
+(
+  group by ({_ENGINE}) (kvitals_target_up == 0)
+  or
+  (group by ({_ENGINE}) (present_over_time(kvitals_target_up[15m])) unless on (cluster, node, engine) kvitals_target_up)
+)"""
+_AGENT = "group by (cluster, node) (kvitals_collector_success)"
+_PRESENCE = re.compile(r"kvitals_target_up\b[^)]*\boffset\b|unless[^)]*\)\s*kvitals_target_up\b")
+_UNWATCHED = (
+    f"(group by (cluster, node) (present_over_time(kvitals_collector_success[1h])) unless on (cluster, node) {_AGENT})"
+)
+"""Nodes whose agent is gone: nothing can be said of their engines."""
+
 GUARDS = (
     AlertGuard(
         "engine-gone",
-        "group by (cluster, pool, node, engine) (present_over_time(kvitals_target_up[15m]))\n"
-        "unless on (cluster, node, engine) kvitals_target_up",
+        f"{_LOST}\nand on (cluster, pool) kvitals_target_up == 1\nunless on (cluster, node) {_UNWATCHED}\n"
+        f"and on (cluster, node, engine) ({_BUSY} > 0 or {{firing}})",
         "1m",
-        "ticket",
+        "page",
         "engine",
-        "Nothing is told of an engine any more",
-        "It was watched within the last 15 minutes. Whoever watched it is down, can not be scraped, or was told to"
-        " leave it; no other alert can fire on it.",
+        "An engine is gone with requests on it",
+        "Requests ran on it when it was seen last; others of its pool go on. It crashed, was killed before its requests"
+        " were done, or its page no longer answers. An engine that ends idle fires nothing.",
     ),
     AlertGuard(
         "pool-gone",
         "group by (cluster, pool) (present_over_time(kvitals_target_up[1h]))\n"
-        "unless on (cluster, pool) kvitals_target_up == 1",
+        "unless on (cluster, pool) kvitals_target_up == 1\n"
+        f"unless on (cluster, pool) ({_LOST}\nand on (cluster, node) {_UNWATCHED})\n"
+        f"and on (cluster, pool) (sum by (cluster, pool) ({_BUSY}) > 0 or {{firing}})",
         "1m",
         "page",
         "pool",
-        "No engine of a pool can be read",
-        "Within the last hour there was one. The pool is down, or nothing that watches it can be scraped.",
+        "No engine of a pool is left, and requests ran on it",
+        "Its engines are down or gone, and what watched them is there. A pool that was scaled to zero while idle fires"
+        " nothing.",
     ),
     AlertGuard(
-        "nothing-told",
-        "absent(kvitals_target_up)",
+        "agent-gone",
+        f"{_UNWATCHED}\nand on (cluster, node) (sum by (cluster, node) ({_BUSY}) > 0 or {{firing}})",
+        "5m",
+        "page",
+        "node",
+        "A node's agent is gone, and requests ran on its engines",
+        "The agent is down or cannot be scraped, or the node is lost. Nothing is known of its engines; no other alert"
+        " can fire on them. A gap of less than 5 minutes fires nothing.",
+    ),
+    AlertGuard(
+        "all-gone",
+        f"absent(kvitals_target_up)\nand on () (sum({_BUSY}) > 0 or {{firing}})",
         "5m",
         "page",
         "fleet",
-        "This Prometheus is told of no engine at all",
+        "No engine is left, and requests ran on some",
+        "All engines are gone, or Prometheus scrapes nothing. A fleet that was scaled to zero while idle fires"
+        " nothing.",
+    ),
+    AlertGuard(
+        "nothing-told",
+        "absent(present_over_time(kvitals_target_up[1h]))",
+        "5m",
+        "ticket",
+        "fleet",
+        "This Prometheus has seen no engine for an hour",
         "No series of kvitals_target_up: no agent is scraped, or the rules that make it of the engines' pages are not"
         " loaded.",
     ),
@@ -64,22 +111,47 @@ GUARDS = (
         "5m",
         "ticket",
         "fleet",
-        "Engines are told of and their signals are not recorded",
+        "The signals of engines are not recorded",
         "{{ $value }} engines have no kvitals:target_up: the recording rules are not loaded or fail, so that no other"
         " alert can fire. Look at the rules' page of this Prometheus.",
     ),
 )
+"""`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it ended."""
+
+
+def watched(rule: Rule, knowledge: Knowledge) -> str:
+    """What keeps an alert on engines that are gone to those whose agent is there. Prometheus may not have reached the
+    agent, which says nothing of its engines."""
+    if rule.scope not in ("engine", "pool") or not any(_compares_presence(name, knowledge) for name in _reads(rule)):
+        return ""
+    scope = ", ".join(SCOPES[rule.scope])
+    return f"unless on ({scope})\n({_LOST}\nand on (cluster, node) {_UNWATCHED})"
+
+
+def _reads(rule: Rule) -> frozenset[str]:
+    return frozenset(signal_names(parse(expand(rule.when, {**parameters(rule)}))))
+
+
+def _compares_presence(signal: str, knowledge: Knowledge) -> bool:
+    """Whether a signal compares which engines there are with which there were."""
+    text = knowledge.signals[signal].expr if signal in knowledge.signals else ""
+    return bool(_PRESENCE.search(text))
+
+
+def in_flight() -> dict[str, Any]:
+    """The requests on each engine at its last sample, to be recorded."""
+    both = [f"sum by ({_ENGINE}) (kvitals_requests_{state})" for state in ("running", "waiting")]
+    return {"record": IN_FLIGHT, "expr": f"{both[0]} + ({both[1]} or 0 * {both[0]})"}
 
 
 def guards(options: Options) -> list[dict[str, Any]]:
     return [
         {
             "alert": f"{CODE}-{guard.name}",
-            "expr": guard.expr,
+            "expr": _expression(guard),
             "for": guard.for_,
             "labels": {
-                "code": CODE,
-                "severity": guard.severity,
+                **options.routing(CODE, guard.severity),
                 "kind": "telemetry",
                 "stage": "stable",
                 "scope": guard.scope,
@@ -92,3 +164,9 @@ def guards(options: Options) -> list[dict[str, Any]]:
         }
         for guard in GUARDS
     ]
+
+
+def _expression(guard: AlertGuard) -> str:
+    labels = ", ".join(SCOPES[guard.scope])
+    own = f'ALERTS{{alertname="{CODE}-{guard.name}", alertstate="firing"}}'
+    return guard.expr.replace("{firing}", f"group by ({labels}) ({own})")

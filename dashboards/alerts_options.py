@@ -7,9 +7,11 @@ from typing import Literal
 
 from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
 from kvitals.rules.compiled_signal import WindowDurations
+from kvitals.rules.model import Severity
 
 BASELINE = "1h"
 Monitor = Literal["pod", "service"]
+AlertSet = Literal["core", "extended"]
 PLACEHOLDER_HOST = "example.com"
 
 
@@ -25,6 +27,14 @@ class Options:
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2
     monitor: Monitor = "pod"  # what the Prometheus Operator selects agents by
+    alerts: AlertSet = "extended"  # core: what users feel and lost capacity; extended: every rule's alert as well
+    page: str = "page"  # what alerts that page have as their label `severity`
+    ticket: str = "ticket"
+
+    def routing(self, code: str, severity: Severity) -> dict[str, str]:
+        """The labels that an alert is routed by. `code` is what `kvitals_code` was called; it goes after 0.1."""
+        named = {"page": self.page, "ticket": self.ticket, "info": "info"}
+        return {"kvitals_code": code, "code": code, "severity": named[severity]}
 
     @property
     def fast_seconds(self) -> float:

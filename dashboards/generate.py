@@ -119,6 +119,14 @@ def _parser() -> argparse.ArgumentParser:
         "--monitor", choices=("pod", "service"), default=usual.monitor,
         help=f"what the Prometheus Operator selects agents by: their pods or their Services ({usual.monitor})",
     )  # fmt: skip
+    parser.add_argument(
+        "--alerts", choices=("core", "extended"), default=usual.alerts,
+        help=f"core: about 25 alerts, what users feel and lost capacity; extended: every rule's ({usual.alerts})",
+    )  # fmt: skip
+    for name, default in (("page", usual.page), ("ticket", usual.ticket)):
+        parser.add_argument(
+            f"--severity-{name}", default=default, metavar="TEXT", help=f"label severity of {name}s ({default})"
+        )
     return parser
 
 
@@ -141,6 +149,9 @@ def _options(args: argparse.Namespace) -> Options:
         slo_ttft_seconds=args.slo_ttft,
         slo_itl_seconds=args.slo_itl,
         monitor=args.monitor,
+        alerts=args.alerts,
+        page=args.severity_page,
+        ticket=args.severity_ticket,
     )
 
 

@@ -20,12 +20,12 @@ from kvitals.series.promql import Expr, Selector, parse
 
 ENGINES = "kvitals-engines"
 SEEN = "1h"
-"""For so long an engine that is gone is still told of, as down."""
+"""For so long an engine that is gone with requests on it is reported as down. One that ended idle was taken away."""
 
 _UP = f"""\
 max by (cluster, pool, node, engine) (0 * kvitals_requests_running + 1)
 or
-max by (cluster, pool, node, engine) (0 * present_over_time(kvitals_requests_running[{SEEN}]))"""
+max by (cluster, pool, node, engine) (0 * (last_over_time(kvitals_requests_running[{SEEN}]) > 0))"""
 _INFO = "group by (cluster, pool, node, engine, model) (kvitals_requests_running)"
 
 

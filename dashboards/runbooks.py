@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvitals.dashboards.alerts import alertable, labels
+from kvitals.dashboards.alerts import alertable, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_burn import name as burn_name
 from kvitals.rules.loader import Knowledge
@@ -106,8 +106,8 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
     if not alertable(rule):
         yield f"None: severity {rule.severity} is {_SEVERITY[rule.severity]}."
     else:
-        severity = labels(rule)["severity"]
-        yield f"`{rule.slug}` in Prometheus, severity {severity}: {_SEVERITY[severity]}."
+        written = severity(rule)
+        yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}."
     if rule.code in OBJECTIVES:
         yield f"`{burn_name(rule)}` pages where the budget of late requests is spent 14.4 or 6 times too fast."
     yield ""

@@ -84,14 +84,14 @@ def _queries(panel: Mapping[str, Any], path: str) -> Iterator[LintedQuery]:
 
 
 def _limits(panel: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[float, ...]:
-    """Where the panel changes its colour, if it does; 80 alone is what Grafana puts into every panel."""
+    """Where the panel changes its colour, if it does."""
     by_limits = (
         _dict(defaults.get("color")).get("mode", "thresholds" if panel.get("type") in _COLOURED else "") == "thresholds"
     )
     drawn = _dict(_dict(defaults.get("custom")).get("thresholdsStyle")).get("mode", "off") != "off"
     steps = _dicts(_dict(defaults.get("thresholds")).get("steps"))
     limits = tuple(float(step["value"]) for step in steps if isinstance(step.get("value"), int | float))
-    return limits if (by_limits or drawn) and limits != (80.0,) else ()
+    return limits if by_limits or drawn else ()
 
 
 def _variables(board: Mapping[str, Any]) -> Iterator[LintedQuery]:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from kvitals.dashboards.lint.check_shown import DEFAULT_THRESHOLD
 from kvitals.dashboards.lint.defect import LintedQuery
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.dashboards.lint.trees import COMPARISONS, TreeDefect, bounds_of, rewrite_tree, swap_node, upper
@@ -36,7 +37,7 @@ def _colours(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeD
     """The values at which a panel of a quantile changes its colour."""
     quantile, factor = _scaled_quantile(expr)
     bounds = [round(bound * factor, 9) for bound in bounds_of(quantile, metrics)] if quantile is not None else []
-    if not bounds or _SCALES.get(query.unit) != factor:
+    if not bounds or _SCALES.get(query.unit) != factor or query.thresholds == DEFAULT_THRESHOLD:
         return
     for limit in query.thresholds:
         if limit > bounds[-1]:

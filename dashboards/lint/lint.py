@@ -11,6 +11,7 @@ from kvitals.dashboards.lint.check_operators import check_bool, check_unit, chec
 from kvitals.dashboards.lint.check_quantiles import check_quantiles
 from kvitals.dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
 from kvitals.dashboards.lint.check_roles import check_roles, decode_matcher
+from kvitals.dashboards.lint.check_shown import check_buckets, check_means, check_shown
 from kvitals.dashboards.lint.defect import Defect, Document, LintedQuery, Report, Unread
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.dashboards.lint.trees import TreeDefect, selectors
@@ -95,6 +96,9 @@ def _of_query(query: LintedQuery, one: OpenedQuery, metrics: Metrics, decode: Ma
     yield from check_conditions(expr, metrics, window)
     yield from check_sums(expr, query, metrics)
     yield from check_quantiles(expr, query)
+    yield from check_buckets(expr)
+    yield from check_means(expr)
+    yield from check_shown(expr, query, metrics)
     yield from check_limits(expr, query, metrics)
     yield from check_bounds(expr, metrics)
     yield from check_burn(expr, query)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards.alerts_burn import RATES
+from kvitals.dashboards.alerts_guards import IN_FLIGHT
 from kvitals.dashboards.alerts_yaml import dump
 from tests.alerts import promtool
 
-UP = 'kvitals_target_up{cluster="c",pool="p",node="n",engine="e"}'
-OTHER = 'kvitals_target_up{cluster="c",pool="p",node="n",engine="f"}'
 SLO = 'kvitals_slo_seconds{engine="e",slo="ttft_p99"}'
-NEEDED = {"kvitals:slo_ttft_seconds", "kvitals:slo_itl_seconds", "kvitals:target_up", "kvitals:traffic"}
+NEEDED = {IN_FLIGHT, "kvitals:slo_ttft_seconds", "kvitals:slo_itl_seconds", "kvitals:target_up", "kvitals:traffic"}
 
 
 def buckets(course: str, late: str) -> dict[str, str]:
@@ -99,19 +98,68 @@ def named(name: str, labels: str) -> list[Any]:
     return [{"labels": f'{{alertname="TEL01-{name}",{labels}}}', "value": 1}]
 
 
+FLEET = [f'{{cluster="c",pool="p",node="n",engine="e{i}"}}' for i in range(6)]
+AGENT = 'kvitals_collector_success{cluster="c",node="n",collector="scrape"}'
+GONE = ("engine-gone", "pool-gone", "agent-gone", "all-gone")
+
+
+def life(*engines: tuple[str, str], agent: str = "1x120") -> dict[str, str]:
+    """Samples of each engine: whether its page answers, and what runs on it. A sample every 30 s."""
+    found = {AGENT: agent} if agent else {}
+    for labels, (up, running) in zip(FLEET, engines, strict=False):
+        found |= {f"kvitals_target_up{labels}": up, f"kvitals_requests_running{labels}": running}
+        found |= {f"kvitals_requests_waiting{labels}": running.replace("4", "0")}
+    return found
+
+
+BUSY, IDLE = ("1x120", "4x120"), ("1x120", "0x120")
+
+
 @pytest.mark.parametrize(
     ("series", "at", "expected"),
     [
-        ({UP: "1x10 stale", OTHER: "1x60"}, "14m", named("engine-gone", 'engine="e",pool="p"')),
-        ({UP: "1x10 stale", OTHER: "1x60"}, "40m", []),  # told to leave, by then
-        ({UP: "1x60", OTHER: "1x60"}, "40m", []),
-        ({UP: "1x10 0x50", OTHER: "1x60"}, "40m", []),  # a page that can not be read is another alert
-        ({UP: "1x10 0x50"}, "14m", named("pool-gone", 'pool="p"')),
-        ({"up": "1x60"}, "14m", named("nothing-told", "")),
+        pytest.param(life(BUSY, BUSY), "20m", [], id="healthy"),
+        pytest.param(life(BUSY, ("1x20 stale", "0x20 stale")), "14m", [], id="idle, then gone"),
+        pytest.param(life(BUSY, ("1x20 stale", "4x10 2x4 0x4 stale")), "14m", [], id="scale-in after draining"),
+        pytest.param(life(BUSY, ("1x20 stale", "4x20 stale")), "13m", ["engine-gone"], id="gone with traffic"),
+        pytest.param(life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale")), "14m", ["engine-gone"], id="one of six dead"),
+        pytest.param(life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale")), "50m", ["engine-gone"], id="dead for 40 minutes"),
+        pytest.param(life(*[BUSY] * 5, ("1x20 0x20 1x80", "4x20 _x20 4x80")), "25m", [], id="back again"),
+        pytest.param(life(BUSY, ("1x20 0x100", "0x20 stale")), "14m", [], id="idle and unreachable is a ticket"),
+        pytest.param(
+            life(("1x20 stale", "4x8 0x12 stale"), ("_x16 1x104", "_x16 0x4 4x100")), "14m", [], id="rollout"
+        ),
+        pytest.param(life(*[("1x20 stale", "4x4 0x16 stale")] * 3), "14m", [], id="scale-to-zero"),
+        pytest.param(life(*[("1x20 stale", "4x4 0x16 stale")] * 3), "90m", [], id="scaled to zero for long"),
+        pytest.param(life(*[("1x20 0x100", "4x20 stale")] * 3), "12m30s", ["pool-gone"], id="a pool dies"),
+        pytest.param(life(*[("1x20 0x100", "4x20 stale")] * 3), "45m", ["pool-gone"], id="a pool is dead for long"),
+        pytest.param(
+            life(*[("1x20 stale _x4 1x90", "4x20 stale _x4 4x90")] * 3, agent="1x20 stale _x4 1x90"),
+            "12m30s", [], id="a gap of everything of 3 minutes",
+        ),
+        pytest.param(
+            life(*[("1x20 stale", "4x20 stale")] * 3, agent="1x20 stale"),
+            "18m", ["agent-gone", "all-gone"], id="everything is gone",
+        ),
+        pytest.param(
+            life(*[("1x20 stale", "4x20 stale")] * 3, agent="1x20 stale _x4 1x90"), "13m", [],
+            id="the agent's scrape is down",
+        ),
     ],
-)
-def test_what_stopped_being_told(series: dict[str, str], at: str, expected: list[Any], tmp_path: Path) -> None:
-    told = ", ".join(f"TEL01-{name}" for name in ("engine-gone", "pool-gone", "nothing-told"))
-    pattern = told.replace(", ", "|")
-    asked = f'count by (alertname, engine, pool) (ALERTS{{alertname=~"{pattern}",alertstate="firing"}})'
-    firing(series, at, asked, "1m", tmp_path, expected)
+)  # fmt: skip
+def test_who_is_woken_when_engines_end(series: dict[str, str], at: str, expected: list[str], tmp_path: Path) -> None:
+    pattern = "|".join(f"TEL01-{name}" for name in GONE)
+    asked = f'group by (alertname) (ALERTS{{alertname=~"{pattern}",alertstate="firing"}})'
+    firing(series, at, asked, "30s", tmp_path, [{"labels": f'{{alertname="TEL01-{n}"}}', "value": 1} for n in expected])
+
+
+def test_a_dead_engine_is_one_page(tmp_path: Path) -> None:
+    series = life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale"))
+    asked = 'count(ALERTS{alertstate="firing",severity="page"})'
+    firing(series, "14m", asked, "30s", tmp_path, [{"labels": "{}", "value": 1}])
+
+
+def test_a_prometheus_that_sees_no_engine_is_a_ticket(tmp_path: Path) -> None:
+    asked = 'group by (alertname, severity) (ALERTS{alertstate="firing"})'
+    told = [{"labels": '{alertname="TEL01-nothing-told",severity="ticket"}', "value": 1}]
+    firing({"up": "1x60"}, "14m", asked, "1m", tmp_path, told)

@@ -36,7 +36,12 @@ def test_amtool_takes_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "to"), [("code=KVC01 severity=page", "kvitals-page"), ("code=KVC04 severity=ticket", "kvitals-ticket")]
+    ("labels", "to"),
+    [
+        ("kvitals_code=LAT01 severity=page", "kvitals-page"),
+        ("kvitals_code=KVC04 severity=ticket", "kvitals-ticket"),
+        ("alertname=ApiServer5xx code=500 severity=page", "kvitals-ticket"),  # not ours: the default of the root
+    ],
 )
 def test_alerts_are_routed_by_severity(labels: str, to: str) -> None:
     config = str(GENERATED / "alertmanager" / "alertmanager.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -12,10 +13,11 @@ import pytest
 
 from kvitals.dashboards import boards
 from kvitals.dashboards.alertmanager import configuration, held_back
-from kvitals.dashboards.alerts import alertable, labels
-from kvitals.dashboards.alerts_burn import BURNS, OBJECTIVES
+from kvitals.dashboards.alerts import DEAD_CAPACITY, alertable, labels
+from kvitals.dashboards.alerts_burn import BURNS, OBJECTIVES, RATES
 from kvitals.dashboards.alerts_conditions import expression, negative, positive
 from kvitals.dashboards.alerts_files import with_agents, without_agents
+from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.recording import DERIVED, in_order, reads, record
 from kvitals.dashboards.runbooks import files as runbooks
@@ -66,7 +68,7 @@ def test_a_signal_comes_after_those_that_it_reads() -> None:
         assert all(order.index(read) < order.index(name) for read in reads(name, knowledge()))
     groups = flavours()["agents"][0]["groups"]
     names = [group["name"] for group in groups]
-    assert names.index(DERIVED) == len(names) - 2  # burn rates read families alone
+    assert names[names.index(DERIVED) + 1 :] == [GROUP, RATES]  # these read families alone
 
 
 def test_every_page_and_ticket_has_an_alert_and_nothing_else_has() -> None:
@@ -188,3 +190,43 @@ def test_windows_of_burn_rates_are_long_and_short() -> None:
     order = ["5m", "30m", "1h", "2h", "6h", "1d", "3d"]
     assert all(order.index(burn.short) < order.index(burn.long) for burn in BURNS)
     assert all(one.factor > other.factor for one, other in pairwise(BURNS))
+
+
+@pytest.mark.parametrize("flavour", ["agents", "engines"])
+def test_pages_are_for_what_users_feel_and_for_lost_capacity(flavour: str) -> None:
+    alerts = [rule for group in flavours()[flavour][1]["groups"] for rule in group["rules"]]
+    paging = {(rule["labels"]["kind"], rule["alert"]) for rule in alerts if rule["labels"]["severity"] == "page"}
+    assert {name for kind, name in paging if kind == "cause"} == {
+        knowledge().rules[code].slug for code in DEAD_CAPACITY
+    }
+    assert {name.rpartition("-")[0] for kind, name in paging if kind == "telemetry"} <= {
+        "TEL01-engine", "TEL01-pool", "TEL01-agent", "TEL01-all",
+    }  # fmt: skip
+    assert any(kind == "symptom" for kind, _ in paging)
+
+
+def test_severities_are_those_that_are_configured() -> None:
+    options = Options(page="critical", ticket="warning")
+    _, alerts = with_agents(knowledge(), options)
+    found = {rule["labels"]["severity"] for group in alerts["groups"] for rule in group["rules"]}
+    assert found == {"critical", "warning"}
+    routes = configuration(knowledge(), options)["route"]["routes"]
+    assert [route["matchers"][1] for route in routes] == ['severity="critical"', 'severity="warning"']
+
+
+def test_alerts_have_a_code_that_others_do_not_have() -> None:
+    for recording_and_alerts in flavours().values():
+        for rule in (rule for group in recording_and_alerts[1]["groups"] for rule in group["rules"]):
+            assert rule["labels"]["kvitals_code"] == rule["labels"]["code"]
+    written = json.dumps(configuration(knowledge(), Options()))
+    assert not re.search(r"(?<!kvitals_)code[!=]", written)
+
+
+@pytest.mark.parametrize(("make", "most"), [(with_agents, 28), (without_agents, 28)])
+def test_the_core_set_is_what_a_team_can_know_by_heart(make: Any, most: int) -> None:
+    core, whole = (make(knowledge(), Options(alerts=which))[1] for which in ("core", "extended"))
+    names = {rule["alert"] for rule in rules(core)}
+    assert 20 <= len(rules(core)) <= most
+    assert names < {rule["alert"] for rule in rules(whole)}
+    paging = {rule["alert"] for rule in rules(whole) if rule["labels"]["severity"] == "page"}
+    assert paging <= names

@@ -228,7 +228,8 @@ def test_only_colours_that_show_count(tmp_path: Path) -> None:
     assert thresholds(70) == () == thresholds(70, color={"mode": "palette-classic"})
     assert thresholds(70, color={"mode": "thresholds"}) == (70.0,)
     assert thresholds(70, custom={"thresholdsStyle": {"mode": "line"}}) == (70.0,)
-    assert thresholds(80, color={"mode": "thresholds"}) == ()
+    assert thresholds(80, color={"mode": "thresholds"}) == (80.0,)  # test_lint_shown.py: Grafana's default
+    assert thresholds(80) == ()
 
 
 def test_old_boards_and_new_ones(tmp_path: Path) -> None:
