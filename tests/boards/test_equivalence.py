@@ -17,7 +17,7 @@ import pytest
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.queries import WINDOW, Queries
 from kvitals.dashboards.recording import definition
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, MatchOp
@@ -75,7 +75,7 @@ def judge(replay: Replayed, knowledge: Knowledge) -> Judged:
     compared = moments[-MOST_MOMENTS:]
     values: dict[str, Values] = {}
     for at in moments:
-        known = signals.observe(Span(at))
+        known = signals.observe(EvaluationSpan(at))
         for name, one in known.items() if at in compared else ():
             values.setdefault(name, {})[at] = one.values
     frames = signals.store.select(_SIGNALS, 0.0, replay.end + STEP)

@@ -14,18 +14,18 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.app.agent_client import AgentClient, OtherVersionError
 from kvitals.app.alerting import groups
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
 from kvitals.series.history import schema
-from kvitals.series.history.event_log import Episode, Event, write
-from kvitals.series.history.new_rows import Part, Tick
+from kvitals.series.history.event_log import Episode, HistoryEvent, write
+from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import METRIC_NAME, Labels
 from tests.support.api_documents import DOCUMENTS, FOR_READERS, unread, with_fewer_fields, with_more_fields
@@ -37,31 +37,33 @@ PLAIN = {"findings"}
 
 
 @pytest.fixture(scope="module")
-def judged() -> Judged:
+def judged() -> RecordingVerdict:
     return judge_recording(RECORDING, Setup(load(), Config()))
 
 
 @pytest.fixture(scope="module")
-def past(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> HistoryReader:
+def past(judged: RecordingVerdict, tmp_path_factory: pytest.TempPathFactory) -> HistoryReader:
     """A history that holds one row, the first cause of the recording and one event."""
     folder = tmp_path_factory.mktemp("past")
     cause, window = judged.document.causes[0], judged.document.window
     kept = history(folder)
     running = [Labels({METRIC_NAME: "kvitals_requests_running", "engine": "engine"})]
-    written(kept, Tick(window.start, [Part("g", np.array([window.start]), np.array([[1.0]]), running)]))
+    written(kept, Tick(window.start, [GroupRows("g", np.array([window.start]), np.array([[1.0]]), running)]))
     kept.close()
     path = folder / schema.FILE
     connection = schema.open_for_writing(path)
     with schema.transaction(connection):
         document = msgspec.json.encode(cause)
         write(connection, Episode("1", cause.code, cause.entity.labels, window.start, window.end, True, document))
-        write(connection, Event(window.end, "config", "max_num_seqs: 3 -> 32", "engine", cause.entity.labels, "k"))
+        write(
+            connection, HistoryEvent(window.end, "config", "max_num_seqs: 3 -> 32", "engine", cause.entity.labels, "k")
+        )
     connection.close()
     return HistoryReader(path)
 
 
 @pytest.fixture
-async def server(judged: Judged, past: HistoryReader) -> AsyncIterator[TestServer]:
+async def server(judged: RecordingVerdict, past: HistoryReader) -> AsyncIterator[TestServer]:
     pipeline, node = judged.pipeline, judged.pipeline.node
     document = msgspec.json.encode(judged.document)
     app = build_app(
@@ -76,7 +78,7 @@ async def server(judged: Judged, past: HistoryReader) -> AsyncIterator[TestServe
             tails=lambda: node.requests.tails.reports,
             resolve=lambda tenant: f"name of {tenant}",
         ),
-        ledger=Ledger(lambda: node.ledger, lambda tenant: f"name of {tenant}"),
+        ledger=LedgerApi(lambda: node.ledger, lambda tenant: f"name of {tenant}"),
         version="0.1.0",
         clock=lambda: judged.document.window.end,
         notes=past,
@@ -91,7 +93,7 @@ def routes(app: web.Application) -> set[str]:
     return {path.removeprefix("/api/v1/") for path in canonical if path.startswith("/api/v1/")}
 
 
-async def answer_of(server: TestServer, judged: Judged, route: str) -> Any:
+async def answer_of(server: TestServer, judged: RecordingVerdict, route: str) -> Any:
     """The data of a route's answer."""
     parameters, _ = DOCUMENTS[route]
     window = judged.document.window
@@ -104,7 +106,9 @@ async def answer_of(server: TestServer, judged: Judged, route: str) -> Any:
     return body if route in PLAIN else body["data"]
 
 
-async def test_every_document_is_of_its_type_and_has_no_other_field(server: TestServer, judged: Judged) -> None:
+async def test_every_document_is_of_its_type_and_has_no_other_field(
+    server: TestServer, judged: RecordingVerdict
+) -> None:
     assert routes(server.app) == {*DOCUMENTS, "accesses"}, "a route without a type"  # accesses: see below
     wrong = []
     for route, (_, kind) in DOCUMENTS.items():
@@ -118,7 +122,7 @@ async def test_every_document_is_of_its_type_and_has_no_other_field(server: Test
     assert wrong == []
 
 
-async def test_the_client_reads_every_document(server: TestServer, judged: Judged) -> None:
+async def test_the_client_reads_every_document(server: TestServer, judged: RecordingVerdict) -> None:
     client, window = AgentClient(str(server.make_url("/")).rstrip("/")), judged.document.window
     questions: dict[str, Callable[[], Any]] = {
         "version": client.version,
@@ -155,16 +159,16 @@ async def asked_of(body: bytes) -> Triage:
         return await asyncio.to_thread(AgentClient(str(other.make_url("/"))).findings)
 
 
-async def test_an_agent_of_a_newer_version_has_fields_that_are_left_out(judged: Judged) -> None:
+async def test_an_agent_of_a_newer_version_has_fields_that_are_left_out(judged: RecordingVerdict) -> None:
     assert await asked_of(msgspec.json.encode(with_more_fields(judged.document))) == judged.document
 
 
-async def test_an_agent_of_an_older_version_lacks_fields_that_have_a_default(judged: Judged) -> None:
+async def test_an_agent_of_an_older_version_lacks_fields_that_have_a_default(judged: RecordingVerdict) -> None:
     read = await asked_of(msgspec.json.encode(with_fewer_fields(judged.document)))
     assert [cause.code for cause in read.causes] == [cause.code for cause in judged.document.causes]
 
 
-async def test_an_agent_without_a_field_that_is_needed_is_of_another_version(judged: Judged) -> None:
+async def test_an_agent_without_a_field_that_is_needed_is_of_another_version(judged: RecordingVerdict) -> None:
     document = msgspec.to_builtins(judged.document)
     for field in ("verdict", "healthy", "window"):
         body = msgspec.json.encode({**document, "version": "0.1", field: {"nothing": []}})

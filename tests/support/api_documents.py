@@ -14,7 +14,7 @@ import msgspec
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.app.agent_client import HistorySpan, SeriesAnswer, TailAnswer
 from kvitals.rules.finding import Triage
-from kvitals.series.history.event_log import Event
+from kvitals.series.history.event_log import HistoryEvent
 
 
 class Curve(msgspec.Struct):
@@ -209,7 +209,7 @@ DOCUMENTS: dict[str, tuple[dict[str, str], Any]] = {
     "cascades": ({}, CascadeReport),
     "history": ({}, HistorySpan),
     "history/findings": ({}, list[PastFinding]),
-    "history/events": ({}, list[Event]),
+    "history/events": ({}, list[HistoryEvent]),
 }
 """Route below /api/v1 -> the parameters of a question that has an answer, and the type of the answer's data."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvitals.app.derived_metrics.operating_families import asking
-from kvitals.diagnoser.review.assemble import Asked, review
-from kvitals.diagnoser.review.money import Given
-from kvitals.diagnoser.review.result import Happened, Incidents, Review
+from kvitals.app.derived_metrics.operating_families import ask_source
+from kvitals.diagnoser.review.assemble import ReviewRequest, review
+from kvitals.diagnoser.review.money import GpuPrices
+from kvitals.diagnoser.review.result import Incidents, Review, ReviewEvent
 from kvitals.rules.loader import Knowledge
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 
@@ -73,16 +73,16 @@ def fortnight() -> Source:
     return Source(Frame(times, np.array(values).T, labels))
 
 
-def asked() -> Asked:
+def asked() -> ReviewRequest:
     """What the review of the second week asks for."""
     end = BEGIN + 14 * DAY
-    return Asked(
+    return ReviewRequest(
         source="two weeks by hand", start=end - 7 * DAY, since=BEGIN, end=end, first=BEGIN, gap=GAP,
-        objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=Given(every=2.0),
-        incidents=lambda start, end: NOTHING, noted=lambda start, end: [Happened(end - 60.0, "config", "n", HOSTILE)],
+        objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=GpuPrices(every=2.0),
+        incidents=lambda start, end: NOTHING, noted=lambda start, end: [ReviewEvent(end - 60.0, "config", "n", HOSTILE)],
     )  # fmt: skip
 
 
 def reviewed(knowledge: Knowledge) -> Review:
     """The review of the second week."""
-    return review(asking(fortnight()), asked(), knowledge)
+    return review(ask_source(fortnight()), asked(), knowledge)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from kvitals.diagnoser.review.result import Incident, IncidentLever, LeverRow, Review
+from kvitals.diagnoser.review.result import IncidentLever, LeverRow, Review, ReviewIncident
 from kvitals.rules.loader import Knowledge
 from kvitals.ui.review.tables import tables, write_tables
 from tests.support.fortnight import BEGIN, DAY, HOSTILE, reviewed
@@ -19,7 +19,7 @@ LEVER = LeverRow(
     lever="raise-max-num-seqs", title="Allow more at once", why="", setting="--max-num-seqs 64", gpu_hours=2.0,
     usd=None, at_most=True, confidence="low", method="", does_not_fix="", codes=["SCH01", "LAT05"],
 )  # fmt: skip
-INCIDENT = Incident(
+INCIDENT = ReviewIncident(
     code="SCH01", title="Requests wait for a slot", kind="cause", severity="ticket", entity=HOSTILE,
     labels={"engine": "a"}, times=2, spans=[(BEGIN, BEGIN + 60.0), (BEGIN + DAY, BEGIN + DAY + 60.0)], seconds=120.0,
     detected=None, at_least=False, open=True, conclusion="=SUM(A1)", explains=["LAT01"], explained_by=[],

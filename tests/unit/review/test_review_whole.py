@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.app.derived_metrics.operating_families import asking
-from kvitals.diagnoser.review.assemble import Asked, NothingSeenError, review
+from kvitals.app.derived_metrics.operating_families import ask_source
+from kvitals.diagnoser.review.assemble import NothingSeenError, ReviewRequest, review
 from kvitals.diagnoser.review.result import Review
 from kvitals.rules.loader import Knowledge
 from kvitals.series.types import Frame
@@ -29,7 +29,7 @@ def knowledge() -> Knowledge:
 
 
 @pytest.fixture(scope="module", name="asked")
-def the_second_week() -> Asked:
+def the_second_week() -> ReviewRequest:
     return asked()
 
 
@@ -70,21 +70,21 @@ def test_the_nights_are_told(made: Review) -> None:
     assert any("from 18:00 to 06:00 UTC" in sentence for sentence in made.story)
 
 
-def test_gaps_are_said_and_not_counted(asked: Asked, knowledge: Knowledge) -> None:
+def test_gaps_are_said_and_not_counted(asked: ReviewRequest, knowledge: Knowledge) -> None:
     longer = replace(asked, start=asked.end - 28 * DAY)
-    found = review(asking(fortnight()), longer, knowledge)
+    found = review(ask_source(fortnight()), longer, knowledge)
     assert found.coverage.seen_share == pytest.approx(0.5, abs=0.01)
     assert found.total.gpu_hours == pytest.approx(ENGINES * 14 * 24, rel=1e-3)
     assert "Only what was seen is counted: 50 %" in " ".join(found.story)
 
 
-def test_nothing_seen_is_refused(asked: Asked, knowledge: Knowledge) -> None:
+def test_nothing_seen_is_refused(asked: ReviewRequest, knowledge: Knowledge) -> None:
     early = replace(asked, start=BEGIN - 7 * DAY, since=BEGIN - 7 * DAY, end=BEGIN - DAY)
     with pytest.raises(NothingSeenError, match="no engine was watched"):
-        review(asking(fortnight()), early, knowledge)
+        review(ask_source(fortnight()), early, knowledge)
 
 
-def test_questions_do_not_depend_on_the_number_of_engines(asked: Asked, knowledge: Knowledge) -> None:
+def test_questions_do_not_depend_on_the_number_of_engines(asked: ReviewRequest, knowledge: Knowledge) -> None:
     counts = []
     for only in ("e0", ""):
         source, asked_for = fortnight(), 0
@@ -92,7 +92,7 @@ def test_questions_do_not_depend_on_the_number_of_engines(asked: Asked, knowledg
             frame = source.frame
             chosen = [i for i, labels in enumerate(frame.labels) if labels["engine"] == only]
             source = Source(Frame(frame.times, frame.values[:, chosen], [frame.labels[i] for i in chosen]))
-        answer = asking(source)
+        answer = ask_source(source)
 
         def ask(*question: object, answer: Callable[..., list[object]] = answer) -> list[object]:
             nonlocal asked_for
