@@ -31,7 +31,7 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 	@$(BIN)/kvitals run $(if $(TARGETS),$(TARGETS),--demo)
 
 test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/captures tests/unit tests/cases tests/lab
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/cases tests/captures tests/unit tests/lab
 
 check: $(VENV)/.dev ## format, lint, types, generated files, rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check

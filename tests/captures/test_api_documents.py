@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,27 +17,24 @@ from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.app.agent_client import AgentClient, OtherVersionError
 from kvitals.app.alerting import groups
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import RecordingVerdict, judge_recording
-from kvitals.config import Config
+from kvitals.app.sources.recording import RecordingVerdict
 from kvitals.rules.finding import Triage
-from kvitals.rules.loader import load
 from kvitals.series.history import schema
 from kvitals.series.history.event_log import Episode, HistoryEvent, write
 from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.types import METRIC_NAME, Labels
+from tests.support import recordings
 from tests.support.api_documents import DOCUMENTS, FOR_READERS, unread, with_fewer_fields, with_more_fields
 from tests.unit.history.history_stage import history, written
 
-RECORDING = Path(__file__).parent / "ledger" / "thrash.kvcap"
 PLAIN = {"findings"}
 """Answers that are the document itself, without the envelope of Prometheus."""
 
 
 @pytest.fixture(scope="module")
 def judged() -> RecordingVerdict:
-    return judge_recording(RECORDING, Setup(load(), Config()))
+    return recordings.judged("ledger/thrash")
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ import pytest
 
 from kvitals.app.cache import CacheReport, of_recording
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording, span_of, verdicts
+from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
+from tests.support.recordings import judged
 
 FOLDER = Path(__file__).parent / "ledger"
 WELL = ["healthy", "healthy_otlp"]
@@ -26,11 +27,6 @@ KNOWLEDGE = load()
 @cache
 def known(name: str) -> CacheReport:
     return of_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
-
-
-@cache
-def judged(name: str) -> RecordingVerdict:
-    return judge_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
 
 
 @cache
@@ -52,8 +48,8 @@ def burst() -> tuple[float, float, str]:
 @pytest.mark.parametrize("name", WELL)
 def test_a_cache_that_is_well_has_no_cascade(name: str) -> None:
     assert known(name).cascades["cascades"] == []
-    assert judged(name).document.causes == []
-    assert judged(name).document.healthy is True
+    assert judged(f"ledger/{name}").document.causes == []
+    assert judged(f"ledger/{name}").document.healthy is True
 
 
 def test_a_burst_is_one_cascade_with_its_stages_in_order() -> None:
@@ -85,7 +81,7 @@ def test_what_was_lost_is_what_the_ledger_counts() -> None:
 
 
 def test_triage_names_the_neighbour_and_folds_the_rest_under_it() -> None:
-    document = judged("thrash").document
+    document = judged("ledger/thrash").document
     _, _, heavy = burst()
     first = document.causes[0]
     assert first.code == "TEN02"
@@ -99,7 +95,7 @@ def test_triage_says_of_the_cascade_what_the_ledger_has_of_it() -> None:
     """Under way while the ledger's is open, and no longer at the end, where the ledger's has ended."""
     (cascade,) = known("thrash").cascades["cascades"]
     assert cascade["state"] == "ended"
-    assert "KVC05" not in {cause.code for cause in judged("thrash").document.causes}
+    assert "KVC05" not in {cause.code for cause in judged("ledger/thrash").document.causes}
     path, setup = FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, Config())
     meanwhile = judge_recording(path, setup, Moments(at=cascade["ended"] - 3.0)).document
     assert "KVC05" in {cause.code for cause in meanwhile.causes}

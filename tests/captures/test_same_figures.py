@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from kvitals.app.cache import of_recording as cache_of
 from kvitals.app.lookups import recorded_lookups
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import RecordingVerdict, judge_recording
-from kvitals.config import Config
+from kvitals.app.sources.recording import RecordingVerdict
 from kvitals.dashboards.queries import Queries, readable
 from kvitals.diagnoser.signals import duration
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import evaluate
+from tests.support import recordings
 
 FOLDER = Path(__file__).parent
 RECORDINGS = [
@@ -30,14 +28,8 @@ RECORDINGS = [
 WITH_EVENTS = ["ledger/thrash", "ledger/full", "ledger/sglang"]
 
 
-@cache
-def setup() -> Setup:
-    return Setup(load(), Config())
-
-
-@cache
 def judged(name: str) -> RecordingVerdict:
-    return judge_recording(FOLDER / f"{name}.kvcap", setup(), step=15.0)
+    return recordings.judged(name, step=15.0)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -65,7 +57,7 @@ def test_a_measure_of_a_finding_is_what_its_board_shows(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_EVENTS)
 def test_the_hit_rate_of_the_cache_is_that_of_the_replay(name: str) -> None:
     path = FOLDER / f"{name}.kvcap"
-    (engine,) = cache_of(path, setup()).cache["engines"]
+    (engine,) = cache_of(path, recordings.setup()).cache["engines"]
     known = recorded_lookups(path)
     assert known.today == engine["pool_blocks"]
     accesses = known.accesses.take((known.accesses.hit >= 0).nonzero()[0])
@@ -76,7 +68,7 @@ def test_the_hit_rate_of_the_cache_is_that_of_the_replay(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_EVENTS)
 def test_the_curve_at_the_sizes_that_it_is_read_at_is_the_replay(name: str) -> None:
     path = FOLDER / f"{name}.kvcap"
-    (engine,) = cache_of(path, setup()).cache["engines"]
+    (engine,) = cache_of(path, recordings.setup()).cache["engines"]
     known, curve = recorded_lookups(path), engine["curve"]
     assert known.today is not None
     for size in (known.today, 2 * known.today):

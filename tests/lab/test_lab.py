@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import statistics
 import tomllib
 from pathlib import Path
@@ -416,3 +417,12 @@ def test_the_table_of_truth_has_clients_beside_servers():
     table = truth(document)
     assert "requests finished        7    6     -" in table
     assert "of them errors           1    -     -" in table
+
+
+def test_the_readme_names_every_file_of_the_lab():
+    folder = Path(__file__).parent
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    own = {path.name for path in folder.glob("*.py") if not path.name.startswith(("test_", "__"))}
+    folders = {f"{path.name}/" for path in folder.iterdir() if (path / "__init__.py").exists()} | {"engine_side/"}
+    assert own | folders == set(re.findall(r"`([a-z_]+(?:\.py|/))`", table))
