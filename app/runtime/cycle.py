@@ -14,7 +14,7 @@ from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
@@ -71,7 +71,7 @@ async def judge(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
+        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
