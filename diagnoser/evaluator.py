@@ -195,7 +195,7 @@ class Judge:
     def judge_steps(self, span: Span) -> Steps[list[Judgement]]:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
-        yield from self.signals.now.prepare_steps(self._reads())
+        yield lambda: self.signals.now.prepare(self._reads())
         self._span, self._values = span, {}
         found: list[Judgement] = []
         self.crashed = {}
