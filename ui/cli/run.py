@@ -45,8 +45,8 @@ from kvitals.ui.web.settings import Settings
 
 WEB_PORT = 8501
 SWITCH_SECONDS = 0.0005
-"""After which a thread that computes gives others a turn. With Python's 5 ms, each of thousands of short calls that give
-the interpreter up, as numpy's do, waits 5 ms while a query, a page or KV events are worked on in another thread."""
+"""After which a thread that computes gives others a turn. With Python's 5 ms, each of thousands of calls that give the
+interpreter up, as numpy's do, waits 5 ms while a query, a page or KV events are worked on in another thread."""
 
 END_SECONDS = 1.0
 """For the web page's server, when the agent stops."""
