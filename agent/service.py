@@ -345,8 +345,9 @@ class Node:
 
     def ingested(self, key: str, seconds: float) -> None:
         """A page of a target took `seconds` of CPU time to ingest."""
-        self._shares.ingested(key, seconds)
-        self.collectors.ingested(("scrape", key), seconds)
+        if key in self._scraped:
+            self._shares.ingested(key, seconds)
+            self.collectors.ingested(("scrape", key), seconds)
 
     def _due(self, runs: Mapping[Name, CollectorRun], held: Container[str]) -> dict[Name, CollectorRun]:
         """The collectors that are run now, those that still run among them: their records are taken."""

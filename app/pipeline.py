@@ -166,8 +166,7 @@ class Pipeline:
     def observe_steps(self, span: EvaluationSpan) -> Steps[None]:
         """Judge the end of a span in steps, between which nothing may be fed and no document asked for."""
         if self.operating is not None:
-            self.operating.cycle(span.at)
-            yield None
+            yield from self.operating.cycle_steps(span.at)
         judgements = yield from self.judge.judge_steps(span)
         self.span, self._document, self.judgements = span, None, judgements
 

@@ -195,7 +195,12 @@ class Judge:
     def judge_steps(self, span: EvaluationSpan) -> Steps[list[Judgement]]:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
-        yield from self.signals.now.prepare_steps(self._reads())
+        judgements: list[Judgement] = yield partial(self._judge_rules, span)
+        return judgements
+
+    def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
+        """Every rule for every entity of its scope, by the signals of this moment."""
+        self.signals.now.prepare(self._reads())
         self._span, self._values = span, {}
         found: list[Judgement] = []
         self.crashed = {}
@@ -204,7 +209,6 @@ class Judge:
                 found += self._judge_rule(rule, span)
             except Exception as error:  # a rule's crash is that rule's, and is said
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
-            yield None
         self._since = span.at if self._since is None else self._since
         self._forget(span.at)
         return self._promoted(found, span.at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from kvitals.diagnoser.expressions import expression
@@ -201,22 +202,27 @@ class Signals:
         return complete(self.observe_steps(span))
 
     def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
-        """The same in steps; what is known is replaced as a whole at the end of each stage."""
-        compiled = yield from self._compile_steps(span)
+        """The same in steps; what is known is replaced as a whole at the end of each stage.
+
+        Expressions are evaluated as pure work: one over 20,000 series takes half a second.
+        """
+        compiled: dict[str, CompiledSignal] = yield partial(self._compile, span)
         known: dict[str, SignalValues] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
-            yield None
-            moment = Moment(self.source, span.at)
-            yield from moment.prepare_steps(batch)
-            self.now = moment
-            possible = self._that_may_be(group, names, compiled, span.at)
-            for name in names:
-                known[name] = self._evaluate(name, compiled[name], possible=name in possible)
-                yield None
+            self.now = Moment(self.source, span.at)
+            yield partial(self.now.prepare, batch)
+            known |= yield partial(self._evaluate_stage, group, names, compiled, span.at)
             self.known = known
             self._remember(group, names, span.at)
+            yield None
         self.now = Moment(self.source, span.at)
         return self.known
+
+    def _evaluate_stage(
+        self, group: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
+    ) -> dict[str, SignalValues]:
+        possible = self._that_may_be(group, names, compiled, at)
+        return {name: self._evaluate(name, compiled[name], possible=name in possible) for name in names}
 
     def _that_may_be(
         self, stage: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
@@ -279,20 +285,15 @@ class Signals:
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
     def _compile(self, span: EvaluationSpan) -> dict[str, CompiledSignal]:
-        return complete(self._compile_steps(span))
-
-    def _compile_steps(self, span: EvaluationSpan) -> Steps[dict[str, CompiledSignal]]:
-        """Every signal's expressions over the windows of a span; those of the last span are kept."""
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
-            windows, compiled, batches = span.windows, dict[str, CompiledSignal](), list[ExpressionBatch]()
-            for name, template in self._templates.items():
-                compiled[name] = with_windows(template, windows)
-                yield None
-            for _, names in self._stages:
-                batches.append(ExpressionBatch([e for n in names for e in compiled[n].exprs], self.source.window))
-                yield None
-            self._compiled, self._that_can, self._batches = {key: compiled}, {}, batches
+            windows = span.windows
+            compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
+            self._compiled, self._that_can = {key: compiled}, {}
+            self._batches = [
+                ExpressionBatch([e for n in names for e in compiled[n].exprs], self.source.window)
+                for _, names in self._stages
+            ]
         return self._compiled[key]
 
     def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> SignalValues:

@@ -6,6 +6,7 @@ never come here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,9 @@ from kvitals.series.types import METRIC_NAME, Labels
 PARTS = ("_bucket", "_sum", "_count")
 MAX_LABEL = 512
 """Characters in a label's value. A series with a longer one is not taken: it is kept for as long as the window."""
+
+MAX_NAME_SERIES = 5_000
+"""Series of one name on a page. A router with some hundred workers has fewer; a label that never repeats has more."""
 
 PAGE = ""
 """The rank of an entity that is the page as a whole, where it has ranks."""
@@ -63,7 +67,7 @@ class Reading:
     unknown: list[str] = field(default_factory=list)  # raw names
     unscaled: int = 0  # samples whose scale is a fact that is not known
     oversized: int = 0  # samples with a label that is too long
-    left_out: int = 0  # samples of ranks beyond those that are taken
+    left_out: int = 0  # samples of ranks, and of series of one name, beyond those that are taken
     zeros: list[Labels] = field(default_factory=list)  # series that the page has only once they are more than 0
     start: int | None = None  # position of the process's start time
     users: set[tuple[Labels, str]] = field(default_factory=set)  # series of a GPU (without a name), who uses it
@@ -133,6 +137,16 @@ def read(
     return _Reader(layout, system, told_version, identity, before, prefixes or {}, admit).reading
 
 
+def _crowd(page: Sequence[Series]) -> set[Series]:
+    """The series of each name beyond the first `MAX_NAME_SERIES`."""
+    counts = Counter(series[0] for series in page)
+    crowded = {name for name, count in counts.items() if count > MAX_NAME_SERIES}
+    beyond: set[Series] = set()
+    for name in crowded:
+        beyond.update([series for series in page if series[0] == name][MAX_NAME_SERIES:])
+    return beyond
+
+
 class _Reader:
     def __init__(
         self,
@@ -156,9 +170,9 @@ class _Reader:
         shown = sorted({rank for rank in self._ranks.values() if rank}, key=_natural)
         admitted = admit([rank for rank in shown if len(rank) <= MAX_LABEL])
         refused = set(shown).difference(admitted)
-        self._left_out = {series for series, rank in self._ranks.items() if rank in refused}
+        self._left_out = {series for series, rank in self._ranks.items() if rank in refused} | _crowd(layout.series)
         for series in self._left_out:
-            del self._ranks[series]
+            self._ranks.pop(series, None)
         ranks = list(admitted) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
         source = "version endpoint" if usable(told_version) else "names on the page"

@@ -145,15 +145,21 @@ class EngineLedger:
 
     def advance(self, t: float, expects: bool) -> None:
         """It is `t` now: give out what is settled by then. expects: records of requests are to be expected."""
+        complete(self.advance_steps(t, expects))
+
+    def advance_steps(self, t: float, expects: bool) -> Steps[None]:
+        """The same in steps."""
         due = [record for record in self._records if record.end + AFTER_SECONDS <= t]
         if due:
             self._records = deque(record for record in self._records if record.end + AFTER_SECONDS > t)
             for record in sorted(due, key=_first_token):
                 self._join(record)
+                yield None
         patience = RECORD_SECONDS if expects else QUIET_SECONDS
         for access in self._waiting.all():
             if access.last < t - patience or (not expects and access.at < t - LONG_SECONDS):
                 self._settle(access)
+                yield None
 
     def flush(self) -> None:
         """Nothing more is to come."""

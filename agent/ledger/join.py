@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 from kvitals.agent.ledger.accesses import Access
 from kvitals.agent.requests.record import RequestRecord
@@ -42,10 +43,10 @@ class BlockClaim:
 
     def fits(self, access: Access) -> bool:
         """Whether an access can be this request's: nothing of its prompt's end lies within one of its stores."""
-        first = _first_end(access)
         if access.hits == self.blocks:  # it missed no whole block, and what it stored it had generated
-            return self.low <= access.at <= self.end + SLACK and (self.until is None or first <= self.until)
-        return self.low <= access.at <= self.high and access.hits < first <= self.blocks
+            in_time = self.low <= access.at <= self.end + SLACK
+            return in_time and (self.until is None or _first_end(access) <= self.until)
+        return self.low <= access.at <= self.high and access.hits < _first_end(access) <= self.blocks
 
     def away(self, access: Access) -> float:
         """Seconds from when the access told the last blocks of the prompt to when the request had its first token. An
@@ -173,8 +174,10 @@ class WaitingAccesses:
         """An access that had another request's stores added to it as if it went on, and the number of the mark where
         that one's begin. Where nobody tells what was found, one of them ends where the prompt's whole blocks do."""
         best: tuple[float, Access, int] | None = None
-        for access in (*self._all, *self._past):
+        for access in chain(self._all, self._past):
             marks = access.marks
+            if not marks or marks[-2] < wanted.low or marks[0] > wanted.high:
+                continue
             for i in range(0, len(marks), 2):
                 if (wanted.hits and marks[i + 1] not in wanted.hits) or not wanted.low <= marks[i] <= wanted.high:
                     continue

@@ -122,7 +122,7 @@ class LedgerSide:
             return
         expects = abs(t - self._heard) < EXPECTED_SECONDS  # what several senses say is not in order to the second
         for watched in self.engines.values():
-            watched.ledger.advance(t, expects)
+            yield from watched.ledger.advance_steps(t, expects)
             yield None
         yield from self._settle(t)
         if self._surveyed is None or not 0 <= t - self._surveyed < SURVEY_SECONDS:

@@ -77,7 +77,7 @@ class RequestSide:
                 self._families.row(t, self._stitcher.open, self._stitcher.oldest(), self._stitcher.dropped)
                 self._say_classes(t)
             yield None
-            self.tails.advance(t)
+            yield from self.tails.advance_steps(t)
 
     def flush(self) -> None:
         """Give out everything: nothing more is to come."""

@@ -16,6 +16,7 @@ from kvitals.agent.requests.columns import RequestBlock, join_blocks, lay_out
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import OFS, Objective, PrefillsBeside, Recent, TailReport
+from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
@@ -78,12 +79,17 @@ class Tails:
 
     def advance(self, t: float) -> None:
         """If it is time, explain the tails of the window that ends at `t`, seconds since the epoch, or go on."""
+        complete(self.advance_steps(t))
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        """The same in steps."""
         if not 0 <= t - self._last < LOOK_SECONDS:
             self._last = t
             self._work = self._look(t, t - WINDOW_SECONDS)
         done = 0.0
         for cost in self._work:
             done += cost
+            yield None
             if done >= STEP:
                 return
 

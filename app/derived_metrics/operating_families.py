@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -29,8 +30,10 @@ from kvitals.diagnoser.steps import (
     whole_steps,
 )
 from kvitals.rules.model import SCOPES
+from kvitals.series import slices
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import Expr, PromQLError, QueryLimits, Series, evaluate_range
+from kvitals.series.slices import complete
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
 
@@ -67,9 +70,19 @@ class Operating:
 
     def cycle(self, at: float) -> None:
         """Take in what is new and say what is known, at seconds since the epoch. Never raises for want of data."""
+        complete(self.cycle_steps(at))
+
+    def cycle_steps(self, at: float) -> slices.Steps[None]:
+        """The same in steps."""
+        row = yield partial(self._computed, at)
+        if row is not None:
+            self._rows.write(at, row)
+
+    def _computed(self, at: float) -> dict[Labels, float] | None:
+        """The row of this moment; None where there is nothing new to say. Writes nothing into the window."""
         again = 0 <= at - self._bound_at < BINDING_EVERY
         if again and not self._due:
-            return
+            return None
         ask = ask_source(self._window)
         try:
             if not again:
@@ -81,8 +94,8 @@ class Operating:
                     self._look(ask, at, gap)
             self._fit(ask, at)
         except PromQLError:  # the machine stood still; what was said stays for a while, and the next cycle comes
-            return
-        self._rows.write(at, dict(self._series(at)))
+            return None
+        return dict(self._series(at))
 
     def finish(self, at: float) -> None:
         """A recording ends at `at`: take in every step of it and fit every curve at once, as `kvitals knee` does.

@@ -18,6 +18,7 @@ from kvitals.series.window import Window
 
 SECONDS = 5.0
 GROUP = "notify"
+_UNLOCKED = contextlib.nullcontext()
 
 
 def series(facts: Facts, labels: Mapping[str, str]) -> dict[Labels, float]:
@@ -45,9 +46,11 @@ def add_families(
     clock: Callable[[], float] = time.time,
     *,
     own_loop: bool = False,
+    lock: contextlib.AbstractAsyncContextManager[object] = _UNLOCKED,
 ) -> None:
     """Write them into a window of this loop while the application runs. To be added after the notifier itself.
-    own_loop: with the families of the loop, which nobody else writes into this window."""
+    own_loop: with the families of the loop, which nobody else writes into this window. lock: held while others read
+    the window in a thread."""
     rows = GaugeRows(window, GROUP)
 
     async def write() -> None:
@@ -55,7 +58,8 @@ def add_families(
         while True:
             with contextlib.suppress(SpoolError):  # its own tasks say so
                 facts = series(await notifier.facts(), labels)
-                rows.write(clock(), facts | (watch.series(labels) if own_loop and watch is not None else {}))
+                async with lock:
+                    rows.write(clock(), facts | (watch.series(labels) if own_loop and watch is not None else {}))
             await asyncio.sleep(SECONDS)
 
     async def running(_: web.Application) -> AsyncIterator[None]:

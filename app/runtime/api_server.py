@@ -96,7 +96,8 @@ def _application(
         notifier = Notifier(table, of_agent, mutes=lambda: pipeline.setup.config.mutes)
         own = pipeline.setup.config.labels
         add_notify(app, notifier, table.token_file, guarded=True)
-        add_families(app, notifier, pipeline.node.window, {"cluster": own.cluster, "node": own.node}, clock)
+        labels = {"cluster": own.cluster, "node": own.node}
+        add_families(app, notifier, pipeline.node.window, labels, clock, lock=pipeline.judging)
     return app
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kvitals.agent import loop_watch
 from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.ingestion import Ingestion
@@ -35,6 +36,7 @@ class Cycle:
         self._verdict = ""
         self._state = state
         self._ingestion = Ingestion(pipeline.node)
+        self._judging = Worker("judging")
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
         self._own_rows = GaugeRows(pipeline.node.window, "agent")
@@ -50,7 +52,7 @@ class Cycle:
             with guard("configuration"):
                 self._reload.say(now)
             with guard("judging"):
-                self._say(await judge(pipeline, now))
+                self._say(await judge(pipeline, now, self._judging))
             await asyncio.sleep(0)
             watch = loop_watch.current()
             own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
@@ -67,11 +69,11 @@ class Cycle:
             self._verdict = verdict
 
 
-async def judge(pipeline: Pipeline, now: float) -> str:
-    """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
-    leaves the moment out and ends nothing."""
+async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
+    """The verdict of this moment; the worker evaluates expressions. A query that cannot be answered, such as one during
+    which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
+        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), worker.run)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."

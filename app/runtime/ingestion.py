@@ -4,7 +4,7 @@
     records = await node.collect(patience, held=ingestion.held)
     await ingestion.take(records, interval)
 
-Small records come first, then what can be costly, each kind within its share of the interval in CPU time:
+Small records come first, then what can be costly, each kind within its share of the interval:
 
 * large pages; those beyond the share wait for a later cycle, and their target is not scraped meanwhile;
 * parts of requests; those beyond the share wait too, and no more are taken out of the intake, which refuses what it has
@@ -15,8 +15,9 @@ Small records come first, then what can be costly, each kind within its share of
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvitals.agent.ingest_share import Meter
 from kvitals.agent.ledger.event import KvEventsRecord
@@ -32,10 +33,22 @@ R = TypeVar("R", bound=Record)
 LARGE_PAGE_BYTES = 256 << 10
 """From this size on a page counts as large: one of an engine with a few ranks has less."""
 
-PAGES_SHARE, PARTS_SHARE, KV_EVENTS_SHARE = 0.2, 0.3, 0.1
-"""CPU time for large pages, parts of requests and KV events, of the interval between two cycles."""
+PAGES_SHARE, PARTS_SHARE = 0.2, 0.3
+"""Of the interval between two cycles, for large pages, and for parts of requests with all small records. By the clock:
+on a busy machine more waits."""
+
+KV_EVENTS_SHARE = 0.25
+"""The same for KV events, in CPU time: a busy machine alone is no reason to drop any. Ten engines under load need half
+of it."""
 
 REFUSED_BATCHES = "{count} batches were dropped: ingesting them takes more than the share of KV events in a cycle."
+
+
+class _Spent(NamedTuple):
+    """Seconds that a record took."""
+
+    cpu: float
+    clock: float
 
 
 class Ingestion:
@@ -73,18 +86,18 @@ class Ingestion:
                 self._pages.append(record)
             else:
                 light.append(record)
-        for record in light:
-            await self._ingest(record)
-        self._parts = await self._within(self._parts, PARTS_SHARE * interval)
+        # Requests that are whole are given out with the first record, so that counts as a part of theirs.
+        spent = sum([(await self._ingest(record)).clock for record in light])
+        self._parts = await self._within(self._parts, PARTS_SHARE * interval - spent)
         await self._take_kv_events(list(kv_events.values()), KV_EVENTS_SHARE * interval)
         self._pages = await self._within(self._pages, PAGES_SHARE * interval)
 
     async def _within(self, records: list[R], seconds: float) -> list[R]:
-        """Ingest records until `seconds` of CPU time are used; those that are left. At least one is ingested."""
+        """Ingest records until `seconds` are over; those that are left. At least one is ingested."""
         for i, record in enumerate(records):
-            if seconds <= 0:
+            if i and seconds <= 0:
                 return records[i:]
-            seconds -= await self._ingest(record)
+            seconds -= (await self._ingest(record)).clock
         return []
 
     async def _take_kv_events(self, publishers: list[list[KvEventsRecord]], seconds: float) -> None:
@@ -95,16 +108,15 @@ class Ingestion:
             for record in records:
                 if allowed <= 0:
                     record = without_batches(record, REFUSED_BATCHES)
-                spent = await self._ingest(record)
+                spent = (await self._ingest(record)).cpu
                 allowed -= spent
                 seconds -= spent
 
-    async def _ingest(self, record: Record) -> float:
-        """CPU seconds that it took."""
-        meter = Meter()
+    async def _ingest(self, record: Record) -> _Spent:
+        meter, began = Meter(), time.monotonic()
         with self._node.collectors.guard("ingest"):
             await in_slices(meter.steps(self._node.ingest_steps(record)), self._parsing.run)
         if isinstance(record, ScrapeRecord):
             self._node.ingested(record.target, meter.seconds)
         await asyncio.sleep(0)
-        return meter.seconds
+        return _Spent(meter.seconds, time.monotonic() - began)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -52,11 +51,12 @@ class ExpressionBatch:
         self._instants = [_Instants(*key, found) for key, found in instants.items()]
         self._ranges = [_Ranges(*key, found) for key, found in ranges.items()]
 
-    def fills(self, shared: Shared, at: int, lookback: int, budget: QueryBudget) -> list[Callable[[], None]]:
-        """What puts the values at `at` among those that are shared there, for one panel after the other. Milliseconds.
-        Each raises PromQLError."""
-        instants = [partial(one.fill, shared, at, lookback, budget) for one in self._instants]
-        return [*instants, *(partial(one.fill, shared, at, budget) for one in self._ranges)]
+    def fill(self, shared: Shared, at: int, lookback: int, budget: QueryBudget) -> None:
+        """Put the values at `at` among those that are shared there. Milliseconds."""
+        for instants in self._instants:
+            instants.fill(shared, at, lookback, budget)
+        for ranges in self._ranges:
+            ranges.fill(shared, at, budget)
 
 
 def _range(node: Call | Range) -> Range:

@@ -39,7 +39,6 @@ from kvitals.series.promql.nodes import (
 )
 from kvitals.series.promql.parse import parse
 from kvitals.series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
-from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Floats, Labels, LabelSets, SeriesSource
 
 LOOKBACK = 300.0
@@ -132,16 +131,10 @@ class Moment:
 
     def prepare(self, batch: ExpressionBatch) -> None:
         """Read at once what some expressions read, before they are evaluated. It changes no value."""
-        complete(self.prepare_steps(batch))
-
-    def prepare_steps(self, batch: ExpressionBatch) -> Steps[None]:
-        """The same in steps."""
         found = self._evaluation
-        for fill in batch.fills(found.shared, found.end, found.lookback, found.budget):
-            self._limits.grant(found.budget)
-            with np.errstate(all="ignore"), suppress(PromQLError):  # what could not be read at once is read by itself
-                fill()
-            yield None
+        self._limits.grant(found.budget)
+        with np.errstate(all="ignore"), suppress(PromQLError):  # what could not be read at once is read by itself
+            batch.fill(found.shared, found.end, found.lookback, found.budget)
 
     def evaluate(self, expr: Expr | str) -> Vector | float:
         """The value of `expr`. Raises PromQLError as `evaluate` does; the limits are those of each expression."""

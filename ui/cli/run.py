@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import socket
+import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
@@ -43,6 +44,10 @@ from kvitals.ui.cli.notify import notify_summary as told_of
 from kvitals.ui.cli.render import show
 
 WEB_PORT = 8501
+SWITCH_SECONDS = 0.0005
+"""After which a thread that computes gives others a turn. With Python's 5 ms, each of thousands of calls that give the
+interpreter up, as numpy's do, waits 5 ms while a query, a page or KV events are worked on in another thread."""
+
 END_SECONDS = 1.0
 """For the web page's server, when the agent stops."""
 
@@ -67,6 +72,7 @@ def do(args: argparse.Namespace) -> int:
         parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
     give_back()
     raise_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
     loop_watch.run(_run(args))
     return 0
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_stage import Watched, page
 
+from kvitals.agent.collectors.reading import MAX_NAME_SERIES
 from kvitals.agent.families import VERSION
 from kvitals.rules.engine_map import load_map
 from kvitals.series.types import Labels
@@ -342,6 +343,15 @@ def test_the_series_cap_is_said():
     assert watched.window.series <= 200
     dropped = watched.now('kvitals_scrape_dropped_total{reason="series_cap"}')
     assert all(value > 200 for value in dropped.values())
+
+
+def test_a_label_that_never_repeats_takes_a_bounded_number_of_series():
+    watched = Watched(max_series=50_000)
+    line = 'vllm:num_requests_running{{engine="0",model_name="m-{}"}} 1\n'
+    watched.feed("# TYPE vllm:num_requests_running gauge\n" + "".join(line.format(n) for n in range(20_000)))
+    assert len(watched.now("kvitals_requests_running")) == MAX_NAME_SERIES
+    (dropped,) = watched.now('kvitals_scrape_dropped_total{reason="series_cap"}').values()
+    assert dropped == 20_000 - MAX_NAME_SERIES
 
 
 # Any page that can be parsed can be taken over

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
+from kvitals.agent.workers import Worker
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.cycle import judge
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -17,7 +18,7 @@ async def test_a_query_that_can_not_be_answered_leaves_the_moment_out() -> None:
         yield
         raise PromQLError("the query took too long")
 
-    assert await judge(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0) == (
+    assert await judge(cast(Pipeline, SimpleNamespace(observe_steps=observe)), 1.0, Worker("judging")) == (
         "Not judged this time: the query took too long."
     )
 
@@ -30,5 +31,5 @@ async def test_a_moment_that_can_be_judged_is() -> None:
         seen.append(span)
 
     pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.")
-    assert await judge(cast(Pipeline, pipeline), 2.0) == "All is well."
+    assert await judge(cast(Pipeline, pipeline), 2.0, Worker("judging")) == "All is well."
     assert seen == [EvaluationSpan(2.0, FAST_SECONDS, SLOW_SECONDS)]

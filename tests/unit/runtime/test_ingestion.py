@@ -13,6 +13,7 @@ from kvitals.agent.ledger.event import BlockEventBatch, KvEventsRecord
 from kvitals.agent.records import ProbeRecord, Record, ScrapeRecord
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.service import PARTS, Node
+from kvitals.app.runtime import ingestion
 from kvitals.app.runtime.ingestion import KV_EVENTS_SHARE, LARGE_PAGE_BYTES, PARTS_SHARE, Ingestion
 from kvitals.series.slices import Steps
 from kvitals.series.types import METRIC_NAME
@@ -21,7 +22,7 @@ INTERVAL = 5.0
 
 
 class FakeNode:
-    """Ingests records, each of a kind at a price in CPU seconds."""
+    """Ingests records, each of a kind at a price in seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, prices: dict[type[Record], float]) -> None:
         self.ingested_records: list[Record] = []
@@ -30,6 +31,7 @@ class FakeNode:
         self._prices = prices
         self._spent = 0.0
         monkeypatch.setattr(ingest_share, "time", SimpleNamespace(thread_time=lambda: self._spent))
+        monkeypatch.setattr(ingestion, "time", SimpleNamespace(monotonic=lambda: self._spent))
 
     def ingest_steps(self, record: Record) -> Steps[None]:
         empty = isinstance(record, KvEventsRecord) and not record.batches
@@ -67,18 +69,18 @@ def page(target: str, size: int = LARGE_PAGE_BYTES) -> ScrapeRecord:
 
 
 async def test_small_records_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, ingestion = stage(monkeypatch)
+    node, taking = stage(monkeypatch)
     probe, small, large = ProbeRecord(t=1.0, target="a", answered=True, seconds=0.1), page("a", 10), page("b")
     some, kv = parts(1.0), batches("a", 3)
-    await ingestion.take([large, kv, some, small, probe], INTERVAL)
+    await taking.take([large, kv, some, small, probe], INTERVAL)
     assert node.ingested_records == [small, probe, some, kv, large]
 
 
 async def test_kv_events_beyond_their_share_are_a_hole_that_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, ingestion = stage(monkeypatch, kv=KV_EVENTS_SHARE * INTERVAL / 8)
+    node, taking = stage(monkeypatch, kv=KV_EVENTS_SHARE * INTERVAL / 8)
     flood = [batches("flood", 100, 100 * n) for n in range(20)]
     quiet = [batches("quiet", 1)]
-    await ingestion.take([*flood, *quiet], INTERVAL)
+    await taking.take([*flood, *quiet], INTERVAL)
     found = [record for record in node.ingested_records if isinstance(record, KvEventsRecord)]
     assert [record for record in found if record.target == "quiet"] == quiet
     taken = [record for record in found if record.target == "flood"]
@@ -89,25 +91,25 @@ async def test_kv_events_beyond_their_share_are_a_hole_that_is_counted(monkeypat
 
 
 async def test_parts_beyond_their_share_wait_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, ingestion = stage(monkeypatch, parts=PARTS_SHARE * INTERVAL / 2)
+    node, taking = stage(monkeypatch, parts=PARTS_SHARE * INTERVAL / 2)
     sent = [parts(float(n)) for n in range(5)]
-    await ingestion.take(sent, INTERVAL)
+    await taking.take(sent, INTERVAL)
     assert node.of(PartsRecord) == sent[:2]
-    assert PARTS in ingestion.held
-    waiting = {labels["kind"]: value for labels, value in ingestion.series({}).items()}
+    assert PARTS in taking.held
+    waiting = {labels["kind"]: value for labels, value in taking.series({}).items()}
     assert waiting == {"pages": 0.0, "parts": 30.0}
-    assert {labels[METRIC_NAME] for labels in ingestion.series({})} == {"kvitals_ingest_waiting"}
+    assert {labels[METRIC_NAME] for labels in taking.series({})} == {"kvitals_ingest_waiting"}
     for _ in range(2):
-        await ingestion.take([], INTERVAL)
+        await taking.take([], INTERVAL)
     assert node.of(PartsRecord) == sent
-    assert PARTS not in ingestion.held
+    assert PARTS not in taking.held
 
 
 async def test_costly_pages_wait_and_their_targets_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    node, ingestion = stage(monkeypatch, page=2 * INTERVAL)
-    await ingestion.take([page("a"), page("b"), page("c")], INTERVAL)
+    node, taking = stage(monkeypatch, page=2 * INTERVAL)
+    await taking.take([page("a"), page("b"), page("c")], INTERVAL)
     assert [record.target for record in node.of(ScrapeRecord)] == ["a"]
-    assert ingestion.held == {"b", "c"}
+    assert taking.held == {"b", "c"}
     assert node.costs == {"a": 2 * INTERVAL}
-    await ingestion.take([], INTERVAL)
-    assert ingestion.held == {"c"}
+    await taking.take([], INTERVAL)
+    assert taking.held == {"c"}
