@@ -379,6 +379,8 @@ class _Api:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
         counts, and work stops soon after the client has gone."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
+        if seconds <= 0:
+            raise _invalid("timeout", "must be positive, such as timeout=5s")
         deadline = time.monotonic() + seconds
 
         def timed() -> bytes:
