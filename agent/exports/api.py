@@ -64,7 +64,8 @@ MAX_SELECTORS = 50
 """`match[]` of one request."""
 
 MAX_WAITING = 32
-LIMITS = Limits(samples=5_000_000, series=20_000, seconds=10.0)
+LIMITS = Limits(samples=2_500_000, series=20_000, seconds=10.0)
+"""Of one query: 60 MB at its peak."""
 SPOKEN_VERSION = "2.42.0"
 """The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
 
