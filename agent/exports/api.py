@@ -64,7 +64,8 @@ MAX_SELECTORS = 50
 """`match[]` of one request."""
 
 MAX_WAITING = 32
-LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=10.0)
+LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
+"""Of one query: 60 MB at its peak."""
 SPOKEN_VERSION = "2.42.0"
 """The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
 
@@ -379,6 +380,8 @@ class _Api:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
         counts, and work stops soon after the client has gone."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
+        if seconds <= 0:
+            raise _invalid("timeout", "must be positive, such as timeout=5s")
         deadline = time.monotonic() + seconds
 
         def timed() -> bytes:
