@@ -2,8 +2,8 @@
 
     finder = Finder({"vllm": load_map("vllm")})
     finder.scan().targets                      # every engine that serves here
-    target = finder.behind("http://127.0.0.1:8000")    # the one that answers there
-    facts, info = target.learn(version="0.32.0")       # facts["slots"]
+    found = finder.behind(["http://127.0.0.1:8000"])   # URL -> the engine that answers there, or why there is none
+    facts, info = found[url].learn(version="0.32.0")   # facts["slots"]
 
 Some facts are on no endpoint of an engine; the slot limit of vLLM is one. Only flags that the engine's map
 names are kept, so secrets on a command line stay where they are. Reading processes takes milliseconds to
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,8 +59,8 @@ class Processes(Protocol):
         """Whether the process has a network namespace of its own, as in a container."""
         ...
 
-    def listeners(self, port: int) -> list[int | None]:
-        """Who listens on a port; None for a process that we may not see."""
+    def listeners(self) -> Mapping[int, list[int | None]] | None:
+        """Who listens on each TCP port; None for a process that we may not see. None: sockets cannot be read."""
         ...
 
     def addresses(self) -> frozenset[str]:
@@ -137,20 +137,38 @@ class Finder:
                 targets += [self._target(server, port, family) for port in server.ports()]
         return DiscoveredTargets(tuple(targets), tuple(notes))
 
-    def behind(self, url: str) -> DiscoveredTarget:
-        """The engine process that serves a loopback URL. Raises DiscoveryError.
+    def behind(self, urls: Iterable[str]) -> dict[str, DiscoveredTarget | DiscoveryError]:
+        """The engine process that serves each loopback URL, or why there is none.
 
-        The owner of the listening socket decides, and not what a command line says about ports.
+        The owner of the listening socket decides, and not what a command line says about ports. Walks all processes and
+        sockets once, however many URLs there are.
         """
-        parts = urlsplit(url)
-        port = _port(url)
-        if port is None or not is_loopback(parts.hostname or ""):
+        ports = {url: _port(url) if is_loopback(_host(url)) else None for url in urls}
+        listeners = self._processes.listeners() if any(ports.values()) else None
+        table = {process.pid: process for process in self._processes.all()} if listeners else {}
+        servers = dict(self._servers(table))
+        found: dict[str, DiscoveredTarget | DiscoveryError] = {}
+        for url, port in ports.items():
+            try:
+                found[url] = self._server_of(url, port, listeners, table, servers)
+            except DiscoveryError as error:
+                found[url] = error
+        return found
+
+    def _server_of(
+        self,
+        url: str,
+        port: int | None,
+        listeners: Mapping[int, list[int | None]] | None,
+        table: Mapping[int, Process],
+        servers: Mapping[int, _Server],
+    ) -> DiscoveredTarget:
+        """The engine on a port of this node. Raises DiscoveryError."""
+        if port is None:
             raise DiscoveryError(f"{url} is not on this node: its flags can be read only where it runs")
-        owners = self._processes.listeners(port)
+        owners = [None] if listeners is None else listeners.get(port, [])
         if not owners:
             raise DiscoveryError(f"nothing of this node listens on port {port} (an engine in a container?)")
-        table = {process.pid: process for process in self._processes.all()}
-        servers = dict(self._servers(table))
         for owner in owners:
             for pid in () if owner is None else (owner, *_ancestors(owner, table)):
                 if pid in servers:
@@ -169,30 +187,46 @@ class Finder:
         """
         table = {process.pid: process for process in self._processes.all()}
         servers = dict(self._servers(table))
-        return {url: self._family(self._root(url, table, servers), table) for url in urls}
+        listeners = self._processes.listeners() or {}
+        own = self._processes.addresses()
+        members: dict[int, list[int]] = {}
+        for pid in table:
+            for ancestor in _ancestors(pid, table):
+                members.setdefault(ancestor, []).append(pid)
+        roots = {url: self._root(url, table, servers, listeners, own) for url in urls}
+        families = {root: self._family(root, table, members) for root in set(roots.values())}
+        return {url: families[root] for url, root in roots.items()}
 
     def addresses(self) -> frozenset[str]:
         """The IP addresses of this node."""
         return self._processes.addresses()
 
-    def _family(self, root: int | None, table: Mapping[int, Process]) -> tuple[ProcessRef, ...]:
+    def _family(
+        self, root: int | None, table: Mapping[int, Process], members: Mapping[int, Sequence[int]]
+    ) -> tuple[ProcessRef, ...]:
+        """A process and its descendants. members: process -> its descendants."""
         if root is None:
             return ()
-        told = {
-            pid: part_and_rank(table[pid].arguments) or (OTHER, "") for pid in table if root in _ancestors(pid, table)
-        }
+        told = {pid: part_and_rank(table[pid].arguments) or (OTHER, "") for pid in members.get(root, ())}
         has_own = any(part == API_SERVER for part, _ in told.values())
         told = {root: part_and_rank(table[root].arguments) or (OTHER if has_own else API_SERVER, ""), **told}
         return tuple(ProcessRef(pid, self._processes.started(pid), *which) for pid, which in told.items())
 
-    def _root(self, url: str, table: Mapping[int, Process], servers: Mapping[int, _Server]) -> int | None:
-        """The process that the engine behind a URL descends from."""
+    def _root(
+        self,
+        url: str,
+        table: Mapping[int, Process],
+        servers: Mapping[int, _Server],
+        listeners: Mapping[int, list[int | None]],
+        own: frozenset[str],
+    ) -> int | None:
+        """The process that the engine behind a URL descends from. own: the addresses of this node."""
         port = _port(url)
         if port is None:
             return None
-        host = urlsplit(url).hostname or ""
-        if is_loopback(host) or host in self._processes.addresses():
-            owners = [pid for pid in self._processes.listeners(port) if pid is not None and pid in table]
+        host = _host(url)
+        if is_loopback(host) or host in own:
+            owners = [pid for pid in listeners.get(port, ()) if pid is not None and pid in table]
         else:
             owners = [pid for pid in servers if port in servers[pid].ports() and host in self._processes.home(pid)]
         for owner in owners:
@@ -300,14 +334,16 @@ class System:
         except OSError:
             return False
 
-    def listeners(self, port: int) -> list[int | None]:
+    def listeners(self) -> Mapping[int, list[int | None]] | None:
         try:
             connections = psutil.net_connections("tcp")
         except _GONE:
-            return [None]
-        listening = (c for c in connections if c.laddr and c.status == psutil.CONN_LISTEN)
-        owners = {c.pid for c in listening if c.laddr and c.laddr.port == port}
-        return sorted(owners, key=lambda pid: (pid is None, pid or 0))
+            return None
+        owners: dict[int, set[int | None]] = {}
+        for one in connections:
+            if one.laddr and one.status == psutil.CONN_LISTEN:
+                owners.setdefault(one.laddr.port, set()).add(one.pid)
+        return {port: sorted(pids, key=lambda pid: (pid is None, pid or 0)) for port, pids in owners.items()}
 
     def addresses(self) -> frozenset[str]:
         with suppress(*_GONE):
@@ -367,6 +403,13 @@ def _ancestors(pid: int, table: Mapping[int, Process]) -> list[int]:
     while chain[-1] in table and table[chain[-1]].parent not in chain:
         chain.append(table[chain[-1]].parent)
     return chain[1:]
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _port(url: str) -> int | None:

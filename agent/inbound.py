@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import SecretError, secret
 
 log = structlog.get_logger()
@@ -29,8 +30,8 @@ def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLC
     """The server's side of TLS: its certificate with the chain, and whose clients are let in, where that is named.
     Raises OSError where a file can not be read or is none."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
+    load_cert_chain(context, cert, key)
     if client_ca is not None:
-        context.load_verify_locations(client_ca)
+        context.load_verify_locations(cadata=read_certificates(client_ca))
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -22,7 +22,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import ROLES, Kubernetes, TargetTable
+from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError, secret
 
 MAX_PAGE_BYTES = 8 << 20
@@ -110,11 +112,17 @@ class Pods:
     def __init__(self, config: Kubernetes, env: Mapping[str, str] = os.environ) -> None:
         self._config = config
         self._env = env
+        self._files = Worker("kubernetes files")
 
     async def list(self) -> DiscoveredPods:
         """The running pods, as targets. Raises KubernetesError."""
         config = self._config
-        server, headers, tls = self._server(), {"Authorization": f"Bearer {self._token()}"}, self._tls()
+        server = self._server()
+        try:
+            token, tls = await self._files.run(lambda: (self._token(), self._tls()), config.timeout)
+        except WorkerHungError as error:
+            raise KubernetesError(f"token_file or server_ca_file cannot be read: {error}; check their disk") from error
+        headers = {"Authorization": f"Bearer {token}"}
         try:
             async with asyncio.timeout(config.timeout), aiohttp.ClientSession(auto_decompress=False) as session:
                 pods: list[_Pod] = []
@@ -155,7 +163,7 @@ class Pods:
     def _tls(self) -> ssl.SSLContext:
         file = self._config.server_ca_file
         try:
-            return ssl.create_default_context(cafile=str(file))
+            return ssl.create_default_context(cadata=read_certificates(file))
         except OSError as error:
             raise KubernetesError(f"no certificates in server_ca_file {file} ({error})") from error
 

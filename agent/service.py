@@ -62,6 +62,7 @@ WALK_PATIENCE = 2.0
 """How long the host's collector waits for processes that are being searched."""
 
 WALK_DEADLINE, NODE_DEADLINE, PARTS_DEADLINE, LEARN_SECONDS = 20.0, 8.0, 10.0, 10.0
+LEARN_LEAST_SECONDS = 0.5  # however late a cycle is
 SCRAPE_REQUESTS = 6
 """Seconds until a collector counts as hung, and how many requests of one scrape may each take the target's timeout."""
 
@@ -138,6 +139,7 @@ class Node:
         self._ledger: LedgerSide | None = None  # once some engine said what it stored
         self._addresses: frozenset[str] = frozenset()  # of this machine
         self._behind: dict[str, discovery.DiscoveredTarget] = {}  # the processes of targets on this node, by key
+        self._flags_wanted: dict[str, str] = {}  # targets whose flags are to be read, by key -> version
         self._exports = GaugeRows(self.window, "exports")
         self._exports_at = 0.0  # when it was said how they fare
         self._is_recorded = False
@@ -265,13 +267,13 @@ class Node:
         keys = {target.url: key for key, target in self._targets.items()}
         for target in look.targets:
             try:
-                said += await self._take(target, keys.get(target.url), fresh)
+                said += self._take(target, keys.get(target.url), fresh)
                 self._refused.pop(target.url, None)
             except ConfigError as error:
                 if self._refused.get(target.url) != str(error):
                     said.append(f"not watched: {error}")
                 self._refused[target.url] = str(error)
-        return said
+        return [*said, *await self._learn(LEARN_SECONDS)]
 
     async def files_changed(self) -> bool:
         """Whether targets files name other targets than at the last look, so that it is time for another."""
@@ -333,7 +335,10 @@ class Node:
         keys of targets that are not scraped now, and `PARTS` where no parts of requests are collected, because what
         came from them is not ingested yet.
         """
+        begun = time.monotonic()
         found = await self.collectors.gather(self._due(self._runs(), held), patience)
+        left = LEARN_SECONDS if patience is None else patience - (time.monotonic() - begun)
+        await self._learn(min(max(left, LEARN_LEAST_SECONDS), LEARN_SECONDS))
         for key in self._scraped:
             if self._shares.is_over(key, self.config.agent.interval):
                 self.collectors.failed(("scrape", key), CollectorError(OVER_SHARE, REASONS[OVER_SHARE]))
@@ -366,7 +371,7 @@ class Node:
     def _runs(self) -> dict[Name, CollectorRun]:
         """What every collector does in this cycle."""
         runs = {
-            ("scrape", key): CollectorRun(partial(self._read, key), SCRAPE_REQUESTS * one.timeout + LEARN_SECONDS)
+            ("scrape", key): CollectorRun(partial(self._read, key), SCRAPE_REQUESTS * one.timeout)
             for key, one in self._scraped.items()
         }
         here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
@@ -455,7 +460,7 @@ class Node:
         except (ValueError, OSError) as error:
             raise ConfigError(f"{target.url}: {error}") from error
 
-    async def _take(self, target: TargetTable, key: str | None, fresh: bool) -> list[str]:
+    def _take(self, target: TargetTable, key: str | None, fresh: bool) -> list[str]:
         """Watch a target, which may be watched already under `key`, perhaps in another way. Raises ConfigError."""
         known = self._targets.get(key or "")
         if key is not None and known is not None:
@@ -472,7 +477,8 @@ class Node:
             self._forget(key)
         key = self._add(target, self._own_labels(target))
         told = f"{target.url}: {'changed' if known else 'new'}, watched from now on"
-        return [*([] if fresh else [told]), *await self._learn(key, "")]
+        self._wants_flags(key, "")
+        return [] if fresh else [told]
 
     def _add(self, target: TargetTable, own: Mapping[str, str]) -> str:
         """Watch a target; returns its key. Raises ConfigError."""
@@ -494,6 +500,7 @@ class Node:
         self._shares.forget(key)
         self._processes.pop(key, None)
         self._behind.pop(key, None)
+        self._flags_wanted.pop(key, None)
         del self._targets[key], self._scraped[key]
 
     async def _read(self, key: str) -> list[Record]:
@@ -502,7 +509,7 @@ class Node:
             (r.info.get("version") for r in records if isinstance(r, FactsRecord) and r.source == VERSION), ""
         )
         if version:
-            await self._learn(key, version)
+            self._wants_flags(key, version)
         return records
 
     async def _walk(self, here: Mapping[str, str]) -> Sequence[Record]:
@@ -635,27 +642,46 @@ class Node:
             return translator.status.engines[0]
         return reading.engine(rank or (reading.ranks[0] if len(reading.ranks) == 1 else None), translator.identity)
 
-    async def _learn(self, key: str, version: str) -> list[str]:
-        """Facts that neither page nor endpoints tell: from the configuration and the process's command line."""
-        target = self._targets[key]
-        self._walk_at = 0.0  # it is new, or was restarted
-        if target.facts:
+    def _wants_flags(self, key: str, version: str) -> None:
+        """A target is new, or its engine was restarted: what neither page nor endpoints report is read again."""
+        self._walk_at = 0.0
+        self._flags_wanted[key] = version
+        if self._targets[key].facts:
             self._say_configured(key)
+
+    async def _learn(self, deadline: float) -> list[str]:
+        """Read the flags of all targets that wait for it from the command lines of their processes, in one search of
+        the node's processes. deadline: seconds; one that takes longer is begun again with the next cycle.
+
+        Returns what to show the user.
+        """
+        wanted, self._flags_wanted = self._flags_wanted, {}
+        targets = {key: self._targets[key] for key in wanted}
+        if not targets:
+            return []
+        urls = {target.url for target in targets.values()}
         try:
-            process = await self._discovery.run(partial(self._finder.behind, target.url), LEARN_SECONDS)
-        except DiscoveryError as error:
-            return [f"{target.url}: flags not read: {error}"]
+            found = await self._discovery.run(partial(self._finder.behind, urls), deadline)
         except Exception as error:  # /proc hangs, or the process has no file descriptor left
+            self._flags_wanted = {key: wanted[key] for key in targets if key in self._targets} | self._flags_wanted
             self.collectors.failed(("processes", ""), error)
-            return [f"{target.url}: flags not read: {type(error).__name__} {error}"]
-        if self._targets.get(key) is not target:
-            return []  # it was forgotten meanwhile
+            return [f"flags of {len(urls)} targets not read: {type(error).__name__} {error}"]
+        said: list[str] = []
+        for key, target in targets.items():
+            process = found[target.url]
+            if isinstance(process, DiscoveryError):
+                said.append(f"{target.url}: flags not read: {process}")
+            elif self._targets.get(key) is target:  # it was not forgotten meanwhile
+                self._take_flags(key, process, wanted[key])
+        return said
+
+    def _take_flags(self, key: str, process: discovery.DiscoveredTarget, version: str) -> None:
+        """Keep the process behind a target, and hand its flags out as facts with the next records."""
         self._behind[key] = process
         if self._kv_events is not None:
             self._kv_events.restarted(key)
         facts, info = process.learn(version)
         self._pending.append(FactsRecord(t=time.time(), target=key, source=discovery.SOURCE, facts=facts, info=info))
-        return []
 
     def _say_configured(self, key: str) -> None:
         facts = self._targets[key].facts

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Ints, in_order
+from kvitals.series.files import open_regular
 
 BLOCK_SIZE = 512
 """Tokens a block in the published traces."""
@@ -47,8 +48,8 @@ def read(path: Path, block_size: int = BLOCK_SIZE) -> Accesses:
     if block_size < 1:
         raise TraceError(f"{path}: blocks of {block_size} tokens; a block has at least one")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _read(file, path, block_size)
+        with open_regular(path) as raw:
+            return _read(gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw, path, block_size)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 

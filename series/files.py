@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import ssl
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,17 @@ def too_large(path: Path, limit: int) -> FileRefusedError:
 def read_certificates(path: Path) -> str:
     """The certificates of a PEM file, as `ssl.create_default_context(cadata=...)` takes them. Raises OSError."""
     return read_regular(path, MAX_CERTIFICATES_BYTES).decode("ascii", "ignore")
+
+
+def load_cert_chain(context: ssl.SSLContext, cert: Path, key: Path | None = None) -> None:
+    """Load a certificate with its chain and its key (None: in the same file) into a context. Raises OSError.
+
+    OpenSSL opens the files by name and would wait for the writer of a FIFO, so they are checked first.
+    """
+    for file in (cert, key):
+        if file is not None:
+            open_regular(file, MAX_CERTIFICATES_BYTES).close()
+    context.load_cert_chain(cert, key)
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -14,6 +14,7 @@ from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
 from kvitals.agent.listeners import LISTENERS
 from kvitals.config import Otlp
+from kvitals.series.files import MAX_CERTIFICATES_BYTES, read_regular
 
 MAX_CALLS = 16
 """At one time. The library keeps each one's request until it is whole."""
@@ -91,7 +92,8 @@ class GrpcDoor:
         cert, key = self._settings.cert_file, self._settings.key_file
         if cert is None or key is None:
             return None
-        return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
+        files = [read_regular(file, MAX_CERTIFICATES_BYTES) for file in (key, cert)]
+        return grpc.ssl_server_credentials([(files[0], files[1])])
 
     async def _export(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         payload = await self._whole(payloads, context)

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 import aiohttp
@@ -35,6 +36,7 @@ from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
 from kvitals.agent.workers import ThreadedResolver
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import MAX_FACT, Endpoint, EngineMap, load_map, systems
+from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.slices import Steps, complete
 from kvitals.series.window import Window
 
@@ -469,9 +471,14 @@ def _tls(target: ScrapeTarget) -> ssl.SSLContext | bool:
     if not target.cert_file:
         if target.insecure:
             return False
-        return ssl.create_default_context(cafile=target.ca_file) if target.ca_file else True
-    context = ssl.create_default_context(cafile=target.ca_file or None)
+        return ssl.create_default_context(cadata=_trusted(target)) if target.ca_file else True
+    context = ssl.create_default_context(cadata=_trusted(target))
     if target.insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(target.cert_file, target.key_file or None)
+    load_cert_chain(context, Path(target.cert_file), Path(target.key_file) if target.key_file else None)
     return context
+
+
+def _trusted(target: ScrapeTarget) -> str | None:
+    """The certificates of the authority that signs the target's; None: those of the system."""
+    return read_certificates(Path(target.ca_file)) if target.ca_file else None

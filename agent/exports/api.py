@@ -73,7 +73,8 @@ MAX_SELECTORS = 50
 """`match[]` of one request."""
 
 MAX_WAITING = 32
-LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=10.0)
+LIMITS = QueryLimits(samples=2_500_000, series=20_000, seconds=10.0)
+"""Of one query: 60 MB at its peak."""
 _THREADS = 2
 _SELECT_SECONDS = 5.0
 _BODY_SECONDS = 10.0
@@ -370,6 +371,8 @@ class _Api:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
         counts, and work stops soon after the client has gone."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
+        if seconds <= 0:
+            raise _invalid("timeout", "must be positive, such as timeout=5s")
         deadline = time.monotonic() + seconds
 
         def timed() -> bytes:

@@ -30,6 +30,7 @@ import structlog
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.config import OtlpOutTable
+from kvitals.series.files import read_regular
 from kvitals.series.types import METRIC_NAME, Labels
 
 if TYPE_CHECKING:
@@ -333,12 +334,9 @@ def _hearing() -> Iterator[_Heard]:
 def read_headers(path: Path) -> dict[str, str]:
     """The headers in a file, `NAME: VALUE` a line. Raises ValueError, saying what to do and nothing of the content."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_HEADERS_BYTES + 1)
+        raw = read_regular(path, MAX_HEADERS_BYTES)
     except OSError as error:
-        raise ValueError(f"{path}: the headers for the collector can not be read: {error.strerror}") from error
-    if len(raw) > MAX_HEADERS_BYTES:
-        raise ValueError(f"{path}: larger than {MAX_HEADERS_BYTES} bytes, so no headers")
+        raise ValueError(f"{path}: the headers for the collector cannot be read: {error.strerror}") from error
     found: dict[str, str] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -41,7 +41,7 @@ class Reload:
         self._at_start = pipeline.setup.config
         self._changes = FileChanges(self._paths())
         self._looked = time.monotonic()
-        self._success = True
+        self._success = not pipeline.setup.knowledge.problems
         self._loaded = time.time()
         self._thread = Worker("configuration")
         self._group = pipeline.node.window.group("configuration")
@@ -92,10 +92,13 @@ class Reload:
             self._console.print("configuration refused, the old one stays in force:", style="yellow")
             self._console.print(str(error), style="yellow", soft_wrap=True)
             return False
-        self._success, self._loaded = True, time.time()
+        left_out = setup.knowledge.problems
+        self._success, self._loaded = not left_out, time.time()
         self._changes.take(self._paths())  # it may name other rules than before
         for line in (f"configuration taken over: {setup.config.file or 'no file, the defaults'}", *self._for_restart()):
             self._console.print(line, style="dim", soft_wrap=True)
+        for problem in left_out:
+            self._console.print(f"rules file still left out, correct or remove it: {problem}", style="yellow")
         return True
 
     def _refuse_broken_rules(self, setup: Setup) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
-from kvitals.series.files import open_regular, read_certificates
+from kvitals.series.files import load_cert_chain, read_certificates
 from kvitals.series.secret_file import MAX_BYTES as MAX_SECRET_BYTES
 from kvitals.series.secret_file import SecretError, secret, secret_text
 
@@ -99,9 +99,7 @@ class PrometheusAccess:
             trusted = None if self.ca_file is None else read_certificates(self.ca_file)
             context = ssl.create_default_context(cadata=trusted)
             if self.cert_file is not None:
-                for file in filter(None, (self.cert_file, self.key_file)):
-                    open_regular(file).close()  # OpenSSL would wait for the writer of a FIFO
-                context.load_cert_chain(self.cert_file, self.key_file)
+                load_cert_chain(context, self.cert_file, self.key_file)
         except (OSError, ValueError) as error:
             raise ServerError(f"the TLS files can not be used: {error}") from error
         return context

@@ -17,10 +17,12 @@ from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets
 def aggregate(node: Aggregate, grid: Grid, param: Floats | None, budget: QueryBudget) -> Grid:
     """The aggregation `node` of `grid`. param: float64[N], for those that take one.
 
-    Raises PromQLError when the budget's time has run out.
+    Raises PromQLError when the budget has run out.
     """
     if param is not None and node.op != "quantile":
         _check_count(param, node.op)
+    if node.op not in _LEAN:
+        budget.take(grid.values.size)
     kind = ("aggregate", node.grouping, node.without)
     groups = layout(kind, grid.labels, lambda: group_by(_keys(grid.labels, node)))
     if param is not None and node.op != "quantile":
@@ -100,6 +102,10 @@ _AGGREGATIONS: dict[str, Callable[[Grid, ColumnGroups], Floats]] = {
     "group": _group,
     "stddev": _stddev,
 }
+
+
+_LEAN = ("sum", "min", "max", "count", "group")
+"""Aggregations that make one copy of the values at most; the others make several."""
 
 
 def _quantiles(grid: Grid, groups: ColumnGroups, q: Floats, budget: QueryBudget) -> Floats:

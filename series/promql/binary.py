@@ -100,6 +100,8 @@ def vectors(node: Binary, left: Grid, right: Grid, budget: QueryBudget) -> Grid:
     kind = (node.matching.on, node.matching.labels)
     match = layout2(kind, left.labels, right.labels, lambda: _match(left.labels, right.labels, node.matching))
     if node.op in SET_OPERATORS:
+        if node.op == "or":
+            budget.take(left.values.size + right.values.size)
         return _set_operation(node.op, left, right, match)
     swapped = node.matching.many == "right"
     many, one = (right, left) if swapped else (left, right)

@@ -39,7 +39,7 @@ class Grid(msgspec.Struct, frozen=True, gc=False):
         """The series at `columns`, in that order."""
         kept = _picked.get(
             (columns.tobytes(), self.labels),
-            len(columns) + 1,
+            (self.labels,),
             lambda: the_one(LabelSets(self.labels[i] for i in columns.tolist())),
         )
         return Grid(kept, self.values.take(columns, axis=1), self.present.take(columns, axis=1))
@@ -84,8 +84,9 @@ class QueryBudget:
 class _Layouts:
     """Results that depend on label sets alone.
 
-    Bounded by the number of label sets held and not by entries, since that is what takes the memory; when it
-    is full everything is forgotten, which costs one slow evaluation and saves bookkeeping in all others.
+    Bounded by the number of label sets held and not by entries, since that is what takes the memory; those with long
+    values count more than once. When it is full everything is forgotten, which costs one slow evaluation and saves
+    bookkeeping in all others.
     """
 
     def __init__(self, limit: int) -> None:
@@ -93,12 +94,16 @@ class _Layouts:
         self._held = 0
         self._known: dict[Hashable, Any] = {}
 
-    def get(self, key: Hashable, weight: int, compute: Callable[[], T]) -> T:
+    def get(self, key: Hashable, sets: Sequence[LabelSets], compute: Callable[[], T]) -> T:
+        """The result for `key`. sets: the label sets that the key holds; those of the result count as well."""
         found = self._known.get(key)
         if found is not None:
             known: T = found
             return known
         result = compute()
+        made = result.labels if isinstance(result, ColumnGroups) else result
+        held = [*sets, made] if isinstance(made, LabelSets) and all(made is not one for one in sets) else sets
+        weight = 1 + sum(map(_weight, held))
         if weight <= self._limit // 4:
             if self._held > self._limit:
                 self._known.clear()
@@ -108,24 +113,34 @@ class _Layouts:
         return result
 
 
-_layouts = _Layouts(limit=200_000)
+SET_CHARACTERS = 128
+"""Characters that one label set usually has at most."""
+
+
+def _weight(labels: LabelSets) -> int:
+    """How many label sets of usual size take as much memory: `label_replace` makes values of any length."""
+    characters = sum(len(value) for one in labels for value in one.values())
+    return max(len(labels), characters // SET_CHARACTERS)
+
+
+_layouts = _Layouts(limit=400_000)
 _picked = _Layouts(limit=50_000)  # of these there are more, as what is picked depends on values
 _sets = _Layouts(limit=50_000)
 
 
 def the_one(labels: LabelSets) -> LabelSets:
     """Of all label sets that are equal always the same, which is soon found to be equal."""
-    return _sets.get(labels, len(labels) + 1, lambda: labels)
+    return _sets.get(labels, (labels,), lambda: labels)
 
 
 def layout(kind: Hashable, labels: LabelSets, compute: Callable[[], T]) -> T:
     """`compute()`, remembered for this kind of work on these labels."""
-    return _layouts.get((kind, labels), len(labels) + 1, compute)
+    return _layouts.get((kind, labels), (labels,), compute)
 
 
 def layout2(kind: Hashable, left: LabelSets, right: LabelSets, compute: Callable[[], T]) -> T:
     """As `layout`, for work on two lists of label sets."""
-    return _layouts.get((kind, left, right), len(left) + len(right) + 1, compute)
+    return _layouts.get((kind, left, right), (left, right), compute)
 
 
 @dataclass(frozen=True, slots=True)

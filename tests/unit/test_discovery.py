@@ -73,11 +73,19 @@ class Node:
     def elsewhere(self, pid: int) -> bool:
         return pid in self.contained
 
-    def listeners(self, port: int) -> list[int | None]:
-        return [pid or None for pid, ports in self.listening.items() if ports is not None and port in ports]
+    searches: int = 0
+
+    def listeners(self) -> dict[int, list[int | None]]:
+        self.searches += 1
+        owned = {pid: ports or set() for pid, ports in self.listening.items()}
+        every = {port for ports in owned.values() for port in ports}
+        return {port: [pid or None for pid, ports in owned.items() if port in ports] for port in every}
 
     def addresses(self) -> frozenset[str]:
         return frozenset({"127.0.0.1", "10.0.0.7", "::1"})
+
+    def started(self, pid: int) -> int:
+        return pid
 
     def file(self, pid: int, path: str) -> bytes | None:
         return self.files.get(path)
@@ -85,6 +93,13 @@ class Node:
 
 def scan(line: str | tuple[str, ...], **more: object) -> DiscoveredTargets:
     return Finder(MAPS, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
+
+
+def behind(finder: Finder, url: str) -> DiscoveredTarget:
+    [found] = finder.behind([url]).values()
+    if isinstance(found, DiscoveryError):
+        raise found
+    return found
 
 
 def only(line: str | tuple[str, ...], **more: object) -> DiscoveredTarget:
@@ -327,7 +342,7 @@ class TestBehind:
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.5"])
     def test_the_owner_of_the_socket_decides(self, host: str) -> None:
         url = f"http://{host}:8201/metrics"
-        target = Finder(MAPS, self.node).behind(url)
+        target = behind(Finder(MAPS, self.node), url)
         assert (target.pid, target.url, target.listening) == (5, url, True)
         assert target.learn()[0] == {"slots": 2}
 
@@ -345,7 +360,17 @@ class TestBehind:
     )
     def test_why_not(self, url: str, says: str) -> None:
         with pytest.raises(DiscoveryError, match=says):
-            Finder(MAPS, self.node).behind(url)
+            behind(Finder(MAPS, self.node), url)
+
+    def test_a_thousand_targets_take_one_search(self) -> None:
+        node = Node(self.node.table, self.node.listening)
+        urls = [f"http://127.0.0.1:{port}" for port in range(8200, 9200)]
+        found = Finder(MAPS, node).behind(urls)
+        assert [url for url in urls if isinstance(found[url], DiscoveredTarget)] == ["http://127.0.0.1:8201"]
+        assert len(found) == 1000 and node.searches == 1
+        node.searches = 0
+        Finder(MAPS, node).families(urls)
+        assert node.searches == 1
 
 
 @given(st.binary(max_size=300))
@@ -392,7 +417,7 @@ class TestThisMachine:
         assert target.url == f"http://127.0.0.1:{port}"
         assert target.learn()[0] == {"slots": 5, "tp": 3}
         assert target.listening is True
-        assert finder.behind(f"http://localhost:{port}").learn() == target.learn()
+        assert behind(finder, f"http://localhost:{port}").learn() == target.learn()
 
     def test_processes_that_end_or_hide(self) -> None:
         gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -420,7 +445,8 @@ class TestThisMachine:
         monkeypatch.setattr(psutil, "net_connections", denied)
         monkeypatch.setattr(psutil.Process, "ppid", denied)
         monkeypatch.setattr(psutil, "net_if_addrs", denied)
-        assert System().listeners(8000) == [None]
+        assert System().listeners() is None
+        assert "another user" in str(Finder(MAPS).behind(["http://127.0.0.1:1"])["http://127.0.0.1:1"])
         assert list(System().all()) == []
         assert System().addresses() == frozenset()
 

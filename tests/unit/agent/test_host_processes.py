@@ -32,8 +32,9 @@ class Node:
     def elsewhere(self, pid: int) -> bool:
         return pid in self.homes
 
-    def listeners(self, port: int) -> list[int | None]:
-        return [pid or None for pid, ports in self.listening.items() if port in ports]
+    def listeners(self) -> dict[int, list[int | None]]:
+        ports = {port for owned in self.listening.values() for port in owned}
+        return {port: [pid or None for pid, owned in self.listening.items() if port in owned] for port in ports}
 
     def addresses(self) -> frozenset[str]:
         return frozenset({"127.0.0.1", "10.0.0.7"})

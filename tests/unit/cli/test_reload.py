@@ -256,3 +256,42 @@ async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
 
             await until(refused, agent)
             assert await has_own()
+
+
+async def test_a_rules_file_that_cannot_be_used_is_reported_by_every_reload(tmp_path: Path) -> None:
+    """Also one that was there at the start: the configuration is in force, and not complete."""
+    (tmp_path / "own" / "codes").mkdir(parents=True)
+    fifo, large = tmp_path / "own" / "codes" / "OWN01-a.yaml", tmp_path / "own" / "codes" / "OWN02-b.yaml"
+    os.mkfifo(fifo)
+    async with engine() as one:
+        text = f'{AGENT}[[target]]\nurl = "{one}"\n'.replace("[agent]\n", '[agent]\nrules = ["own"]\n')
+        async with running(tmp_path, text) as agent:
+
+            async def success() -> list[float]:
+                return [value for _, value in await agent.query("kvitals_config_reload_success")]
+
+            async def incomplete() -> bool:
+                return await success() == [0.0]
+
+            await until(incomplete, agent)
+            agent.process.send_signal(signal.SIGHUP)
+
+            async def reported() -> bool:
+                return f"still left out, correct or remove it: {fifo}: cannot be read: not a regular" in agent.said()
+
+            await until(reported, agent)
+            assert await incomplete()
+            large.write_bytes(b"# " + b"x" * (300 << 10))
+
+            async def refused() -> bool:
+                return f"{large}: cannot be read: larger than 256 KB" in agent.said()
+
+            await until(refused, agent)
+            assert await incomplete()
+            fifo.unlink()
+            large.unlink()
+
+            async def complete() -> bool:
+                return await success() == [1.0]
+
+            await until(complete, agent)

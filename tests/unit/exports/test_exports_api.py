@@ -168,6 +168,10 @@ class TestLimits:
         async with serving(Slow()) as client:
             asked = {"query": "kvitals_running + kvitals_running", "timeout": "10ms"}
             assert (await error_of(client, "query", **asked))[:2] == (503, "timeout")
+            for wrong in ("-1", "0", "0s", "-5"):
+                asked = {"query": "up", "timeout": wrong}
+                found = await error_of(client, "query", **asked)
+                assert found[:2] == (400, "bad_data") and "timeout" in found[2], wrong
             assert await data_of(client, "query", query="kvitals_running + kvitals_running")
 
     async def test_a_loop_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:

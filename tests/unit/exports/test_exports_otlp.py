@@ -310,7 +310,7 @@ async def test_headers_are_read_again(tmp_path: Path) -> None:
         await until(lambda: out.status().state == "failed")
         assert (out.status().reason, out.status().message) == (
             "headers_file",
-            f"{headers}: the headers for the collector can not be read: No such file or directory",
+            f"{headers}: the headers for the collector cannot be read: No such file or directory",
         )
         headers.write_text("a: 1")
         out.offer(record(2))  # the first one may be given up by now

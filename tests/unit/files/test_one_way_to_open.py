@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("series", "rules", "config", "diagnoser", "dashboards", "app", "ui")
+FOLDERS = ("series", "kvcache", "rules", "config", "agent", "diagnoser", "dashboards", "app", "ui")
 OPENS = re.compile(
-    r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|cafile=|load_cert_chain"
+    r"\.open\((?:\"|encoding|newline)|(?<![\w.])open\(|\.(?:read|write)_(?:bytes|text)\(|os\.open\(|cafile=|load_verify_locations\((?!cadata)|\.load_cert_chain"
 )
 ALLOWED = {
     "series/files.py": "the one way",
-    "diagnoser/sources/prometheus.py": "the certificate and key, which OpenSSL opens, after they were checked",
+    "agent/collectors/file_tail.py": "follows logs: without waiting, and regular files only",
+    "agent/collectors/host.py": "files of the kernel",
+    "agent/discovery.py": "files of the kernel",
+    "agent/memory_limit.py": "files of the kernel",
+    "agent/requests/tenants.py": "a new file, by O_EXCL",
     "series/recordings.py": "a new file, by O_EXCL: what is there already is refused and not opened",
     "rules/shipped.py": "data of the package",
     "rules/catalogue.py": "data of the package",
@@ -59,13 +63,24 @@ def _opens(line: str) -> bool:
         ("lint", "FIFO"),
         ("size", "--model-config", "FIFO"),
         ("rules", "lint", "FOLDER"),
+        ("whatif", "--trace", "FIFO", "--capacity", "10"),
+        ("whatif", "--trace", "FIFO.gz", "--capacity", "10"),
+        ("run", "--no-web", "--config", "FIFO"),
+        ("triage", "--config", "FIFO"),
+        ("run", "--no-web", "--listen", "127.0.0.1:0", "--config", "REMOTE"),
     ],
 )
 def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "own" / "codes").mkdir(parents=True)
-    for name in ("FIFO", "FIFO.kvcap", "own/codes/OWN01-x.yaml"):
+    for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "own/codes/OWN01-x.yaml"):
         os.mkfifo(tmp_path / name)
-    places = {"FIFO": tmp_path / "FIFO", "FIFO.kvcap": tmp_path / "FIFO.kvcap", "FOLDER": tmp_path / "own"}
+    (tmp_path / "REMOTE").write_text(
+        '[[target]]\nurl = "http://127.0.0.1:9"\n[history]\nenabled = false\n'
+        '[remote]\nlisten = "127.0.0.1:0"\ncert_file = "FIFO"\nkey_file = "FIFO"\nclient_ca_file = "FIFO"\n'
+    )
+    places = {name: tmp_path / name for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "REMOTE")} | {
+        "FOLDER": tmp_path / "own"
+    }
     words = [str(places.get(one, one)) for one in arguments]
     done = subprocess.run(
         [sys.executable, "-m", "kvitals.ui.cli.main", *words],
@@ -73,6 +88,7 @@ def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path
         text=True,
         timeout=120,
         cwd=ROOT,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
         check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr

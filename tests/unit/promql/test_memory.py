@@ -1,0 +1,72 @@
+"""The memory of queries: what one holds at its peak, and what is kept after it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kvitals.agent.exports.api import LIMITS
+from kvitals.series.promql import PromQLError, evaluate
+from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.series.window import Window
+
+END = 1_001_790.0
+
+
+def window(series: int, rows: int, text: str = "") -> Window:
+    """Series of 50 metrics, with a sample each 5 s until `END`. text: the value of a label of each."""
+    made = Window(3600, 200_000, 200_000)
+    group = made.group("engine")
+    columns = [
+        column
+        for number in range(series)
+        if (column := group.column(Labels({METRIC_NAME: f"m{number % 50}", "i": str(number), "text": text})))
+        is not None
+    ]
+    for row in range(rows):
+        group.append(END - 5.0 * (rows - row), columns, [float(row)] * series)
+    return made
+
+
+@pytest.fixture
+def traced() -> Iterator[Callable[[], tuple[int, int]]]:
+    tracemalloc.start()
+    yield tracemalloc.get_traced_memory
+    tracemalloc.stop()
+
+
+EVERY = '{__name__=~".+"}'
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"max_over_time(topk(100, {EVERY})[30m:1s])",
+        f"max_over_time(({EVERY} or {EVERY})[30m:1s])",
+        f'group by (i) (group by (i, a) (last_over_time(label_replace({EVERY}, "a", "$1", "i", "(.*)")[30m:1s])))',
+    ],
+)
+@pytest.mark.parametrize("series", [300, 1300, 2600])
+def test_a_query_is_answered_within_80_mb_or_refused(
+    traced: Callable[[], tuple[int, int]], series: int, query: str
+) -> None:
+    source = window(series, 4)
+    before, _ = traced()
+    tracemalloc.reset_peak()
+    try:
+        evaluate(query, source, END, limits=LIMITS)
+    except PromQLError as error:
+        assert "too many samples" in str(error)
+        assert series > 300
+    assert traced()[1] - before < 80 << 20
+
+
+def test_long_label_values_are_not_kept_after_the_query(traced: Callable[[], tuple[int, int]]) -> None:
+    source = window(1000, 2, text="x" * 9000)
+    before, _ = traced()
+    for number in range(20):
+        copied = f'label_join({EVERY}, "a{number}", "", "i", "text")'
+        evaluate(f"count(group by (i, a{number}) ({copied}))", source, END, limits=LIMITS)
+    assert traced()[0] - before < 80 << 20  # each makes 9 MB of text
