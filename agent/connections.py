@@ -3,7 +3,7 @@
     site = GuardedSite(runner, LISTENERS["api"], host, port)   # instead of aiohttp's TCPSite
     await site.start()
 
-A `Guard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
+A `ListenerGuard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
 server. It counts the connection before TLS, and one timer checks the times of all connections. A connection with a
 request under way is never closed to make room for another one.
 """
@@ -63,7 +63,7 @@ class _FewErrors(logging.Filter):
 logging.getLogger("aiohttp.server").addFilter(_FewErrors())
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection is doing."""
 
     OPENED = auto()  # no byte of a request so far; line ends before it do not count
@@ -103,7 +103,7 @@ def effective(row: Listener, ports: int = 1) -> Listener:
     return replace(row, connections=connections, per_peer=max(connections * row.per_peer // row.connections, 1))
 
 
-class Guard:
+class ListenerGuard:
     """The connections of one listener. It is the protocol factory for `loop.create_server`.
 
     make: the HTTP server's protocol for a connection. tls: the server's side of TLS; do not give it to `create_server`
@@ -178,10 +178,10 @@ class Guard:
 class Connection(asyncio.Protocol):
     """One accepted connection."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
         self.peer = ""
-        self.phase = Phase.OPENED
+        self.phase = ConnectionPhase.OPENED
         self.since = guard.loop.time()
         self._raw: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None  # the raw one, or TLS over it
@@ -235,28 +235,32 @@ class Connection(asyncio.Protocol):
 
     def begin(self, wants_body: Callable[[], bool]) -> None:
         """A request has begun. wants_body: whether bytes of its body are still to come."""
-        if self.phase is Phase.REST:  # the body of the request before it ended meanwhile
+        if self.phase is ConnectionPhase.REST:  # the body of the request before it ended meanwhile
             self._received = 0
-        self._enter(Phase.REQUEST)
+        self._enter(ConnectionPhase.REQUEST)
         self._wants_body = wants_body
 
     def end(self) -> None:
         """The request is answered."""
-        if self.phase is Phase.REQUEST:
-            self._enter(Phase.REST if self._wants_body() else Phase.IDLE)
+        if self.phase is ConnectionPhase.REQUEST:
+            self._enter(ConnectionPhase.REST if self._wants_body() else ConnectionPhase.IDLE)
 
     def upgrade(self, protocol: asyncio.Protocol) -> None:
         """Another protocol takes the connection over, and sees to its times itself."""
         self._guard.by_protocol.pop(self._inner, None)
         self._inner = protocol
-        self._enter(Phase.UPGRADED)
+        self._enter(ConnectionPhase.UPGRADED)
 
     # What the guard calls
 
     @property
     def is_busy(self) -> bool:
         """Whether a request, or what is left of its answer, is under way."""
-        return self.phase in (Phase.READY, Phase.REQUEST, Phase.REST, Phase.UPGRADED) or self._unsent_bytes() > 0
+        return (
+            self.phase
+            in (ConnectionPhase.READY, ConnectionPhase.REQUEST, ConnectionPhase.REST, ConnectionPhase.UPGRADED)
+            or self._unsent_bytes() > 0
+        )
 
     def check(self, now: float) -> None:
         """Close the connection where a time of the row is over."""
@@ -268,16 +272,16 @@ class Connection(asyncio.Protocol):
                 self.close()
             return
         limit = {
-            Phase.OPENED: row.first_byte,
-            Phase.HEAD: row.head,
-            Phase.READY: row.head,  # the server has not taken it for a request, or refuses it
-            Phase.REST: row.body,
-            Phase.IDLE: row.idle,
+            ConnectionPhase.OPENED: row.first_byte,
+            ConnectionPhase.HEAD: row.head,
+            ConnectionPhase.READY: row.head,  # the server has not taken it for a request, or refuses it
+            ConnectionPhase.REST: row.body,
+            ConnectionPhase.IDLE: row.idle,
         }.get(self.phase, 0.0)
-        if self.phase is Phase.REQUEST and self._transport is not None and self._transport.is_reading():
+        if self.phase is ConnectionPhase.REQUEST and self._transport is not None and self._transport.is_reading():
             limit = row.body if self._wants_body() else 0.0
         if limit and now - self.since > limit:
-            late = self.phase is Phase.HEAD
+            late = self.phase is ConnectionPhase.HEAD
             self.close(_answer("408 Request Timeout", f"no whole head within {row.head:g} s") if late else b"")
 
     def close(self, last: bytes = b"") -> None:
@@ -308,7 +312,7 @@ class Connection(asyncio.Protocol):
         if over_tls is None:
             self.close()
             return
-        self._enter(Phase.OPENED)
+        self._enter(ConnectionPhase.OPENED)
         self._begin(over_tls)
         early, self._early = bytes(self._early), bytearray()
         if early:
@@ -316,25 +320,25 @@ class Connection(asyncio.Protocol):
 
     def _follow(self, data: bytes) -> bool:
         """Keep track of the bytes of a request. False where the server must not get them."""
-        if self.phase in (Phase.UPGRADED, Phase.ENDING):
-            return self.phase is Phase.UPGRADED
-        if self.phase is Phase.REST and not self._wants_body():
-            self._enter(Phase.IDLE)
+        if self.phase in (ConnectionPhase.UPGRADED, ConnectionPhase.ENDING):
+            return self.phase is ConnectionPhase.UPGRADED
+        if self.phase is ConnectionPhase.REST and not self._wants_body():
+            self._enter(ConnectionPhase.IDLE)
         self._received += len(data)
         row = self._guard.row
         if row.max_body and self._received > row.max_head + row.max_body + row.max_framing:
             self._end_long_request()
             return False
-        if self.phase in (Phase.OPENED, Phase.IDLE):
+        if self.phase in (ConnectionPhase.OPENED, ConnectionPhase.IDLE):
             # Servers skip line ends before a request, so they must not restart its clock, nor come without end.
             begun = bool(data.lstrip(_LINE_ENDS))
             if not begun and self._received <= row.max_head:
                 return True
             self._head.clear()
-            self._enter(Phase.HEAD)
-        elif self.phase is Phase.REQUEST:
+            self._enter(ConnectionPhase.HEAD)
+        elif self.phase is ConnectionPhase.REQUEST:
             self.since = self._guard.loop.time()
-        return self.phase is not Phase.HEAD or self._follow_head(data)
+        return self.phase is not ConnectionPhase.HEAD or self._follow_head(data)
 
     def _follow_head(self, data: bytes) -> bool:
         """Find where the head ends. False where it is too long."""
@@ -344,7 +348,7 @@ class Connection(asyncio.Protocol):
             data = data.lstrip(_LINE_ENDS)
         self._head += data[: limit + 1 - len(self._head)]
         if self._head.find(_END_OF_HEAD, seen) >= 0:
-            self._enter(Phase.READY)
+            self._enter(ConnectionPhase.READY)
             self._head.clear()
         elif len(self._head) > limit or self._received > len(self._head) + limit:
             self._linger(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
@@ -355,7 +359,7 @@ class Connection(asyncio.Protocol):
         """End a request of more bytes than its head, its body and the framing of its body may have."""
         row = self._guard.row
         # Handlers answer once they have the body, so no byte of an answer is sent while they wait for it.
-        waits = self.phase is Phase.READY or (self.phase is Phase.REQUEST and self._wants_body())
+        waits = self.phase is ConnectionPhase.READY or (self.phase is ConnectionPhase.REQUEST and self._wants_body())
         most = f"a body may have {row.max_body} bytes, and the framing of its chunks {row.max_framing}"
         self._linger(_answer("413 Content Too Large", most) if waits else b"")
 
@@ -367,14 +371,14 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._transport.is_closing():
             return
-        self._enter(Phase.ENDING)
+        self._enter(ConnectionPhase.ENDING)
         self._transport.pause_reading()
         self._transport.write(last)
         self._guard.loop.call_later(REFUSAL_SECONDS, self.close)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: ConnectionPhase) -> None:
         self.phase, self.since = phase, self._guard.loop.time()
-        if phase in (Phase.OPENED, Phase.IDLE):
+        if phase in (ConnectionPhase.OPENED, ConnectionPhase.IDLE):
             self._received = 0
 
     def _unsent_bytes(self) -> int:
@@ -405,7 +409,7 @@ def _make_room(connections: Collection[Connection]) -> bool:
     waiting = [one for one in connections if not one.is_busy]
     if not waiting:
         return False
-    min(waiting, key=lambda one: (one.phase is Phase.IDLE, one.since)).close()
+    min(waiting, key=lambda one: (one.phase is ConnectionPhase.IDLE, one.since)).close()
     return True
 
 
@@ -455,7 +459,7 @@ class GuardedSite(web.BaseSite):
         await super().start()
         server = self._runner.server
         assert isinstance(server, web.Server)
-        guard = Guard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
+        guard = ListenerGuard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
         server.request_handler = _followed(server.request_handler, guard)
         self._server = await guard.loop.create_server(guard, self._host, self._port, backlog=self._backlog)
 
@@ -463,7 +467,7 @@ class GuardedSite(web.BaseSite):
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def _followed(handler: Handler, guard: Guard) -> Handler:
+def _followed(handler: Handler, guard: ListenerGuard) -> Handler:
     """The server's handler of requests, which reports to the guard's connections when each begins and ends."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

@@ -24,7 +24,7 @@ from kvitals.agent.tap.http1 import (
     BadMessageError,
     Body,
     HeadBuffer,
-    Request,
+    RequestHead,
     Response,
     body_of_request,
     body_of_response,
@@ -32,7 +32,7 @@ from kvitals.agent.tap.http1 import (
     read_response,
 )
 from kvitals.agent.tap.sockets import Upstream, hangup_poll, keep_alive, reason_of, reset, unread_bytes
-from kvitals.agent.tap.turns import MAX_READ, Turns
+from kvitals.agent.tap.turns import MAX_READ, LoopTurn
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -55,7 +55,7 @@ _READ = memoryview(bytearray(MAX_READ))
 class _Side(asyncio.BufferedProtocol):
     """The upstream's side of a pair."""
 
-    def __init__(self, pair: Pair, turns: Turns) -> None:
+    def __init__(self, pair: Pair, turns: LoopTurn) -> None:
         self._pair = pair
         self._turns = turns
 
@@ -97,7 +97,7 @@ class Pair(asyncio.BufferedProtocol):
         self._held: set[str] = set()  # reasons not to read from the client
         self._ahead = HeadBuffer()  # what the client sent and is not passed on yet: part of a head, or later requests
         self._began: Clock | None = None  # when the first byte in `_ahead` came
-        self._request: Request | None = None  # under way
+        self._request: RequestHead | None = None  # under way
         self._request_body: Body | None = None
         self._entry: Entry | None = None
         self._unsent: list[Entry] = []  # of answers that are whole here and not yet with the kernel

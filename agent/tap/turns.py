@@ -17,7 +17,7 @@ TURN_BYTES = 64 * 1024
 """Bytes that are read in a turn, and bytes of answers that are parsed in it."""
 
 
-class Turns:
+class LoopTurn:
     """The bytes of the current turn. To be used on a running event loop."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from kvitals.agent.inbound import has_token
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError
 from kvitals.app.notify.service import Notifier
-from kvitals.app.notify.shares import Shares
+from kvitals.app.notify.shares import SenderShares
 
 PATH = "/api/v1/notify"
 MAX_BODY_BYTES = 1 << 20
@@ -39,7 +39,7 @@ RETRY_SECONDS = "5"
 def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None, *, guarded: bool = False) -> None:
     """Take messages in this application while it runs, and tell how they fare. Its set-up raises SpoolError where
     nothing can be kept. guarded: the application itself sees to the names that it is called by."""
-    intake = Intake(notifier, token_file, guarded=guarded)
+    intake = MessageIntake(notifier, token_file, guarded=guarded)
 
     async def running(_: web.Application) -> AsyncIterator[None]:
         await notifier.open()
@@ -51,7 +51,7 @@ def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None
     app.router.add_get(PATH, intake.status)
 
 
-class Intake:
+class MessageIntake:
     """Takes messages one by one, some a second."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Intake:
         self._notifier = notifier
         self._guarded = guarded
         self._token_file = token_file
-        self._shares = Shares(clock)
+        self._shares = SenderShares(clock)
         self._under_way: Counter[str] = Counter()  # messages by sender
 
     async def handle(self, request: web.Request) -> web.Response:

@@ -24,7 +24,7 @@ class _Bucket:
     at: float
 
 
-class Shares:
+class SenderShares:
     """The messages that senders may send now."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

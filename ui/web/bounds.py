@@ -11,7 +11,7 @@ import h11
 from streamlit.web.server.starlette import starlette_server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kvitals.agent.connections import Connection, Guard, effective
+from kvitals.agent.connections import Connection, ListenerGuard, effective
 from kvitals.agent.listeners import LISTENERS, MIB
 from kvitals.ui.web.settings import read
 
@@ -20,11 +20,11 @@ def bound_connections() -> None:
     """Let uvicorn accept connections through a guard. To be called before Streamlit's server starts."""
     options: Callable[[], dict[str, Any]] = starlette_server._get_uvicorn_config_kwargs
     row = replace(LISTENERS["web"], max_body=read().upload_megabytes * MIB)
-    guards: list[Guard] = []  # one, made on the server's loop
+    guards: list[ListenerGuard] = []  # one, made on the server's loop
 
     def accept(**of_server: Any) -> asyncio.Protocol:
         if not guards:
-            guards.append(Guard(effective(row), lambda connection: _Protocol(connection, of_server)))
+            guards.append(ListenerGuard(effective(row), lambda connection: _Protocol(connection, of_server)))
         return guards[0]()
 
     starlette_server._get_uvicorn_config_kwargs = lambda: options() | {"http": accept}

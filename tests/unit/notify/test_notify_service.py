@@ -22,14 +22,14 @@ from aiohttp.test_utils import make_mocked_request
 
 from kvitals.app.notify import intake, queue, sending, service, shares
 from kvitals.app.notify.families import series
-from kvitals.app.notify.finding_match import Asked
+from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
-from kvitals.app.notify.queue import DEAD, FILE, Outcome, Spool, SpoolError
+from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
-from kvitals.app.notify.shares import Shares
+from kvitals.app.notify.shares import SenderShares
 from kvitals.config import NotifyTable, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
@@ -201,7 +201,7 @@ async def test_the_door_for_other_machines_has_asked(
     await notifier.open()
     context = ssl.create_default_context() if secure else None
     request = make_mocked_request("GET", PATH, sslcontext=context)
-    intake_ = intake.Intake(notifier, tmp_path / "token", guarded=guarded)
+    intake_ = intake.MessageIntake(notifier, tmp_path / "token", guarded=guarded)
     assert (await intake_.status(request)).status == taken
     await notifier.close()
 
@@ -249,7 +249,7 @@ async def test_a_flood_of_one_sender_leaves_the_others_their_share(
 
 def test_shares_follow_the_senders_that_are_active() -> None:
     now = [0.0]
-    taking = Shares(lambda: now[0])
+    taking = SenderShares(lambda: now[0])
 
     def taken(sender: str, seconds: int) -> int:
         count = 0
@@ -291,7 +291,7 @@ def test_pages_have_room_where_tickets_have_none_and_are_sent_first(
                      entity={}, began=1.0, at=1.0, judged=""))
         for i, (severity, name) in enumerate(several)
     ]  # fmt: skip
-    kept.done(None, Outcome(notices=notices), 1.0)
+    kept.done(None, MessageOutcome(notices=notices), 1.0)
     order = []
     while (delivery := kept.due("t", 2.0)) is not None:
         order.append(delivery.notice.id)
@@ -434,7 +434,7 @@ async def test_a_cause_that_shows_later_is_told(
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.01, 0.02, 0.03))
     documents = iter([None, None, full_cache])
 
-    async def diagnose(about: Asked) -> Diagnosis:
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
         return await diagnosing(next(documents))(about)  # type: ignore[no-any-return]
 
     async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
@@ -450,7 +450,7 @@ async def test_it_is_not_looked_at_for_ever(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0, 0.0, 0.0))
     looks = []
 
-    async def diagnose(about: Asked) -> Diagnosis:
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
         looks.append(about)
         return Diagnosis("not judged: nobody looks")
 

@@ -8,17 +8,17 @@ import time
 from tap_stage import LAST, STREAM, Call, Client, chunk, post, staged
 
 from kvitals.agent.tap.books import MAX_UNREAD, Books
-from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.exchange import Clock, Place
+from kvitals.agent.tap.context import ContextFields
+from kvitals.agent.tap.exchange import Clock, TapPlace
 from kvitals.agent.tap.http1 import read_request, read_response
-from kvitals.agent.tap.turns import MAX_READ, MIN_READ, TURN_BYTES, Turns
+from kvitals.agent.tap.turns import MAX_READ, MIN_READ, TURN_BYTES, LoopTurn
 
 EVENT = b"data:{}\n\n"
 """As many events as there can be in so many bytes."""
 
 
 async def test_the_connections_of_a_turn_share_its_bytes() -> None:
-    turns = Turns()
+    turns = LoopTurn()
     assert turns.read_share() == MAX_READ  # nobody else reads
     await asyncio.sleep(0)
     for _ in range(16):
@@ -30,7 +30,7 @@ async def test_the_connections_of_a_turn_share_its_bytes() -> None:
 
 
 async def test_a_turn_parses_so_many_bytes_and_the_next_one_again() -> None:
-    turns = Turns()
+    turns = LoopTurn()
     assert turns.may_parse(2 * TURN_BYTES)  # whatever came at once is parsed at once
     assert not turns.may_parse(1)
     await asyncio.sleep(0)
@@ -46,7 +46,7 @@ class _Names:
 
 
 async def test_streams_that_are_due_together_are_not_parsed_in_one_turn() -> None:
-    books = Books(Place(), Wanted(), _Names(), lambda _: None)
+    books = Books(TapPlace(), ContextFields(), _Names(), lambda _: None)
     head = read_request(post().partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
     entries = [books.open(head, "127.0.0.1", Clock(time.time(), time.perf_counter())) for _ in range(64)]
     for entry in entries:
