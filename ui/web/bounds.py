@@ -98,4 +98,4 @@ def bound_uploads() -> None:
             raise HTTPException(507, "too many uploads are kept: remove one, or reload the page")
         add(manager, session_id, file)
 
-    MemoryUploadedFileManager.add_file = add_file  # type: ignore[method-assign]
+    MemoryUploadedFileManager.add_file = add_file  # type: ignore[assignment, method-assign]
