@@ -78,4 +78,4 @@ class BoundedConnector(aiohttp.TCPConnector):
     def __init__(self, max_body: int, **options: Any) -> None:
         super().__init__(**options)
         most = MAX_HEADS + max_body + max_body // FRAMING_SHARE
-        self._factory = functools.partial(_BoundedResponse, most, loop=self._loop)
+        self._factory = functools.partial(_BoundedResponse, most, loop=self._loop)  # type: ignore[assignment]
