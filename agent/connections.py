@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum, auto
 from typing import cast
 
 from aiohttp import web
 
+from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 BACKLOG = 128
@@ -76,13 +76,13 @@ class ConnectionPhase(Enum):
     ENDING = auto()  # it was refused, and is closed in a moment
 
 
-def share_of(peer: str) -> str:
-    """The address whose share a connection or a message counts against: of IPv6 the network of 64 bits, which one
-    machine has."""
-    if ":" not in peer:
-        return peer
-    packed = socket.inet_pton(socket.AF_INET6, peer.partition("%")[0])
-    return peer if packed.startswith(bytes(10)) else packed[:8].hex()
+_WAITING = {
+    ConnectionPhase.OPENED: Waiting.NEW,
+    ConnectionPhase.HEAD: Waiting.NEW,
+    ConnectionPhase.IDLE: Waiting.IDLE,
+    ConnectionPhase.ENDING: Waiting.NEW,
+}
+"""What a connection waits for in a phase; in the others a request is under way."""
 
 
 def effective(row: Listener, ports: int = 1) -> Listener:
@@ -121,7 +121,7 @@ class ListenerGuard:
         self.make = make
         self.tls = tls
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        self.connections: ConnectionTable[Connection] = ConnectionTable(row.connections, row.per_peer, {})
         self.by_protocol: dict[object, Connection] = {}
         self.refusals = 0
         self._refused = refused
@@ -133,26 +133,22 @@ class ListenerGuard:
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection in. False where there is no room and none can be made."""
-        crowd: Collection[Connection] = [one for one in self.connections if one.peer == connection.peer]
-        limit = self.row.per_peer
-        if len(crowd) < limit:
-            crowd, limit = self.connections, self.row.connections
-        if len(crowd) >= limit and not _make_room(crowd):
+        if self.connections.join(connection):
+            self.connections.leave(connection)
             if self._refused is not None:
                 self._refused()
             return False
-        self.connections.add(connection)
         if self._timer is None:
             self._schedule()
         return True
 
     def release(self, connection: Connection) -> None:
         """The connection has ended. May be called twice."""
-        self.connections.discard(connection)
+        self.connections.leave(connection)
 
     def refusal(self, connection: Connection) -> bytes:
         """The answer to a connection that was not admitted."""
-        own = sum(one.peer == connection.peer for one in self.connections)
+        own = self.connections.of_peer(connection.peer)
         return _answer(
             "503 Service Unavailable",
             f"too many connections: {len(self.connections)} of {self.row.connections}, {own} of {self.row.per_peer}"
@@ -168,7 +164,7 @@ class ListenerGuard:
         now = self.loop.time()
         # After a stall of the loop, data that arrived meanwhile is read first.
         if now - self._timer.when() < self._sweep_every:
-            for connection in list(self.connections):
+            for connection in self.connections:
                 connection.check(now)
         self._timer = None
         if self.connections:
@@ -198,7 +194,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.peer = share_of(str(peer[0])) if peer else ""
+        self.peer = str(peer[0]) if peer else ""
         if not self._guard.admit(self):
             self._refuse(self._raw)
         elif self._guard.tls is not None:
@@ -251,16 +247,19 @@ class Connection(asyncio.Protocol):
         self._inner = protocol
         self._enter(ConnectionPhase.UPGRADED)
 
-    # What the guard calls
+    # What the guard and its table call
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request, or what is left of its answer, is under way."""
-        return (
-            self.phase
-            in (ConnectionPhase.READY, ConnectionPhase.REQUEST, ConnectionPhase.REST, ConnectionPhase.UPGRADED)
-            or self._unsent_bytes() > 0
-        )
+    def progress_age(self) -> float:
+        """Seconds in the current phase, or since the last bytes of a request."""
+        return self._guard.loop.time() - self.since
+
+    def may_give_way(self) -> bool:
+        """Whether no answer is under way: the table has those alone that wait for a request."""
+        return not self._unsent_bytes()
+
+    def give_way(self) -> None:
+        """End, so that another client can be served."""
+        self.close()
 
     def check(self, now: float) -> None:
         """Close the connection where a time of the row is over."""
@@ -380,6 +379,10 @@ class Connection(asyncio.Protocol):
         self.phase, self.since = phase, self._guard.loop.time()
         if phase in (ConnectionPhase.OPENED, ConnectionPhase.IDLE):
             self._received = 0
+        if (waiting := _WAITING.get(phase)) is not None:
+            self._guard.connections.waits(self, waiting)
+        else:
+            self._guard.connections.served(self)
 
     def _unsent_bytes(self) -> int:
         size = self._raw.get_write_buffer_size() if self._raw is not None else 0
@@ -402,15 +405,6 @@ class Connection(asyncio.Protocol):
         raw.write(guard.refusal(self))
         raw.write_eof()
         guard.loop.call_later(REFUSAL_SECONDS, done)
-
-
-def _make_room(connections: Collection[Connection]) -> bool:
-    """Close the connection that waits longest without a request; one that never sent any goes first."""
-    waiting = [one for one in connections if not one.is_busy]
-    if not waiting:
-        return False
-    min(waiting, key=lambda one: (one.phase is ConnectionPhase.IDLE, one.since)).close()
-    return True
 
 
 def _answer(status: str, text: str) -> bytes:

@@ -163,7 +163,8 @@ LISTENERS: dict[str, Listener] = {
             name="web",
             title="web page",
             address="127.0.0.1:8501",
-            accepts="a browser's session, uploads of recordings",
+            accepts="a browser's session; uploads of recordings: four arrive at once, two of a session and eight of"
+            " all stay in memory",
             callers="this machine; other machines only with `--password-file`",
             tls="no: put a proxy in front",
             connections=256,
@@ -180,8 +181,9 @@ LISTENERS: dict[str, Listener] = {
             name="record",
             title="API of `kvitals record --listen`",
             address="not open by default",
-            accepts="the same as the API",
-            callers="this machine; whoever reaches it where `--listen` is another address",
+            accepts="queries, reads of request records; parts of the tap",
+            callers="this machine; whoever reaches it where `--listen` is another address; parts from other machines"
+            " only with a token",
             tls="no",
             connections=128,
             per_peer=96,

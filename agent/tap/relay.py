@@ -15,6 +15,7 @@ import ssl
 import time
 from typing import cast
 
+from kvitals.agent.connection_table import Waiting
 from kvitals.agent.tap.books import Books, Entry
 from kvitals.agent.tap.connections import Connections
 from kvitals.agent.tap.errors import error_answer
@@ -129,7 +130,7 @@ class Pair(asyncio.BufferedProtocol):
         if why := self._connections.join(self):
             self._books.refused["connections"] += 1
             if self._tls is None:
-                self._to_client(error_answer(503, "connections", why))
+                self._to_client(error_answer(503, "connections", self._connections.refusal(why)))
             self._close()
         elif self._tls is not None:
             self._client.pause_reading()
@@ -237,7 +238,7 @@ class Pair(asyncio.BufferedProtocol):
         began, self._began = self._began or Clock(time.time(), time.perf_counter()), None
         self._request, self._request_body = head, body
         self._since, self._arrived, self._interim = self._loop.time(), 0, 0
-        self._connections.uploads(self)
+        self._connections.waits(self, Waiting.UPLOAD)
         self._entry = self._books.open(head, self.peer, began)
         if self._server is not None:
             self._send_request()
@@ -300,7 +301,7 @@ class Pair(asyncio.BufferedProtocol):
             self._connections.served(self)
         elif self._arrived >= PROGRESS_BYTES:
             self._since, self._arrived = self._loop.time(), 0
-            self._connections.uploads(self)
+            self._connections.waits(self, Waiting.UPLOAD)
         self._to_upstream(data[:end] if end < len(data) else data)
         return data[end:]
 
@@ -318,9 +319,8 @@ class Pair(asyncio.BufferedProtocol):
     def from_upstream(self, data: bytes) -> None:
         now = time.perf_counter()
         if not self._request_done:
-            self._since = (
-                self._loop.time()
-            )  # `100 Continue`, or an answer before the request's end: both sides are at it
+            # `100 Continue`, or an answer before the request's end: both sides are at it.
+            self._since = self._loop.time()
         if self._request is not None and self._has_left():
             self._leave()  # before this reached it: what is given to it now it does not get
         elif self._tunnel:
@@ -400,7 +400,7 @@ class Pair(asyncio.BufferedProtocol):
                 return
             self.release("too far ahead")
             self._since = self._loop.time()
-            self._connections.idles(self)
+            self._connections.waits(self, Waiting.IDLE)
             if self._ahead:
                 self._next_request()
 
@@ -427,7 +427,7 @@ class Pair(asyncio.BufferedProtocol):
             self._books.failures["closed"] += 1
             self._end_entry(error="upstream_closed")
             if self._answer_body is not None and self._answer_body.by_close:
-                self._break()
+                reset(self._client)  # it must not take what it got for the whole
                 return
         self._close()
 
@@ -492,6 +492,9 @@ class Pair(asyncio.BufferedProtocol):
             part = "head" if why == "head" else f"{PROGRESS_BYTES} bytes of the body"
             self._refuse(408, "slow", f"{part} did not arrive within {limit:g} s; the tap waits no longer")
 
+    def may_give_way(self) -> bool:
+        return True  # the table has those alone that wait for their client
+
     def give_way(self) -> None:
         """End, so that another client can be served. The tap waits for this one and not for the upstream."""
         if self._request is None and not self._ahead:
@@ -553,7 +556,7 @@ class Pair(asyncio.BufferedProtocol):
         if self._server is not None:
             self._server.abort()
         self._lingering = True
-        self._connections.lingers(self)
+        self._connections.waits(self, Waiting.NEW)
         self._client.write_eof()
         self._held.clear()
         self._client.resume_reading()
@@ -593,7 +596,3 @@ class Pair(asyncio.BufferedProtocol):
         self._client.close()
         if self._server is not None:
             self._server.abort()
-
-    def _break(self) -> None:
-        """End the client's connection so that it can not take what it got for the whole."""
-        reset(self._client)

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from kvitals.agent.connections import share_of
+from kvitals.agent.connection_table import share_of
 from kvitals.agent.exports.requests import is_local
 from kvitals.agent.inbound import has_token
 from kvitals.app.errors import UsageError

@@ -51,12 +51,7 @@ MODULES = {
     "http1_requests": ("kvitals.agent.tap.http1",),
     "http1_responses": ("kvitals.agent.tap.http1",),
     "history": ("kvitals.series.history",),
-    "slack": ("kvitals.app.escaping", "kvitals.app.notify"),
-    "pagerduty": ("kvitals.app.escaping", "kvitals.app.notify"),
-    "alertmanager": ("kvitals.app.escaping", "kvitals.app.notify"),
-    "html": ("kvitals.app.escaping",),
-    "markdown": ("kvitals.app.escaping",),
-    "terminal": ("kvitals.app.escaping",),
+    "chat": ("kvitals.app.escaping", "kvitals.app.notify"),
 }
 """By the name of an attack, the modules whose coverage leads it."""
 

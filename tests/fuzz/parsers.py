@@ -313,5 +313,5 @@ TARGETS = {
     "http1_requests": _with(http1.requests, http1.request_seeds, *http1.TOKENS),
     "http1_responses": _with(http1.responses, http1.response_seeds, *http1.TOKENS),
     "history": _with(history, inputs.history_seeds, *inputs.BINARY_TOKENS),
-    **{name: texts.target(name, inputs.text(texts.TOKENS, texts.seeds)) for name in texts.CHECKS},
+    "chat": Target(texts.chat, texts.seeds, inputs.text(texts.TOKENS, texts.seeds)),
 }

@@ -1,4 +1,4 @@
-"""Bounds on the connections of the web page's server, which is uvicorn within Streamlit."""
+"""Bounds on the connections and the uploads of the web page's server, which is uvicorn within Streamlit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import h11
+from starlette.exceptions import HTTPException
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.web.server.starlette import starlette_server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvitals.agent.connections import Connection, ListenerGuard, effective
 from kvitals.agent.listeners import LISTENERS, MIB
 from kvitals.app.page_settings import read
+
+UPLOADS_AT_ONCE = 4
+"""Uploads that arrive at the same time, of all sessions. Until they are whole they are temporary files."""
+OF_SESSION, OF_ALL = 2, 8
+"""Uploads of the largest size that Streamlit holds in memory, of one session and of all."""
 
 
 def bound_connections() -> None:
@@ -35,7 +43,7 @@ class _Protocol(H11Protocol):
 
     def __init__(self, connection: Connection, of_server: dict[str, Any]) -> None:
         super().__init__(**of_server)
-        app = self.app
+        app = _bounded_uploads(self.app)
 
         async def followed(scope: Any, receive: Any, send: Any) -> None:
             connection.begin(lambda: self.cycle is not None and self.cycle.more_body)
@@ -51,3 +59,43 @@ class _Protocol(H11Protocol):
         super().handle_websocket_upgrade(event)
         self._connection.upgrade(self.transport.get_protocol())  # type: ignore[arg-type]
         self.transport.set_protocol(self._connection)
+
+
+_uploads = 0  # that arrive now
+
+
+def _bounded_uploads(app: Any) -> Any:
+    """The application, which is asked for `UPLOADS_AT_ONCE` uploads at a time; the next ones get 503."""
+
+    async def bounded(scope: Any, receive: Any, send: Any) -> None:
+        global _uploads
+        if scope["type"] != "http" or scope["method"] != "PUT":
+            await app(scope, receive, send)
+            return
+        if _uploads >= UPLOADS_AT_ONCE:
+            headers = [(b"content-length", b"0"), (b"retry-after", b"5"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        _uploads += 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            _uploads -= 1
+
+    return bounded
+
+
+def bound_uploads() -> None:
+    """Let Streamlit refuse files beyond what it may hold in memory. To be called before its server starts."""
+    largest = read().upload_megabytes * MIB
+    add = MemoryUploadedFileManager.add_file
+
+    def add_file(manager: MemoryUploadedFileManager, session_id: str, file: UploadedFileRec) -> None:
+        held = {name: sum(len(one.data) for one in files.values()) for name, files in manager.file_storage.items()}
+        own, total = held.get(session_id, 0) + len(file.data), sum(held.values()) + len(file.data)
+        if own > OF_SESSION * largest or total > OF_ALL * largest:
+            raise HTTPException(507, "too many uploads are kept: remove one, or reload the page")
+        add(manager, session_id, file)
+
+    MemoryUploadedFileManager.add_file = add_file  # type: ignore[assignment, method-assign]

@@ -19,9 +19,10 @@ def main() -> None:
     """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
     net_util.get_external_ip = lambda: None
     with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
-        from kvitals.ui.web.bounds import bound_connections
+        from kvitals.ui.web.bounds import bound_connections, bound_uploads
 
         bound_connections()
+        bound_uploads()
     imported = threading.Event()
     threading.Thread(target=_prepare, args=(imported,), name="prepare", daemon=True).start()
     for module in WHOLE:

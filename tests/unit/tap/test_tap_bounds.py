@@ -9,7 +9,7 @@ import time
 import pytest
 from tap_stage import OK, STREAM, Call, Client, Stage, chunk, post, staged, until
 
-from kvitals.agent.connections import share_of
+from kvitals.agent.connection_table import share_of
 from kvitals.agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
 from kvitals.agent.tap import connections
 from kvitals.agent.tap.connections import Bounds

@@ -64,21 +64,21 @@ async def test_streams_that_are_due_together_are_not_parsed_in_one_turn() -> Non
 
 
 async def test_a_stream_beside_others_at_full_speed_arrives_whole() -> None:
-    piece = chunk(EVENT * 5000)
+    piece = chunk(EVENT * 2000)
 
     async def script(call: Call) -> None:
         await call.request()
         await call.body(2)
         await call.say(STREAM)
-        for _ in range(20):
+        for _ in range(5):
             await call.say(piece)
         await call.say(LAST)
         await call.until_gone()
 
     async def whole(client: Client) -> bytes:
         await client.send(post())
-        return await client.exactly(len(STREAM) + 20 * len(piece) + len(LAST))
+        return await client.exactly(len(STREAM) + 5 * len(piece) + len(LAST))
 
     async with staged(script) as stage:
         answers = await asyncio.gather(*[whole(await stage.client()) for _ in range(4)])
-        assert all(one == STREAM + piece * 20 + LAST for one in answers)
+        assert all(one == STREAM + piece * 5 + LAST for one in answers)

@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from kvitals.app import page_process
 from kvitals.app.demo import DEMO
@@ -19,9 +23,9 @@ START_SECONDS = 90.0
 
 
 @contextlib.asynccontextmanager
-async def page() -> AsyncIterator[tuple[int, int]]:
+async def page(**more: Any) -> AsyncIterator[tuple[int, int]]:
     """The server's port and process id."""
-    port, settings = free_port(), PageSettings(recording=str(DEMO))
+    port, settings = free_port(), PageSettings(recording=str(DEMO), **more)
     process = await asyncio.create_subprocess_exec(
         *page_process.command(port, settings),
         env=page_process.environment(settings),
@@ -68,3 +72,59 @@ async def test_idle_connections_leave_the_page_and_its_sessions_alone() -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await session.ws_connect(url, origin="http://elsewhere.example", protocols=("streamlit",))
         assert refused.value.status == 403
+
+
+async def session_of(own: aiohttp.ClientWebSocketResponse) -> str:
+    """The id of the session behind a WebSocket, as its first messages have it."""
+    while True:
+        message = ForwardMsg()
+        message.ParseFromString(await own.receive_bytes(timeout=30))
+        if message.new_session.initialize.session_id:
+            return message.new_session.initialize.session_id
+
+
+async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive() -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with page(upload_megabytes=1) as (port, _), aiohttp.ClientSession(cookie_jar=jar) as session:
+        root = f"http://127.0.0.1:{port}"
+        async with session.get(f"{root}/_stcore/health") as answer:
+            token = answer.cookies["_streamlit_xsrf"].value
+        async with session.ws_connect(
+            f"{root}/_stcore/stream", origin=root, protocols=("streamlit", token), max_msg_size=0
+        ) as own:
+            await own.send_bytes(BackMsg(rerun_script=ClientState()).SerializeToString())
+            name = await session_of(own)
+
+            async def upload(number: int, body: Any, **fields: str) -> int:
+                headers = {"X-Xsrftoken": token, "Origin": root, **fields}
+                url = f"{root}/_stcore/upload_file/{name}/{number}"
+                try:
+                    async with session.put(url, data=body, headers=headers) as answer:
+                        return answer.status
+                except aiohttp.ClientError:
+                    return 0
+
+            def form(size: int) -> aiohttp.FormData:
+                data = aiohttp.FormData()
+                data.add_field("file", bytes(size), filename="a.kvcap")
+                return data
+
+            async def slow() -> AsyncIterator[bytes]:
+                yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+                while True:
+                    yield b"x"
+                    await asyncio.sleep(0.1)
+
+            assert await upload(1, form(2 << 20)) == 413
+            most = (1 << 20) - 4096  # less the form around it
+            assert [await upload(number, form(most)) for number in (2, 3, 4)] == [204, 204, 507]
+            pending = [
+                asyncio.create_task(upload(10 + number, slow(), **{"Content-Type": "multipart/form-data; boundary=b"}))
+                for number in range(4)
+            ]
+            await asyncio.sleep(2.0)
+            assert await upload(5, form(100)) == 503
+            for one in pending:
+                one.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            assert await health(port) == "ok"
