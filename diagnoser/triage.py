@@ -11,9 +11,18 @@ import msgspec
 
 from kvitals.diagnoser.evaluator import Judge, Judgement, harmless
 from kvitals.diagnoser.findings import Findings, Mute
-from kvitals.diagnoser.signals import Span
-from kvitals.diagnoser.text import lowered, render
-from kvitals.rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
+from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.diagnoser.text import lower_title, render
+from kvitals.rules.finding import (
+    Coverage,
+    DocumentSource,
+    DocumentWindow,
+    Finding,
+    MissingData,
+    RuledOut,
+    SloInForce,
+    Triage,
+)
 from kvitals.rules.origins import origins
 
 MAX_OF_A_RULE = 20
@@ -28,9 +37,9 @@ _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 def triage(
     judge: Judge,
     judgements: Sequence[Judgement],
-    span: Span,
-    source: Source,
-    slo: Sequence[Slo] = (),
+    span: EvaluationSpan,
+    source: DocumentSource,
+    slo: Sequence[SloInForce] = (),
     mutes: Sequence[Mute] = (),
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
@@ -44,7 +53,7 @@ def triage(
     healthy = is_healthy(judge, judgements, open_)
     return Triage(
         source=source,
-        window=Window(span.start, span.at, round(span.fast, 3), span.cold),
+        window=DocumentWindow(span.start, span.at, round(span.fast, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
         verdict=verdict(healthy, ordered, judgements, in_time(judge, judgements, span)),
@@ -61,7 +70,7 @@ def triage(
 
 
 def true_findings(
-    judge: Judge, judgements: Sequence[Judgement], span: Span, known: Container[str] = ()
+    judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, known: Container[str] = ()
 ) -> dict[str, Finding | None]:
     """The findings of the document that are true, muted ones included, by episode, for whoever does not ask about the
     others; None of those that are `known`."""
@@ -85,7 +94,7 @@ def _best(findings: Findings, judgements: Sequence[Judgement]) -> list[Judgement
     return [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
 
 
-def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
+def headline(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, mutes: Sequence[Mute] = ()) -> str:
     """The verdict of the document alone, for whoever judges often and is rarely asked."""
     findings = Findings(judge, judgements, span)
     return _begun(judge, judgements, map(findings.outline, _best(findings, judgements)), mutes, span).verdict
@@ -103,7 +112,7 @@ class Brief:
 def brief(
     judge: Judge,
     judgements: Sequence[Judgement],
-    span: Span,
+    span: EvaluationSpan,
     mutes: Sequence[Mute] = (),
     before: Sequence[Finding] = (),
 ) -> Brief:
@@ -122,7 +131,7 @@ def brief(
 
 
 def _begun(
-    judge: Judge, judgements: Sequence[Judgement], true: Iterable[Finding], mutes: Sequence[Mute], span: Span
+    judge: Judge, judgements: Sequence[Judgement], true: Iterable[Finding], mutes: Sequence[Mute], span: EvaluationSpan
 ) -> Brief:
     """The document's beginning, of what is true."""
     open_ = [f for f in true if not _mute(f, mutes, span.at)]
@@ -131,7 +140,7 @@ def _begun(
 
 
 @dataclass(frozen=True)
-class Ordered:
+class FindingOrder:
     """Open findings as a document lists them, each list in its order.
 
     causes: those that ask for something, and informational ones that explain an open symptom which does. notes: notes,
@@ -153,12 +162,12 @@ class Ordered:
         return not _reached(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
-def _ordered(open_: Sequence[Finding]) -> Ordered:
+def _ordered(open_: Sequence[Finding]) -> FindingOrder:
     symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
     noted = {c.id for c in every if not _WEIGHT[c.severity] and _reached(c, every).isdisjoint(felt)}
-    return Ordered(
+    return FindingOrder(
         rank([c for c in every if c.id not in noted], open_),
         symptoms,
         [f for f in open_ if f.kind == "telemetry"],
@@ -225,19 +234,19 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
     if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
-    if judge.crashed or not core or pending(judgements):
+    if judge.crashed or not core or pending_judgements(judgements):
         return None
     return True if all(j.outcome in ("clear", "n/a", "fired") for j in core) else None
 
 
-def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
+def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
     """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
     early = [j for j in early if not harmless(j, judgements)]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 
 
-def in_time(judge: Judge, judgements: Sequence[Judgement], span: Span) -> str:
+def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> str:
     """How many first tokens kept their objective, in words, of the engines that were found to keep it; else empty."""
     known = judge.signals.known
     if not known:
@@ -252,7 +261,7 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: Span) -> str:
     return f"{share} first tokens in time in {render(span.fast, 'seconds')}, "
 
 
-def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgement], measured: str = "") -> str:
+def verdict(healthy: bool | None, ordered: FindingOrder, judgements: Sequence[Judgement], measured: str = "") -> str:
     """The whole answer in one sentence. `measured`: what `in_time` has found."""
     causes, telemetry = ordered.causes, ordered.telemetry
     down = [f for f in telemetry if f.severity == "page"]
@@ -263,11 +272,11 @@ def verdict(healthy: bool | None, ordered: Ordered, judgements: Sequence[Judgeme
         return unread
     if ordered.worst:
         beside = f"“{causes[0].title}” is true and does not explain it" if causes else "no known cause fired"
-        return f"Cause unknown: {lowered(ordered.worst[0].title)}, and {beside}."
+        return f"Cause unknown: {lower_title(ordered.worst[0].title)}, and {beside}."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
-    if early := pending(judgements):
+    if early := pending_judgements(judgements):
         return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
     if healthy:
         return f"No trouble found: {measured}{len(core)} core checks clear or not applicable."
@@ -314,18 +323,18 @@ def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judge
     return _by_rule(fired[i] for i in order)
 
 
-def _lacking(unknown: Sequence[Finding]) -> list[Lacking]:
+def _lacking(unknown: Sequence[Finding]) -> list[MissingData]:
     """What would have told them: each rule by the first thing that it lacks, most rules first."""
     brings = {origin.title: origin.brings for origin in origins().values()}
     codes: dict[str, set[str]] = {}
     for finding in unknown:
         if finding.unknowns and finding.unknowns[0].lacks in brings:
             codes.setdefault(finding.unknowns[0].lacks, set()).add(finding.code)
-    found = [Lacking(what, brings[what], sorted(of_it)) for what, of_it in codes.items()]
+    found = [MissingData(what, brings[what], sorted(of_it)) for what, of_it in codes.items()]
     return sorted(found, key=lambda lacking: (-len(lacking.codes), lacking.what))
 
 
-def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:
+def _coverage(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, listed: int) -> Coverage:
     counts = Counter(j.outcome for j in judgements)
     engines = [
         {"engine": e.get("engine", ""), **{k: v for k, v in judge.info(e, span.at).items() if k in _SHOWN}}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from kvitals.rules.compiled_signal import NOMINAL, Windows, compile_signal
+from kvitals.rules.compiled_signal import NOMINAL, WindowDurations, compile_signal
 from kvitals.rules.condition import comparisons
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import (
@@ -20,13 +20,13 @@ from kvitals.rules.loader import (
     ROOT,
     SIGNAL_PREFIX,
     Knowledge,
-    Problem,
+    KnowledgeProblem,
     YamlFile,
     family_of,
     parameters,
     read_yaml,
 )
-from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Setting, Signal
+from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Signal, SystemSetting
 from kvitals.rules.versions import in_range
 from kvitals.series.promql import Expr, Selector, Subquery, expand, names, parse
 
@@ -43,7 +43,7 @@ TEMPLATE = ROOT / "template"
 """A rule and its cases to start from."""
 MIN_POINTS = 10
 """Of a subquery: with fewer, a share or a percentile is that of when the points happened to be."""
-SHORTEST = Windows("12s", "12s")
+SHORTEST = WindowDurations("12s", "12s")
 """The windows of a triage that knows nothing of before."""
 ENTITY_FAMILY = "kvitals_target_up"
 """What makes an engine an entity in the first place."""
@@ -52,7 +52,7 @@ Found = Iterator[tuple[int, str]]
 """What is wrong, as (line, message)."""
 
 
-def lint(knowledge: Knowledge, directory: Path) -> list[Problem]:
+def lint(knowledge: Knowledge, directory: Path) -> list[KnowledgeProblem]:
     """Everything wrong with the rules, levers and signals of one directory, what could not be loaded included."""
     found = [p for p in knowledge.problems if p.file == directory or p.file.is_relative_to(directory)]
     named = {path: name for name, path in knowledge.files.items() if path.is_relative_to(directory)}
@@ -141,7 +141,7 @@ def _too_coarse(signal: Signal) -> list[str]:
     return [f"{one.range:g}s:{one.step:g}s" for one in found]
 
 
-def _subqueries(signal: Signal, windows: Windows) -> list[Subquery]:
+def _subqueries(signal: Signal, windows: WindowDurations) -> list[Subquery]:
     found: list[Subquery] = []
     todo = list(compile_signal(signal, windows).exprs)
     while todo:
@@ -151,7 +151,7 @@ def _subqueries(signal: Signal, windows: Windows) -> list[Subquery]:
     return found
 
 
-def explained(rule: Rule, knowledge: Knowledge) -> set[str]:
+def explained_codes(rule: Rule, knowledge: Knowledge) -> set[str]:
     """The codes of all that a rule explains, causes in between included."""
     seen: set[str] = set()
     open_ = [rule.code]
@@ -163,9 +163,13 @@ def explained(rule: Rule, knowledge: Knowledge) -> set[str]:
     return seen
 
 
-def _problems(path: Path, check: Callable[[YamlFile], Found]) -> list[Problem]:
+def _problems(path: Path, check: Callable[[YamlFile], Found]) -> list[KnowledgeProblem]:
     file = read_yaml(path)
-    return [Problem(path, line, message) for line, message in check(file)] if isinstance(file, YamlFile) else [file]
+    return (
+        [KnowledgeProblem(path, line, message) for line, message in check(file)]
+        if isinstance(file, YamlFile)
+        else [file]
+    )
 
 
 def _check_texts(rule: Rule, file: YamlFile) -> Found:
@@ -297,7 +301,7 @@ def _cycle(rule: Rule, knowledge: Knowledge) -> list[str]:
 
 
 def _check_levers(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
-    codes = {rule.code, *explained(rule, knowledge)} & knowledge.rules.keys()
+    codes = {rule.code, *explained_codes(rule, knowledge)} & knowledge.rules.keys()
     amiss: set[Quantity] = {quantity for code in codes for quantity in knowledge.rules[code].about}
     before: list[Lever] = []
     for i, use in enumerate(rule.levers):
@@ -351,7 +355,7 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
                 break
 
 
-def _common_version(one: Setting, other: Setting) -> str:
+def _common_version(one: SystemSetting, other: SystemSetting) -> str:
     """A version that both settings are for, of those that their bounds name or that lie just beyond; else empty."""
     named = re.findall(r"\d+(?:\.\d+)*", f"0 {one.versions} {other.versions}")
     tried = [version for name in named for version in (name, f"{name}.0.1")]

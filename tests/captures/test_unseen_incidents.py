@@ -10,7 +10,7 @@ from kvitals.agent.records import FactsRecord
 from kvitals.agent.service import decode
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import span_of
-from kvitals.rules.finding import Source, Triage
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of
 
@@ -27,7 +27,7 @@ def cold(capture: Path) -> Triage:
 def cold_without_facts(capture: Path, seconds: float = 12.0) -> Triage:
     """The same of a bare metrics page: nobody has read the engine's command line."""
     _, last = span_of(capture)
-    pipeline = Pipeline(setup_of(capture), Source("capture", capture.name))
+    pipeline = Pipeline(setup_of(capture), DocumentSource("capture", capture.name))
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
         pipeline.feed(
