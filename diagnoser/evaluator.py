@@ -14,7 +14,7 @@ from kvitals.diagnoser.condition import ComparisonResult, Values, Verdict, decid
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render, render_apart
-from kvitals.rules.condition import Comparison, Condition, comparisons, parse_condition
+from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
@@ -32,6 +32,7 @@ FORGET_SECONDS = 300.0
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
+_IS = {">": "above", "<": "below", ">=": "at least", "<=": "at most", "==": "which is", "!=": "and not"}
 _NOT = {">": "not above", "<": "not below", ">=": "below", "<=": "above", "==": "not", "!=": "is"}
 _NOTHING = Labels()
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -474,6 +475,16 @@ class Judge:
         absent = [n for n in missing if entity not in known[n].values]
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
+    def why_true(self, judgement: Judgement) -> str:
+        """Which of a rule's alternatives are true, with their values; empty where it takes more than one to be so."""
+        either = alternatives(self._condition(judgement.rule)[0])
+        verdict = judgement.verdict
+        if len(either) < 2 or verdict is None:
+            return ""
+        known = self.signals.known
+        true = [d for d in verdict.decided if d.truth and d.comparison in either]
+        return ", ".join(_true(d, judgement.entity, known, self.knowledge) for d in true)
+
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
         signals = self.knowledge.signals
@@ -548,3 +559,13 @@ def describe(decided: ComparisonResult, entity: Labels, known: Mapping[str, Sign
         limit = f"{plain(str(right).replace(SIGNAL_PREFIX, ''))} ({limit})"
     value = render_apart(known[names[0]].values.get(entity), decided.right, unit)
     return f"{plain(names[0])} is {value}, {_NOT[decided.comparison.op]} {limit}"
+
+
+def _true(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
+    """A true comparison in words, by the first of its signals that has a value: `kv usage p90 is 98 %, above 90 %`."""
+    names = [n for n in _named(decided.comparison.left) if entity in known[n].values]
+    if not names:
+        return str(decided.comparison).replace(SIGNAL_PREFIX, "")
+    unit = knowledge.signals[names[0]].unit
+    value = render_apart(known[names[0]].values[entity], decided.right, unit)
+    return f"{plain(names[0])} is {value}, {_IS[decided.comparison.op]} {render(decided.right, unit)}"

@@ -113,7 +113,7 @@ class Findings:
         value = self._value_of(judgement)
         return msgspec.structs.replace(
             self.outline(judgement),
-            conclusion=fill(rule.conclusion, value) if fired else "",
+            conclusion=self._concluded(judgement, value) if fired else "",
             measures=self._measures(judgement),
             evidence=[self._evidence(query, judgement) for query in self._queries(judgement)] if proven else [],
             ruled_out=self.ruled_out(judgement) if fired and rule.kind == "symptom" else [],
@@ -121,6 +121,12 @@ class Findings:
             levers=self._advised(judgement, value) if fired and proven else [],
             next_check=self._next_check(rule) if fired else "",
         )
+
+    def _concluded(self, judgement: Judgement, value: Callable[[str], str]) -> str:
+        """The rule's sentence and, where any one of several conditions is enough, which of them are true."""
+        conclusion = fill(judgement.rule.conclusion, value)
+        true = self._judge.why_true(judgement)
+        return f"{conclusion} Here: {true}." if true else conclusion
 
     def _advised(self, judgement: Judgement, value: Callable[[str], str]) -> list[LeverAdvice]:
         advised = self._levers.advise(judgement, value, self._amiss(judgement))

@@ -80,6 +80,7 @@ def wanted_outcomes(rule: Rule, knowledge: Knowledge) -> set[Outcome]:
 def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
     """What is not right with a rule that loads."""
     yield from _check_texts(rule, file)
+    yield from _check_evidence(rule, knowledge, file)
     yield from _check_examples(rule, file)
     yield from _check_page(rule, file)
     yield from _check_parameters(rule, file)
@@ -189,6 +190,16 @@ def _check_texts(rule: Rule, file: YamlFile) -> Found:
             yield file.line("evidence", i, "title"), "evidence: a title begins with a capital"
         if not query.unit:
             yield file.line("evidence", i), "evidence: say the `unit`"
+
+
+def _check_evidence(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
+    for i, query in enumerate(rule.evidence):
+        signal = knowledge.signals.get(query.query.strip().removeprefix(SIGNAL_PREFIX))
+        if signal is not None and query.unit and query.unit != signal.unit:
+            yield (
+                file.line("evidence", i),
+                f"evidence: its unit is {signal.unit}, as that of the signal, not {query.unit}",
+            )
 
 
 def _check_examples(rule: Rule, file: YamlFile) -> Found:

@@ -48,6 +48,14 @@ def comparisons(condition: Condition) -> list[Comparison]:
     return comparisons(condition.left) + comparisons(condition.right)
 
 
+def alternatives(condition: Condition) -> list[Comparison]:
+    """The comparisons of a condition of which any one is enough; empty where it is anything else."""
+    if isinstance(condition, Comparison):
+        return [condition]
+    parts = [alternatives(condition.left), alternatives(condition.right)]
+    return [*parts[0], *parts[1]] if condition.op == "or" and all(parts) else []
+
+
 def _structure(expr: Expr) -> Condition:
     if isinstance(expr, Binary) and expr.op in CONNECTIVES:
         return Connective(expr.op, _structure(expr.left), _structure(expr.right))

@@ -230,6 +230,14 @@ signals:
     ]
 
 
+def test_evidence_has_the_unit_of_its_signal(tmp_path: Path) -> None:
+    rule = GOOD.replace("unit: requests", "unit: seconds", 1)
+    assert rule != GOOD
+    assert [text.split(": ", 1)[1] for text in found(tmp_path, rule)] == [
+        "evidence: its unit is requests, as that of the signal, not seconds"
+    ]
+
+
 def test_a_signal_on_fewer_points_than_it_needs(tmp_path: Path) -> None:
     """Two points of a twelve-second window told that requests ran for 0 % of the time."""
     text = """\
