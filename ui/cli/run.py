@@ -24,8 +24,8 @@ from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.host_names import allowed_hosts
-from kvitals.agent.exports.ledger import LedgerApi
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.ledger_api import LedgerApi
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.health import Health
 from kvitals.agent.inbound import server_tls
@@ -39,8 +39,8 @@ from kvitals.app.demo import DEMO
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import Keeping, directory
 from kvitals.app.notify.diagnosis import OfAgent
-from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import PATH, add_notify
+from kvitals.app.notify.notify_families import add_families
 from kvitals.app.notify.service import Notifier
 from kvitals.app.page_settings import PageSettings
 from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup

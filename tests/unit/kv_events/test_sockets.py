@@ -12,7 +12,7 @@ from fake_engine import FakeEngine, batch, until
 from kvitals.agent.collectors import kv_events_sockets
 from kvitals.agent.collectors.kv_events_sockets import MAX_MESSAGE_BYTES, BatchRun, Ears, PublisherBatches
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from tests.processes import free_port
 

@@ -21,10 +21,10 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from kvitals.app.notify import intake, queue, sending, service
-from kvitals.app.notify.families import series
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.notify_families import series
 from kvitals.app.notify.queue import DEAD, FILE, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
@@ -283,7 +283,7 @@ from kvitals.config import NotifyTable
 from kvitals.config import WebhookTarget
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.intake import add_notify
-from kvitals.app.notify.families import series
+from kvitals.app.notify.notify_families import series
 from kvitals.app.notify.service import Notifier, TargetFacts
 
 async def main():

@@ -18,7 +18,7 @@ from kvitals.agent.requests.store import MAX_RECORDS
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups, ledger_lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
-from kvitals.app.requests import NamedRequest, RequestAnswer, RequestQuery
+from kvitals.app.request_sources import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from kvitals.diagnoser.triage import Brief
 from kvitals.rules.finding import DocumentSource, Finding, Outcome, Triage
