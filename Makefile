@@ -33,9 +33,10 @@ run: $(VENV)/.run ## verdict, API and web page on a recorded incident, or on TAR
 test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it needs
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m 'not system' tests/cases tests/captures tests/unit tests/lab
 
-check: $(VENV)/.dev ## format, lint, types, generated files, rules
+check: $(VENV)/.dev ## format, lint, types, generated files, rules, floors and names
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
 	@$(BIN)/kvitals rules lint rules
+	@$(BIN)/python -m pytest -q tests/unit/test_floors.py tests/unit/test_language.py
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate

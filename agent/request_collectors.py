@@ -12,7 +12,7 @@ import structlog
 
 from kvitals.agent.collectors.request_log import RequestLogs
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.tenants import TenantNames, open_tenants
+from kvitals.agent.requests.tenant_names import TenantNames, open_tenants
 from kvitals.config import Config
 
 if TYPE_CHECKING:

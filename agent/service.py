@@ -42,7 +42,7 @@ from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.request_pipeline import RequestSide
-from kvitals.agent.requests.tenants import classes_as_listed, tenants_of_one_look
+from kvitals.agent.requests.tenant_names import classes_as_listed, tenants_of_one_look
 from kvitals.agent.targets import Sources, TargetList, scrape_target
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError, TargetTable

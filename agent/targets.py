@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from kvitals.agent.changes import Stamp, stamp
 from kvitals.agent.collectors import scrape
 from kvitals.agent.collectors.boundary import Collectors
 from kvitals.agent.discovery import Finder
+from kvitals.agent.file_changes import Stamp, stamp
 from kvitals.agent.kubernetes import Pods
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError, TargetTable, is_pattern, normal_url, read_targets

@@ -14,10 +14,10 @@ import msgspec
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.history import status
 from kvitals.agent.history.kinds import kind_of
-from kvitals.agent.history.requests import NewRequests
+from kvitals.agent.history.new_requests import NewRequests
 from kvitals.agent.paths import state_directory
-from kvitals.app.changes import NodeChanges
 from kvitals.app.derived_metrics.scaling_audit import Auditing
+from kvitals.app.node_changes import NodeChanges
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD

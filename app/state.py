@@ -34,11 +34,6 @@ def load_state(path: Path, now: float) -> dict[str, Memory]:
     return {key: m for key, m in saved.items() if m.last_true is not None and 0 <= now - m.last_true < MAX_GAP_SECONDS}
 
 
-def save_state(path: Path, memory: dict[str, Memory]) -> None:
-    """Replace the file as a whole; it outlives a power cut when this returns. Raises OSError."""
-    _write(path, _encoded(memory))
-
-
 class StateKeeper:
     """Saves the state of a running agent in a thread of its own, so that a slow disk holds up no cycle.
 

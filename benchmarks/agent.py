@@ -121,7 +121,7 @@ def _agent(urls: Sequence[str], port: int, window: str = "30m") -> Iterator[subp
 async def cycle(targets: int) -> None:
     """The agent's cycles, until interrupted; then print what the parts of one cost, in CPU seconds."""
     from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
-    from kvitals.app.state import save_state
+    from kvitals.app.state import StateKeeper
     from kvitals.config import Config, TargetTable
     from kvitals.diagnoser.signals import EvaluationSpan
     from kvitals.rules.finding import DocumentSource
@@ -140,6 +140,8 @@ async def cycle(targets: int) -> None:
     print("ready", flush=True)
     began = loop.time()
     with tempfile.TemporaryDirectory() as directory:
+        keeper = StateKeeper(Path(directory, "state.json"), print)
+        keeper.open(time.time())
         while not stop.is_set():
             due = loop.time() + INTERVAL_SECONDS
             clock = [time.process_time()]
@@ -154,7 +156,7 @@ async def cycle(targets: int) -> None:
             clock.append(time.process_time())
             pipeline.verdict()
             clock.append(time.process_time())
-            save_state(Path(directory, "state.json"), pipeline.judge.memory)
+            keeper.save(pipeline.judge.memory)
             clock.append(time.process_time())
             if loop.time() - began > WARM_UP_SECONDS:
                 cycles += 1
@@ -162,6 +164,7 @@ async def cycle(targets: int) -> None:
                     spent[part] += end - start
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), due - loop.time())
+        keeper.close()
     await pipeline.node.close()
     print(json.dumps({part: seconds / max(cycles, 1) for part, seconds in spent.items()}))
 

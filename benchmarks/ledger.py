@@ -32,7 +32,7 @@ from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, BlocksRem
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
-from kvitals.agent.requests.tenants import KEY_BYTES
+from kvitals.agent.requests.tenant_names import KEY_BYTES
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.app import requests as request_sources
+from kvitals.app import request_sources
 from kvitals.app.agent_client import AgentClient
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import history_file

@@ -32,7 +32,7 @@ from kvitals.agent.ledger.event import (
     BlocksStored,
     Event,
 )
-from kvitals.agent.requests.tenants import normal
+from kvitals.agent.requests.tenant_names import normal
 
 MAX_EVENTS = 1 << 17
 """In one message. A step that evicts a prompt of two million tokens has one event for each of its blocks."""
@@ -72,7 +72,7 @@ Hash = int | bytes
 
 
 class TenantPseudonyms(Protocol):
-    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.TenantNames` is one."""
+    """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenant_names.TenantNames` is one."""
 
     def pseudonym(self, raw: str) -> str:
         """What stands for a tenant."""

@@ -45,9 +45,9 @@ from kvitals.agent.exports.document_routes import (
     state_route,
 )
 from kvitals.agent.exports.host_names import check_caller
-from kvitals.agent.exports.ledger import LedgerApi, add_ledger_routes
+from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
-from kvitals.agent.exports.requests import Requests, add_routes, exemplars
+from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
 from kvitals.rules.model import Family
 from kvitals.series.history.federated import FederatedReader, StoredPast
 from kvitals.series.history.schema import HistoryError

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
-from kvitals.agent.requests.families import Exemplar
+from kvitals.agent.requests.request_families import Exemplar
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource, escape, is_stale

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kvitals.agent.ledger.blocks import EngineStep
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.top import Top
-from kvitals.agent.requests.families import OTHER
+from kvitals.agent.requests.request_families import OTHER
 
 UNATTRIBUTED = "unattributed"
 """In place of a tenant: the step that removed a block stored nothing."""

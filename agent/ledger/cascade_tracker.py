@@ -18,8 +18,8 @@ from kvitals.agent.ledger.cascade_turns import Turns
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.watched import WatchedEngine
-from kvitals.agent.requests.families import OTHER
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.request_families import OTHER
 from kvitals.kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, CascadeSecond, Detector
 from kvitals.series.window import Window
 

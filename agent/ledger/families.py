@@ -10,7 +10,7 @@ from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.tally import Tally
 from kvitals.agent.ledger.tenants import LedgerTenants
 from kvitals.agent.ledger.watched import WatchedEngine
-from kvitals.agent.requests.families import Histogram
+from kvitals.agent.requests.request_families import Histogram
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.residency import SHARED
 from kvitals.agent.ledger.top import Top
-from kvitals.agent.requests.families import OTHER
+from kvitals.agent.requests.request_families import OTHER
 from kvitals.kvcache import fairness
 
 SAMPLE = 1_024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvitals.agent.requests.families import OTHER
+from kvitals.agent.requests.request_families import OTHER
 
 MAX_CANDIDATES = 500
 """Tenants without a place whose weight is counted, about."""

@@ -8,11 +8,11 @@ from typing import Protocol
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.requests import assembly
 from kvitals.agent.requests.assembly import Assembly
-from kvitals.agent.requests.families import Exemplar, RequestFamilies
 from kvitals.agent.requests.objectives import ClassOf, TtftObjectives
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.phases import Waited
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.request_families import Exemplar, RequestFamilies
 from kvitals.agent.requests.slow_tail_families import Tails
 from kvitals.agent.requests.stitch import LIMITS, Stitcher, StitchLimits
 from kvitals.agent.requests.store import Store

@@ -19,7 +19,7 @@ _SAMPLED = "01"
 
 
 class RequestPseudonyms(Protocol):
-    """Who stands behind a request, as pseudonyms. `kvitals.agent.requests.tenants.TenantNames` is one."""
+    """Who stands behind a request, as pseudonyms. `kvitals.agent.requests.tenant_names.TenantNames` is one."""
 
     def of_headers(self, headers: Mapping[str, str], peer: str) -> str:
         """The tenant of a request from address `peer`; empty where it is unknown."""

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.connection_table import share_of
-from kvitals.agent.exports.requests import is_local
+from kvitals.agent.exports.requests_api import is_local
 from kvitals.agent.inbound import has_token
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.incoming import IncomingError

@@ -12,8 +12,8 @@ from aiohttp import web
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.host_names import allowed_hosts
-from kvitals.agent.exports.ledger import LedgerApi
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.ledger_api import LedgerApi
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.health import Health
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
@@ -21,8 +21,8 @@ from kvitals.app.alerting import groups
 from kvitals.app.errors import UsageError
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.notify.diagnosis import OfAgent
-from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import add_notify, set_up
+from kvitals.app.notify.notify_families import add_families
 from kvitals.app.notify.service import Notifier
 from kvitals.app.pipeline import Pipeline
 from kvitals.config import Remote

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kvitals.agent.changes import FileChanges
+from kvitals.agent.file_changes import FileChanges
 from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline, Setup

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, summary, weeks, work
 from kvitals.diagnoser.review.events import order_events
-from kvitals.diagnoser.review.ledger import ledger
+from kvitals.diagnoser.review.gpu_time import ledger
 from kvitals.diagnoser.review.money import GpuPrices, price_engines
 from kvitals.diagnoser.review.published import published_rates
 from kvitals.diagnoser.review.result import Incidents, Review, ReviewCoverage, ReviewEvent

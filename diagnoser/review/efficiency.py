@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvitals.diagnoser.review.ledger import WASTE
+from kvitals.diagnoser.review.gpu_time import WASTE
 from kvitals.diagnoser.review.result import CacheMoney, Gpus, GpuTimePart, PaidWork, Trap
 from kvitals.diagnoser.review.work import Week
 

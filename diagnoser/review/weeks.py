@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.diagnoser.review.change import FACTORS, Totals, explain_change
-from kvitals.diagnoser.review.ledger import GpuTimeLedger, ledger, recomputed_share
+from kvitals.diagnoser.review.gpu_time import GpuTimeLedger, ledger, recomputed_share
 from kvitals.diagnoser.review.result import Factor, WeekBefore, WeekComparison
 from kvitals.diagnoser.review.review_steps import COMPARED, ReviewArrays, anything, gather
 from kvitals.diagnoser.steps import Ask

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.review.ledger import WASTE, GpuTimeLedger
+from kvitals.diagnoser.review.gpu_time import WASTE, GpuTimeLedger
 from kvitals.diagnoser.review.money import Prices
 from kvitals.diagnoser.review.result import Courses, Day, Goodput, ModelGroup, ObjectiveShare, PaidWork
 from kvitals.diagnoser.review.review_steps import Engine, ReviewArrays

@@ -13,8 +13,8 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import LedgerApi
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.ledger_api import LedgerApi
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.app.agent_client import AgentClient, OtherVersionError
 from kvitals.app.alerting import groups
 from kvitals.app.sources.recording import RecordingVerdict

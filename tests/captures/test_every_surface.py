@@ -12,7 +12,7 @@ import pytest
 
 from kvitals.app import cache as caches
 from kvitals.app import ledger as lookups
-from kvitals.app import requests, timeseries_sources
+from kvitals.app import request_sources, timeseries_sources
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import AgentClient
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording
@@ -34,7 +34,7 @@ RECORDINGS = [
     "requests/tenants",
 ]
 WITH_EVENTS = RECORDINGS[:2]
-SLOWEST = requests.RequestQuery(slowest=20)
+SLOWEST = request_sources.RequestQuery(slowest=20)
 
 
 @cache
@@ -78,9 +78,9 @@ def differing(one: object, other: object, where: str = "") -> list[str]:
 def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> None:
     """Rows 8 to 10: curve, tenants' holdings and tail of requests at a recording's end."""
     blocks = caches.of_recording(path_of(name), setup())
-    known = requests.of_recording(path_of(name), SLOWEST, setup().config)
+    known = request_sources.of_recording(path_of(name), SLOWEST, setup().config)
     with served(judged(name).pipeline) as url:
-        there, asked = caches.of_agent(url), requests.of_agent(url, SLOWEST)
+        there, asked = caches.of_agent(url), request_sources.of_agent(url, SLOWEST)
         document = AgentClient(url).findings()
     assert there is not None
     wrong = differing(as_json(blocks.cache), {k: v for k, v in there.cache.items() if k != "tenant_names"})
@@ -94,7 +94,7 @@ def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> No
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_the_page_shows_what_the_commands_say_of_the_file(name: str) -> None:
     blocks = caches.of_recording(path_of(name), setup())
-    known = requests.of_recording(path_of(name), SLOWEST, setup().config)
+    known = request_sources.of_recording(path_of(name), SLOWEST, setup().config)
     shown, asked = page(name).blocks(), page(name).requests(SLOWEST)
     wrong = differing(as_json(blocks.cache), as_json(shown.cache))
     wrong += differing(as_json(blocks.cascades), as_json(shown.cascades))

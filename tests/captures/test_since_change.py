@@ -15,8 +15,8 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.app.changes import NodeChanges, outcome_event
 from kvitals.app.history_recorder import Keeping
+from kvitals.app.node_changes import NodeChanges, outcome_event
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.since_change import NoChangeError, of_history, of_recording, since_change
 from kvitals.config import Config, HistoryTable

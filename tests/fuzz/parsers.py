@@ -31,7 +31,7 @@ from kvitals.agent.requests.lines import LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, TenantsTable, load
 from kvitals.diagnoser.evaluator import Judge

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.service import Node
 from kvitals.config import Config
 from kvitals.rules.loader import load

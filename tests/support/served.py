@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import LedgerApi
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.ledger_api import LedgerApi
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.app.pipeline import Pipeline
 from kvitals.rules.finding import encode
 

@@ -16,6 +16,16 @@ FLOOR = {
     "app": 5,
     "ui": 6,
 }
+INNER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "series": (("promql",), ("history",)),
+    "agent": (("requests",), ("ledger", "history"), ("exports",), ("collectors", "tap")),
+    "diagnoser": (("cases", "review", "sizing", "sources"),),
+    "dashboards": (("boards", "lint", "reference"),),
+    "app": (("demo", "derived_metrics", "escaping", "sources"), ("notify",), ("runtime",)),
+    "ui": (("review",), ("cli", "web")),
+}
+"""The folders of a package, lowest floor first: a folder imports folders of lower floors only."""
+
 FILES = [p for package in FLOOR for p in sorted((ROOT / package).rglob("*.py"))]
 HEAVY = {"pandas", "streamlit", "altair"}
 
@@ -59,6 +69,23 @@ def test_imports_run_down() -> None:
         if FLOOR[name] >= FLOOR[package]
     ]
     assert up == []
+
+
+def test_imports_run_down_inside_packages() -> None:
+    wrong = []
+    for package, floors in INNER.items():
+        level = {folder: n for n, folders in enumerate(floors) for folder in folders}
+        inside = {path.relative_to(ROOT / package).parts[0] for path in (ROOT / package).glob("*/**/*.py")}
+        assert inside == level.keys(), package
+        for folder in level:
+            for path in (ROOT / package / folder).rglob("*.py"):
+                for name in imported(path):
+                    parts = name.split(".")
+                    if parts[:2] != ["kvitals", package] or parts[2] not in level or parts[2] == folder:
+                        continue
+                    if level[parts[2]] >= level[folder]:
+                        wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
 
 
 def test_terminal_and_page_do_not_import_each_other() -> None:

@@ -17,8 +17,8 @@ from kvitals.agent.exports.metrics import CONTENT_TYPE, render
 from kvitals.agent.listeners import LISTENERS
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.diagnosis import OfFleet
-from kvitals.app.notify.families import add_families
 from kvitals.app.notify.intake import PATH, add_notify, set_up
+from kvitals.app.notify.notify_families import add_families
 from kvitals.app.notify.queue import DEAD
 from kvitals.app.notify.service import Notifier, directory
 from kvitals.config import AlertmanagerTarget, NotifyTable, WebhookTarget

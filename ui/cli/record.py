@@ -19,7 +19,7 @@ from rich.text import Text
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.host_names import allowed_hosts
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.records import ProbeRecord, ScrapeRecord

@@ -14,7 +14,7 @@ import msgspec
 from kvitals.agent import garbage, loop_watch
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.requests.observation import MAX_ID
-from kvitals.agent.requests.tenants import open_tenants
+from kvitals.agent.requests.tenant_names import open_tenants
 from kvitals.agent.tap.context import ContextFields
 from kvitals.agent.tap.exchange import TapPlace
 from kvitals.agent.tap.server import Tap, TapSettings, upstream_of

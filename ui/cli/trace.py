@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.app.errors import UsageError
-from kvitals.app.requests import NamedRequest, RequestQuery, of_agent, of_recording
+from kvitals.app.request_sources import NamedRequest, RequestQuery, of_agent, of_recording
 from kvitals.ui.cli import tails
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.app.lookups import Lookups, agent_lookups, parse_capacity, parse_size, recorded_lookups
-from kvitals.diagnoser.whatif import Worth, base_of, worth
+from kvitals.diagnoser.replay_worth import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvitals.kvcache.routing import ROUTINGS

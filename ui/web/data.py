@@ -9,7 +9,7 @@ import streamlit as st
 
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups
-from kvitals.app.requests import RequestAnswer, RequestQuery
+from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.rules.finding import Triage
 from kvitals.ui.web import commands, source_registry
 from kvitals.ui.web.sources.base import ChartLine, Extent, PageWindow, PastEvents

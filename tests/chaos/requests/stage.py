@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from kvitals.agent.requests.stitch import SETTLE_SECONDS
-from kvitals.agent.requests.tenants import open_tenants
+from kvitals.agent.requests.tenant_names import open_tenants
 from kvitals.config import TenantsTable
 from tests.processes import free_port
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kvitals.agent.collectors.siphash import KEY_BYTES, siphash
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 
 from ..engines import DEFAULT_FLAGS, FlagValue

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvitals.agent.requests.families import TTFT
+from kvitals.agent.requests.request_families import TTFT
 
 from ..traffic import percentile
 from .clients import FAILED, FINISHED, LEFT, Seen

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvitals.agent.changes import FileChanges, stamp
+from kvitals.agent.file_changes import FileChanges, stamp
 
 
 def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.requests.lines import NOT_JSON, LineReader
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from kvitals.rules.log_map import shipped_log_map
 from kvitals.series.recordings import CaptureWriter, Record

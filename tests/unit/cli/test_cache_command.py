@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.ledger import LedgerApi
+from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.service import Node
 from kvitals.app.cache import CacheReport
 from kvitals.config import Config

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.ledger import LedgerApi, add_ledger_routes
+from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app import lookups
 from kvitals.app.agent_client import NotKvitalsError

@@ -12,14 +12,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.slow_tail import Recent, TailReport
 from kvitals.agent.requests.store import Store
 from kvitals.agent.service import encode
 from kvitals.app.agent_client import NotKvitalsError
-from kvitals.app.requests import RequestQuery, of_agent
+from kvitals.app.request_sources import RequestQuery, of_agent
 from kvitals.series.recordings import CaptureWriter
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvitals.diagnoser.whatif import base_of, worth
+from kvitals.diagnoser.replay_worth import base_of, worth
 from kvitals.kvcache.whatif import ReplayRow
 from kvitals.ui.cli.main import main
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.app.state import load_state, save_state
+from kvitals.app.state import StateKeeper, load_state
 from kvitals.diagnoser.evaluator import Judge, Judgement, Memory
 from kvitals.diagnoser.findings import Mute
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
@@ -78,9 +78,19 @@ def test_it_keeps_firing_over_a_short_gap_and_then_clears() -> None:
     assert engine.outcome().outcome == "clear"
 
 
+def save(path: Path, memory: dict[str, Memory]) -> None:
+    """What a running agent saves before it ends."""
+    problems: list[str] = []
+    keeper = StateKeeper(path, problems.append)
+    keeper.open(0.0)
+    keeper.save(memory)
+    keeper.close()
+    assert problems == []
+
+
 def test_a_finding_keeps_its_beginning_over_a_restart(tmp_path: Path) -> None:
     before = Engine().live(90, slow=True)
-    save_state(tmp_path / "state.json", before.judge.memory)
+    save(tmp_path / "state.json", before.judge.memory)
     after = Engine()
     after.judge.memory.update(load_state(tmp_path / "state.json", before.at))
     after.at = before.at
@@ -93,7 +103,7 @@ def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(
     before = Engine().live(60, slow=True)
     after = Engine()
     after.at, after.requests, after.slow = before.at + 120.0, before.requests, before.slow  # longer than it is kept
-    save_state(tmp_path / "state.json", before.judge.memory)
+    save(tmp_path / "state.json", before.judge.memory)
     after.judge.memory.update(load_state(tmp_path / "state.json", after.at))
     assert after.live(STEP, slow=True).outcome().outcome == "fired"  # one row tells nothing
     assert after.live(10, slow=True).outcome().since == before.outcome().since
@@ -106,7 +116,7 @@ def test_an_agent_that_has_not_looked_for_long_does_not_take_a_finding_for_over(
 @pytest.mark.parametrize("later", [3600.0, -3600.0])
 def test_a_finding_that_nobody_saw_go_on_begins_anew(later: float, tmp_path: Path) -> None:
     before = Engine().live(90, slow=True)
-    save_state(tmp_path / "state.json", before.judge.memory)
+    save(tmp_path / "state.json", before.judge.memory)
     assert load_state(tmp_path / "state.json", before.at)
     assert load_state(tmp_path / "state.json", before.at + later) == {}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.ledger import LedgerApi
-from kvitals.agent.exports.requests import Requests
+from kvitals.agent.exports.ledger_api import LedgerApi
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.app.notify.intake import PATH
 from kvitals.series.window import Window
 

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from kvitals.agent.exports import requests as exported
+from kvitals.agent.exports import requests_api as exported
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.requests import Requests
-from kvitals.agent.requests.families import Exemplar
+from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
+from kvitals.agent.requests.request_families import Exemplar
 from kvitals.agent.requests.slow_tail import OFS, GroupValue, Recent, TailReport
 from kvitals.agent.requests.store import Store
 from kvitals.series.types import Labels

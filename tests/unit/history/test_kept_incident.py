@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.history import status
-from kvitals.agent.history.requests import MOST, NewRequests, summaries
+from kvitals.agent.history.new_requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.store import Store
 from kvitals.app.demo import FOLDER

@@ -22,7 +22,7 @@ from kvitals.agent.collectors.kv_events_sockets import (
     PublisherBatches,
 )
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from tests.processes import ended, free_port
 
@@ -334,7 +334,7 @@ OUT_OF_FILES = """
 import resource, sys, time
 from kvitals.agent.collectors.kv_events_sockets import Ears
 from kvitals.agent.collectors.kv_events_sources import Source
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenant_names import Tenants
 from kvitals.config import TenantsTable
 
 ears = Ears(Tenants(TenantsTable(), b"k" * 32))

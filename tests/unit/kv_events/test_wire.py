@@ -25,7 +25,7 @@ from kvitals.agent.ledger.event import (
     BlocksRemoved,
     BlocksStored,
 )
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kv_events"

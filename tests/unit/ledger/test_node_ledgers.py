@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.exports.ledger import LedgerApi
+from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.ledger.event import HOST, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import MAX_ENGINES, LedgerSide
 from kvitals.agent.ledger.packed import PackedError, pack, unpack

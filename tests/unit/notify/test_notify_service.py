@@ -21,11 +21,11 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from kvitals.app.notify import intake, queue, sending, service, shares
-from kvitals.app.notify.families import series
 from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.notify_families import series
 from kvitals.app.notify.queue import DEAD, FILE, MessageOutcome, Spool, SpoolError
 from kvitals.app.notify.sending import asked_pause, pause
 from kvitals.app.notify.service import Notifier, TargetFacts
@@ -379,7 +379,7 @@ from kvitals.config import WebhookTarget
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.intake import add_notify
-from kvitals.app.notify.families import series
+from kvitals.app.notify.notify_families import series
 from kvitals.app.notify.service import Notifier, TargetFacts
 
 async def main():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader
 from kvitals.agent.requests.observation import RequestPart
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from kvitals.rules.log_map import LogMap, formats, shipped_log_map
 

@@ -13,7 +13,7 @@ import pytest
 from kvitals.agent.collectors import request_log as module
 from kvitals.agent.collectors.request_log import DROPPED, RequestLogs
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import ConfigError, RequestLog, TenantsTable
 
 TENANTS = TenantNames(TenantsTable(), bytes(32))

@@ -10,7 +10,7 @@ from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.agent.service import Node, encode
 from kvitals.config import Config, ObjectiveTable, SloTable, TenantsTable
 from kvitals.series.promql import evaluate

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.requests import families
-from kvitals.agent.requests.families import RequestFamilies
+from kvitals.agent.requests import request_families
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.request_families import RequestFamilies
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
 from kvitals.series.window import Window
@@ -130,7 +130,7 @@ def test_of_a_hundred_thousand_tenants_a_few_have_series_and_nothing_is_lost() -
     assert "t-heavy" in counted.tenants()
     assert len(counted.tenants()) <= 50 + 2
     assert counted.window.series < 50 * 100
-    assert len(counted.families._candidates) <= families.MAX_CANDIDATES
+    assert len(counted.families._candidates) <= request_families.MAX_CANDIDATES
 
 
 def test_who_has_clearly_more_traffic_takes_the_place_of_the_least_busy() -> None:
@@ -141,7 +141,7 @@ def test_who_has_clearly_more_traffic_takes_the_place_of_the_least_busy() -> Non
     counted.row()
     counted.row()
     assert counted.tenants() == {"t-a", "t-b", "other"}
-    counted.row(families.EPOCH_SECONDS)
+    counted.row(request_families.EPOCH_SECONDS)
     counted.families.add(record("t-d", counted.t))
     counted.row()
     counted.row()
@@ -155,7 +155,7 @@ def test_a_tenant_that_is_gone_gives_up_its_series() -> None:
     counted.families.add(record("t-a"))
     counted.row()
     counted.row()
-    counted.row(families.IDLE_SECONDS + 10)
+    counted.row(request_families.IDLE_SECONDS + 10)
     counted.row()
     assert counted.tenants() == set()
     assert counted.total("kvitals_tenants") == 0

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.requests import tenants as module
-from kvitals.agent.requests.tenants import MAX_NAME, MAX_RAW, TenantNames, make_key, normal, open_tenants, read_key
+from kvitals.agent.requests import tenant_names as module
+from kvitals.agent.requests.tenant_names import MAX_NAME, MAX_RAW, TenantNames, make_key, normal, open_tenants, read_key
 from kvitals.config import ConfigError, TenantsTable
 
 KEY = bytes(range(32))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvitals.diagnoser.review.ledger import ledger
+from kvitals.diagnoser.review.gpu_time import ledger
 from kvitals.diagnoser.review.money import GpuPrices, price_engines
 from kvitals.diagnoser.review.review_steps import Engine, ReviewArrays, StepGrid, _questions
 from kvitals.diagnoser.review.work import Week, within

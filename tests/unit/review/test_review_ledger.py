@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.review.ledger import PARTS, ledger
+from kvitals.diagnoser.review.gpu_time import PARTS, ledger
 from tests.unit.review.stage import HOUR, engine, seen
 
 A, B = engine("a"), engine("b")

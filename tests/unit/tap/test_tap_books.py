@@ -182,7 +182,7 @@ async def test_the_page_is_served_on_a_port_of_its_own() -> None:
 
 
 async def test_where_the_tap_stands_is_in_its_parts() -> None:
-    async with staged(chat, place=books.Place(engine="10.0.0.1:8000", role="prefill")) as stage:
+    async with staged(chat, place=books.TapPlace(engine="10.0.0.1:8000", role="prefill")) as stage:
         await exchange(stage, await stage.client())
         part: RequestPart = await stage.part()
     assert (part.engine, part.role) == ("10.0.0.1:8000", "prefill")

@@ -7,7 +7,7 @@ import re
 import pytest
 from tap_stage import Names
 
-from kvitals.agent.requests.tenants import TenantNames
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.agent.tap.context import ContextFields, context_of
 from kvitals.agent.tap.http1 import RequestHead, read_request
 from kvitals.config import TenantsTable

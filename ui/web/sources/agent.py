@@ -25,8 +25,8 @@ from kvitals.app.cache import of_agent as blocks_of
 from kvitals.app.lookups import LedgerError, Lookups, agent_lookups
 from kvitals.app.page_settings import API_VARIABLE, DEFAULT_API
 from kvitals.app.pipeline import Setup
-from kvitals.app.requests import RequestAnswer, RequestQuery
-from kvitals.app.requests import of_agent as requests_of
+from kvitals.app.request_sources import RequestAnswer, RequestQuery
+from kvitals.app.request_sources import of_agent as requests_of
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.rules.finding import Finding, Triage

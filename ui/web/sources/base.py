@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups
-from kvitals.app.requests import RequestAnswer, RequestQuery
+from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.rules.finding import Triage
 
 MAX_STEPS = 200

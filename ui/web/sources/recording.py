@@ -17,8 +17,8 @@ from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.cache import of_node as blocks_of
 from kvitals.app.lookups import Lookups, ledger_lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
-from kvitals.app.requests import RequestAnswer, RequestQuery
-from kvitals.app.requests import of_node as requests_of
+from kvitals.app.request_sources import RequestAnswer, RequestQuery
+from kvitals.app.request_sources import of_node as requests_of
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from kvitals.diagnoser.triage import Brief
 from kvitals.rules.finding import DocumentSource, Finding, Outcome, Triage

@@ -10,7 +10,7 @@ from typing import Literal
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups
 from kvitals.app.pipeline import Setup
-from kvitals.app.requests import RequestAnswer, RequestQuery
+from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.app.sources.prometheus import judge_server
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage

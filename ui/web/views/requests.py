@@ -10,7 +10,7 @@ import streamlit as st
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
-from kvitals.app.requests import NamedRequest, RequestAnswer, RequestQuery
+from kvitals.app.request_sources import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.ui.formats import GROUP_WORDS, TIME_WORDS, seconds
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.charts import value_axis

@@ -9,7 +9,7 @@ import altair as alt
 import streamlit as st
 
 from kvitals.app.cache import CacheReport as Blocks
-from kvitals.app.requests import RequestQuery
+from kvitals.app.request_sources import RequestQuery
 from kvitals.ui.formats import short
 from kvitals.ui.web import data, graphs, header, tables
 from kvitals.ui.web.charts import value_axis

@@ -11,7 +11,7 @@ import streamlit as st
 
 from kvitals.app.errors import UsageError
 from kvitals.app.lookups import Lookups, parse_capacity, parse_size
-from kvitals.diagnoser.whatif import Worth, base_of, worth
+from kvitals.diagnoser.replay_worth import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError

@@ -20,9 +20,9 @@ from aiohttp import web
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import json_answer, refusal
 from kvitals.agent.inbound import has_token
-from kvitals.agent.requests.families import Exemplar
 from kvitals.agent.requests.observation import PartsRecord, is_bounded
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.requests.request_families import Exemplar
 from kvitals.agent.requests.slow_tail import OFS, TailReport
 from kvitals.agent.requests.store import Store
 from kvitals.agent.workers import Worker

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import json_answer, packed_answer, refusal
-from kvitals.agent.exports.requests import is_local
+from kvitals.agent.exports.requests_api import is_local
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.packed import pack
 
