@@ -26,7 +26,7 @@ from functools import partial
 import numpy as np
 
 from kvitals.agent.collectors.exposition import Indices, PageLayout, PageSamples
-from kvitals.agent.collectors.reading import MAX_LABEL, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
@@ -169,6 +169,7 @@ class Translator:
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
         self._group: SeriesGroup = window.group(key)
+        self._group.name_series = MAX_NAME_SERIES
         self.identity = identity
         self._maps = maps
         self._prefixes = dict(prefixes or {})

@@ -196,6 +196,8 @@ class SeriesGroup:
         self._labels: list[Labels | None] = [None]  # by column; None is a free one, and `NOWHERE`
         self._columns: dict[Labels, int] = {}
         self._names: dict[str, list[int]] = {}
+        self.name_series: int | None = None
+        """Series of one name at most, ended ones within the retention included; None: no more than of the group."""
         self._ended: dict[int, float] = {}  # column -> time of its end
         self._free: list[int] = []
         self._reclaimed_at: float | None = float("nan")  # the newest row then
@@ -240,7 +242,7 @@ class SeriesGroup:
         if known is not None:
             self._ended.pop(known, None)
             return known
-        if not self._window._take(self):
+        if not self._has_room(labels.name) or not self._window._take(self):
             return None
         if self._free:
             number = self._free.pop()
@@ -252,6 +254,16 @@ class SeriesGroup:
                 self._widen(number + number // 4 + _FIRST_COLUMNS)
         self._index(number, labels)
         return number
+
+    def _has_room(self, name: str) -> bool:
+        """Whether one more series may have that name."""
+        if self.name_series is None or len(self._names.get(name, ())) < self.name_series:
+            return True
+        self.reclaim()
+        if len(self._names.get(name, ())) < self.name_series:
+            return True
+        self._window.refused_series += 1
+        return False
 
     def relabel(self, column: int, labels: Labels) -> None:
         """Give a series other labels, its past included. Raises ValueError where they are taken."""

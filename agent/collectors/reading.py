@@ -21,7 +21,8 @@ MAX_LABEL = 512
 """Characters in a label's value. A series with a longer one is not taken: it is kept for as long as the window."""
 
 MAX_NAME_SERIES = 5_000
-"""Series of one name on a page. A router with some hundred workers has fewer; a label that never repeats has more."""
+"""Series of one name on a page, and of one family within the window. A router with some hundred workers has fewer; a
+label that never repeats has more."""
 
 PAGE = ""
 """The rank of an entity that is the page as a whole, where it has ranks."""
