@@ -21,7 +21,17 @@ import msgspec
 import numpy as np
 
 from kvitals.agent.collectors.siphash import KEY_BYTES, Words, siphash
-from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Event, Removed, Stored
+from kvitals.agent.ledger.event import (
+    DISK,
+    GPU,
+    HOST,
+    REMOTE,
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Event,
+)
 from kvitals.agent.requests.tenants import normal
 
 MAX_EVENTS = 1 << 17
@@ -61,7 +71,7 @@ _NIL = msgspec.Raw(b"\xc0")
 Hash = int | bytes
 
 
-class Names(Protocol):
+class TenantPseudonyms(Protocol):
     """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
 
     def pseudonym(self, raw: str) -> str:
@@ -168,28 +178,28 @@ KINDS = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 """Kinds of events that are known. An engine may have more one day."""
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), Cleared()
+_STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), BlocksCleared()
 _CLEARED_KINDS = (_ClearedMap, _ClearedArray)
 
 
-class MalformedError(Exception):
+class KvEventFormatError(Exception):
     """A message that cannot be read."""
 
     reason = "malformed"
 
 
-class OverLimitError(MalformedError):
+class OverLimitError(KvEventFormatError):
     """A message with more events, hashes or fields than one may have."""
 
     reason = "over_limit"
 
 
 @dataclass
-class Piece:
+class UnbrokenBatches:
     """Batches that follow each other without a hole."""
 
     hole: int = 0  # messages before the first batch that could not be read
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[BlockEventBatch] = field(default_factory=list)
 
 
 class _Place(msgspec.Struct, gc=False):
@@ -213,7 +223,7 @@ class _Draft:
 class Wire:
     """Reads messages. For one thread at a time."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: TenantPseudonyms) -> None:
         self._names = names
         self._key = names.subkey(b"kv-events")[:KEY_BYTES]
         self._owners: dict[tuple[str, str], tuple[str, str]] = {}  # session and salt -> tenant and session
@@ -221,15 +231,15 @@ class Wire:
         self.dropped: dict[str, int] = {}
         """Reason -> messages, or events of a kind that is not known, that gave nothing. Whoever reads it empties it."""
 
-    def read(self, messages: Sequence[tuple[int, bytes]]) -> list[Piece]:
+    def read(self, messages: Sequence[tuple[int, bytes]]) -> list[UnbrokenBatches]:
         """The batches of messages that follow each other. What can not be read leaves a hole; `dropped` says why."""
         flat: list[Hash] = []
         drafts: list[_Draft | None] = []
-        pieces = [Piece()]
+        pieces = [UnbrokenBatches()]
         for sequence, payload in messages:
             try:
                 drafts.append(_draft(sequence, self._decode(payload), flat))
-            except MalformedError as error:
+            except KvEventFormatError as error:
                 self._drop(error.reason)
                 drafts.append(None)
             if len(flat) >= MAX_HASHES:
@@ -238,16 +248,16 @@ class Wire:
         self._finish(drafts, flat, pieces)
         return pieces
 
-    def _finish(self, drafts: list[_Draft | None], flat: list[Hash], pieces: list[Piece]) -> None:
+    def _finish(self, drafts: list[_Draft | None], flat: list[Hash], pieces: list[UnbrokenBatches]) -> None:
         """Put hashes under our key and add the drafts to the pieces."""
         hashes = siphash(_numbers(flat), self._key).tolist()
         for draft in drafts:
             if draft is not None:
                 events = tuple([self._event(one, hashes) for one in draft.events])
-                pieces[-1].batches.append(Batch(draft.sequence, draft.at, events, draft.rank))
+                pieces[-1].batches.append(BlockEventBatch(draft.sequence, draft.at, events, draft.rank))
                 continue
             if pieces[-1].batches:
-                pieces.append(Piece())
+                pieces.append(UnbrokenBatches())
             pieces[-1].hole += 1
 
     def _decode(self, payload: bytes) -> _Maps | _Arrays:
@@ -277,17 +287,17 @@ class Wire:
                 else:
                     self._drop("unknown_event")
         except (*_UNREADABLE, LookupError) as error:
-            raise MalformedError from error
+            raise KvEventFormatError from error
         return _Maps(batch.ts, events, batch.rank)
 
     def _event(self, place: _Place, hashes: list[int]) -> Event:
         event, start, end = place.event, place.start, place.end
         if isinstance(event, _REMOVED):
-            return Removed(tuple(hashes[start:end]), _medium(event), event.group_idx or 0)
+            return BlocksRemoved(tuple(hashes[start:end]), _medium(event), event.group_idx or 0)
         if not isinstance(event, _STORED):
             return _CLEARED
         tenant, session = self._owner(event)
-        return Stored(
+        return BlocksStored(
             tuple(hashes[start:end]),
             None if event.parent_block_hash is None else hashes[end],
             event.block_size,
@@ -344,7 +354,7 @@ def _check(payload: bytes) -> None:
             if hashes > MAX_HASHES:
                 raise OverLimitError
     except _UNREADABLE as error:
-        raise MalformedError from error
+        raise KvEventFormatError from error
 
 
 def _length(raw: msgspec.Raw) -> int:
@@ -361,7 +371,7 @@ def _length(raw: msgspec.Raw) -> int:
 def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
     """A message's events, with their hashes put behind those that there are. Raises MalformedError."""
     if not 0.0 <= batch.ts < MAX_TIME or not 0 <= (batch.rank or 0) < MAX_RANK:
-        raise MalformedError
+        raise KvEventFormatError
     events: list[_Place] = []
     last: _Removed | None = None
     for event in batch.events:
@@ -381,7 +391,7 @@ def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
             if not event.block_hashes:
                 continue
             if not (0 <= event.block_size <= MAX_TOKENS and 0 <= (event.group_idx or 0) < MAX_GROUP):
-                raise MalformedError
+                raise KvEventFormatError
             flat += event.block_hashes
             events.append(_Place(event, start, len(flat)))
             if event.parent_block_hash is not None:

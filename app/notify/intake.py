@@ -36,7 +36,7 @@ RETRY_SECONDS = "5"
 def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None, *, guarded: bool = False) -> None:
     """Take messages in this application while it runs, and tell how they fare. Its set-up raises SpoolError where
     nothing can be kept. guarded: the application itself sees to the names that it is called by."""
-    intake = Intake(notifier, token_file, guarded=guarded)
+    intake = MessageIntake(notifier, token_file, guarded=guarded)
 
     async def running(_: web.Application) -> AsyncIterator[None]:
         await notifier.open()
@@ -48,7 +48,7 @@ def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None
     app.router.add_get(PATH, intake.status)
 
 
-class Intake:
+class MessageIntake:
     """Takes messages one by one, some a second."""
 
     def __init__(

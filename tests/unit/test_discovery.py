@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
-from kvitals.agent.discovery import DiscoveryError, Finder, Found, Process, System, Target
+from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched_engine, parse, words
+from kvitals.agent.discovery import DiscoveredTarget, DiscoveredTargets, DiscoveryError, Finder, Process, System
 from kvitals.rules.engine_map import EngineMap
 
 VLLM = msgspec.convert(
@@ -91,18 +91,18 @@ class Node:
         return self.files.get(path)
 
 
-def scan(line: str | tuple[str, ...], **more: object) -> Found:
+def scan(line: str | tuple[str, ...], **more: object) -> DiscoveredTargets:
     return Finder(MAPS, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
 
 
-def behind(finder: Finder, url: str) -> Target:
+def behind(finder: Finder, url: str) -> DiscoveredTarget:
     [found] = finder.behind([url]).values()
     if isinstance(found, DiscoveryError):
         raise found
     return found
 
 
-def only(line: str | tuple[str, ...], **more: object) -> Target:
+def only(line: str | tuple[str, ...], **more: object) -> DiscoveredTarget:
     (target,) = scan(line, **more).targets
     return target
 
@@ -146,7 +146,7 @@ def test_where_an_engine_serves(line: str | tuple[str, ...], url: str) -> None:
     ],
 )
 def test_what_is_no_engine(line: str | tuple[str, ...]) -> None:
-    assert scan(line) == Found()
+    assert scan(line) == DiscoveredTargets()
 
 
 def test_only_mapped_flags_are_kept() -> None:
@@ -162,7 +162,7 @@ def test_only_mapped_flags_are_kept() -> None:
     assert target.learn() == ({"slots": 32.0}, {"root": "m"})
     assert target.flags.get("api-key") is None
     (process,) = node.all()
-    match = launched(process.arguments)
+    match = launched_engine(process.arguments)
     assert match is not None
     for shown in (repr(target), repr(process), repr(parse(*match))):
         assert "sk-secret" not in shown
@@ -366,7 +366,7 @@ class TestBehind:
         node = Node(self.node.table, self.node.listening)
         urls = [f"http://127.0.0.1:{port}" for port in range(8200, 9200)]
         found = Finder(MAPS, node).behind(urls)
-        assert [url for url in urls if isinstance(found[url], Target)] == ["http://127.0.0.1:8201"]
+        assert [url for url in urls if isinstance(found[url], DiscoveredTarget)] == ["http://127.0.0.1:8201"]
         assert len(found) == 1000 and node.searches == 1
         node.searches = 0
         Finder(MAPS, node).families(urls)
@@ -377,7 +377,7 @@ class TestBehind:
 def test_any_command_line(raw: bytes) -> None:
     engine = b"vllm\0serve\0" + raw
     for line in (raw, engine, engine.replace(b"\0", b" ")):
-        match = launched(words(line))
+        match = launched_engine(words(line))
         if match:
             flags: Flags = parse(*match, config=raw)
             assert isinstance(flags.text("port"), str)

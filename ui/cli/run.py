@@ -23,7 +23,7 @@ from kvitals.agent import loop_watch, stopping, systemd
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import raise_limit
 from kvitals.agent.exports.api import allowed_hosts, build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.health import Health
@@ -47,8 +47,8 @@ from kvitals.app.sources.recording import judge_recording
 from kvitals.app.state import StateKeeper, state_file
 from kvitals.config import Remote
 from kvitals.config.hosts import is_loopback
-from kvitals.diagnoser.signals import Span
-from kvitals.rules.finding import Source, encode
+from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.rules.finding import DocumentSource, encode
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 from kvitals.ui.cli.common import (
@@ -61,8 +61,8 @@ from kvitals.ui.cli.common import (
     status_console,
     url_of,
 )
+from kvitals.ui.cli.notify import notify_summary as told_of
 from kvitals.ui.cli.notify import set_up
-from kvitals.ui.cli.notify import told as told_of
 from kvitals.ui.cli.render import show
 from kvitals.ui.web import serve as web_page
 from kvitals.ui.web.settings import Settings
@@ -115,7 +115,7 @@ async def _run(args: argparse.Namespace) -> None:
             await stop.wait()
         return
     name = ", ".join(args.source) or "this node"
-    pipeline = Pipeline(setup(args), Source("agent", name))
+    pipeline = Pipeline(setup(args), DocumentSource("agent", name))
     reload = Reload(pipeline, partial(_setup_of, args), status_console())
     for line in await pipeline.node.open(args.source, patient=True, requests=state_directory()):
         console.print(line, style="dim")
@@ -234,7 +234,7 @@ async def _judged(pipeline: Pipeline, now: float) -> str:
     """The verdict of this moment. A query that can not be answered, such as one during which the machine stood still,
     leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
+        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), asyncio.to_thread)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."
@@ -295,7 +295,7 @@ async def _served(
         rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(args, pipeline),
-        ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
+        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
