@@ -32,6 +32,7 @@ class Listener:
     idle: float  # between two requests
     max_head: int
     max_body: int
+    files: int = 1  # open files of one connection
 
 
 LISTENERS: dict[str, Listener] = {
@@ -94,14 +95,15 @@ LISTENERS: dict[str, Listener] = {
             accepts="spans as protobuf, plain or gzip",
             callers="this machine; other machines only with `token_file`",
             tls="`cert_file` and `key_file` of `[otlp]`",
-            connections=128,
-            per_peer=0,
+            connections=32,
+            per_peer=24,
             first_byte=10.0,
             head=10.0,
             body=10.0,
             idle=300.0,
             max_head=16 * KIB,
             max_body=4 * MIB,
+            files=3,
         ),
         Listener(
             name="tap",
@@ -206,12 +208,12 @@ LISTENERS: dict[str, Listener] = {
             accepts="KV events over ZeroMQ",
             callers="this machine; other machines only where `hosts` names them",
             tls="no: ZeroMQ's sockets have none here",
-            connections=64,
+            connections=32,
             per_peer=0,
             first_byte=5.0,
             head=5.0,
-            body=0,
-            idle=0,
+            body=15.0,
+            idle=15.0,
             max_head=0,
             max_body=8 * MIB,
         ),
@@ -219,8 +221,8 @@ LISTENERS: dict[str, Listener] = {
 }
 
 PROCESSES: dict[str, tuple[str, ...]] = {
-    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc"),
-    "kvitals record": ("record", "otlp_http", "otlp_grpc"),
+    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),
+    "kvitals record": ("record", "otlp_http", "otlp_grpc", "kv_events"),
     "kvitals replay": ("replay",),
     "kvitals tap": ("tap", "tap_metrics"),
     "kvitals notify": ("notify",),
