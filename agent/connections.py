@@ -94,7 +94,9 @@ def effective(row: Listener, ports: int = 1) -> Listener:
     if soft == resource.RLIM_INFINITY:
         return row
     wanted = max(
-        sum(LISTENERS[name].connections for name in names) for names in PROCESSES.values() if row.name in names
+        sum(LISTENERS[name].connections * LISTENERS[name].files for name in names)
+        for names in PROCESSES.values()
+        if row.name in names
     )
     share = (soft - RESERVED_FILES) / (wanted * ports)
     if share >= 1:

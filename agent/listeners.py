@@ -33,6 +33,7 @@ class Listener:
     max_head: int
     max_body: int
     max_framing: int  # of a body in chunks, beside its content
+    files: int = 1  # open files of one connection
 
 
 LISTENERS: dict[str, Listener] = {
@@ -98,8 +99,8 @@ LISTENERS: dict[str, Listener] = {
             accepts="spans as protobuf, plain or gzip",
             callers="this machine; other machines only with `token_file`",
             tls="`cert_file` and `key_file` of `[otlp]`",
-            connections=128,
-            per_peer=0,
+            connections=32,
+            per_peer=24,
             first_byte=10.0,
             head=10.0,
             body=10.0,
@@ -107,6 +108,7 @@ LISTENERS: dict[str, Listener] = {
             max_head=16 * KIB,
             max_body=4 * MIB,
             max_framing=0,
+            files=3,
         ),
         Listener(
             name="tap",
@@ -219,12 +221,12 @@ LISTENERS: dict[str, Listener] = {
             accepts="KV events over ZeroMQ",
             callers="this machine; other machines only where `hosts` names them",
             tls="no: ZeroMQ's sockets have none here",
-            connections=64,
+            connections=32,
             per_peer=0,
             first_byte=5.0,
             head=5.0,
-            body=0,
-            idle=0,
+            body=15.0,
+            idle=15.0,
             max_head=0,
             max_body=8 * MIB,
             max_framing=0,
@@ -233,8 +235,8 @@ LISTENERS: dict[str, Listener] = {
 }
 
 PROCESSES: dict[str, tuple[str, ...]] = {
-    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc"),
-    "kvitals record": ("record", "otlp_http", "otlp_grpc"),
+    "kvitals run": ("api", "remote", "otlp_http", "otlp_grpc", "kv_events"),
+    "kvitals record": ("record", "otlp_http", "otlp_grpc", "kv_events"),
     "kvitals replay": ("replay",),
     "kvitals tap": ("tap", "tap_metrics"),
     "kvitals notify": ("notify",),

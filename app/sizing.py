@@ -11,13 +11,14 @@ import numpy as np
 from kvitals.agent import objectives as promised
 from kvitals.app.pipeline import Setup
 from kvitals.app.timeseries_sources import TimeseriesSource
+from kvitals.app.trace_files import read_trace
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.operating_point import Limit, operating_point
 from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
+from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Floats
@@ -56,7 +57,7 @@ class ObservedLoad:
 def of_trace(path: Path) -> ObservedLoad:
     """The workload of a trace; hits are those of an endless cache. Raises SourceError."""
     try:
-        accesses = read(path, BLOCK_SIZE)
+        accesses = read_trace(path, BLOCK_SIZE)
     except TraceError as error:
         raise SourceError(str(error)) from error
     made = accesses.output[accesses.output >= 0]

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from kvitals.app.trace_files import read_trace
 from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Floats, in_order
 from kvitals.kvcache.distances import stack_distances
 from kvitals.kvcache.eviction import POLICIES, Policy, cache
-from kvitals.kvcache.mooncake import read
 from kvitals.kvcache.reuse import MAX_BLOCKS, MAX_HOT, Curve, ReuseCurve
 from kvitals.kvcache.sessions import sessions
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
@@ -54,9 +54,9 @@ def main() -> None:
     parser.add_argument("--errors", metavar="LIST", help="capacities in blocks")
     args = parser.parse_args()
     if args.errors:
-        _errors(read(args.trace), tuple(int(text) for text in args.errors.split(",")))
+        _errors(read_trace(args.trace), tuple(int(text) for text in args.errors.split(",")))
         return
-    slowest = min(_measure(args.trace.name, read(args.trace)), _measure("synthetic zipf", synthetic()))
+    slowest = min(_measure(args.trace.name, read_trace(args.trace)), _measure("synthetic zipf", synthetic()))
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
     print(f"slowest {slowest / 1e6:.2f} million references a second, budget {BUDGET / 1e6:.0f} million")
     sys.exit(slowest < BUDGET)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvitals.dashboards.alerts_burn import OBJECTIVES, burn_alerts, several_late
 from kvitals.dashboards.alerts_conditions import expression, positive, undecidable
-from kvitals.dashboards.alerts_guards import guards, watched
+from kvitals.dashboards.alerts_guards import guards, watched_engines
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
 from kvitals.dashboards.recording import RecordingRules, Translate, indent_text
@@ -70,7 +70,7 @@ def alert(
     translate: Translate = lambda expr: expr,
 ) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
-    kept_to = [guard for guard in (several_late(rule, options), watched(rule, knowledge)) if guard]
+    kept_to = [guard for guard in (several_late(rule, options), watched_engines(rule, knowledge)) if guard]
     text = expression(rule, options)
     text = "\n".join([f"(\n{indent_text(text)}\n)", *kept_to]) if kept_to else text
     expr = parse(text)

@@ -119,7 +119,7 @@ GUARDS = (
 """`{firing}` stands for: this alert fires already. So it holds until the engine is back, however long ago it ended."""
 
 
-def watched(rule: Rule, knowledge: Knowledge) -> str:
+def watched_engines(rule: Rule, knowledge: Knowledge) -> str:
     """What keeps an alert on engines that are gone to those whose agent is there. Prometheus may not have reached the
     agent, which says nothing of its engines."""
     if rule.scope not in ("engine", "pool") or not any(_compares_presence(name, knowledge) for name in _reads(rule)):

@@ -7,18 +7,14 @@ over.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from array import array
 from dataclasses import replace
-from pathlib import Path
 from typing import IO, Annotated, Any
 
 import msgspec
 import numpy as np
 
 from kvitals.kvcache.accesses import COLUMNS, SOURCES, UNKNOWN, Accesses, Ints, in_order
-from kvitals.series.files import open_regular
 
 BLOCK_SIZE = 512
 """Tokens a block in the published traces."""
@@ -43,25 +39,18 @@ class _Line(msgspec.Struct):
     output_length: _Count | None = None
 
 
-def read(path: Path, block_size: int = BLOCK_SIZE) -> Accesses:
-    """The trace's requests in order of time; `.gz` is unpacked. Raises TraceError."""
+def parse(file: IO[bytes], name: str, block_size: int = BLOCK_SIZE) -> Accesses:
+    """The requests of an open trace in order of time. name: what errors call it. Raises TraceError, and OSError of the
+    file."""
     if block_size < 1:
-        raise TraceError(f"{path}: blocks of {block_size} tokens; a block has at least one")
-    try:
-        with open_regular(path) as raw:
-            return _read(gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw, path, block_size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _read(file: IO[bytes] | gzip.GzipFile, path: Path, block_size: int) -> Accesses:
+        raise TraceError(f"{name}: blocks of {block_size} tokens; a block has at least one")
     decode = msgspec.json.Decoder(_Line).decode
     times, counts, start, block = array("d"), array("q"), array("q", [0]), array("q")
     size, number = 0, 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
         size += len(line)
-        where = f"{path}:{number}"
+        where = f"{name}:{number}"
         if len(line) > MAX_LINE or size > MAX_BYTES:
             raise TraceError(
                 f"{where}: more than {MAX_LINE >> 20} MB in a line or {MAX_BYTES >> 30} GB in all; split it"
@@ -82,7 +71,7 @@ def _read(file: IO[bytes] | gzip.GzipFile, path: Path, block_size: int) -> Acces
                 f"{where}: more than {MAX_REQUESTS:,} requests or {MAX_REFERENCES:,} block references; split the file"
             )
     if not times:
-        raise TraceError(f"{path}: no requests in it")
+        raise TraceError(f"{name}: no requests in it")
     return _accesses(times, counts, start, block, block_size)
 
 

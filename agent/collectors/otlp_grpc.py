@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from kvitals.agent.collectors import otlp_wire
+from kvitals.agent.collectors.grpc_front import Front
 from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
@@ -44,6 +48,8 @@ class GrpcDoor:
         self._settings = settings
         self._intake = intake
         self._server: Any = None
+        self._front: Front | None = None
+        self._folder: Path | None = None  # of the socket between the front and the server; only we may enter it
         self._port = 0
 
     @property
@@ -57,36 +63,48 @@ class GrpcDoor:
             options=(
                 ("grpc.max_receive_message_length", self._intake.max_bytes),  # also of what is unpacked
                 ("grpc.max_metadata_size", ROW.max_head),
-                # Of every connection, from the moment it is accepted. The core closes those beyond it.
-                ("grpc.max_allowed_incoming_connections", effective(ROW).connections),
                 # Until TLS and HTTP/2 are set up: what neither completes is closed.
                 ("grpc.server_handshake_timeout_ms", int(ROW.first_byte * 1000)),
-                ("grpc.max_connection_idle_ms", int(ROW.idle * 1000)),
                 ("grpc.max_concurrent_streams", MAX_CALLS),
                 ("grpc.max_connection_age_ms", MAX_CONNECTION_SECONDS * 1000),
                 ("grpc.max_connection_age_grace_ms", END_SECONDS * 1000),
-                ("grpc.so_reuseport", 0),  # or a second agent would take half of the spans
             ),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         # Without a deserializer: the bytes are read as those of HTTP are.
         handlers = [_handler(TRACES, self._export), *(_handler(service, self._decline) for service in OTHERS)]
         server.add_generic_rpc_handlers(handlers)
+        assert self._settings.grpc_address is not None
+        host, port = self._settings.grpc_address
+        credentials = self._credentials()
+        self._folder = Path(tempfile.mkdtemp(prefix="kvitals-otlp-"))
+        path = self._folder / "grpc"
         try:
-            address, credentials = self._settings.grpc, self._credentials()
-            address = f"0.0.0.0{address}" if address.startswith(":") else address  # noqa: S104 (it is asked for)
-            self._port = (
-                server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-            )
+            if credentials:
+                server.add_secure_port(f"unix:{path}", credentials)
+            else:
+                server.add_insecure_port(f"unix:{path}")
+            await server.start()
+            self._server = server
+            self._front = Front(effective(ROW), path)
+            self._port = await self._front.open(host or None, port)
         except RuntimeError as error:
-            raise OSError("the address is in use or not of this machine") from error
-        await server.start()
-        self._server = server
+            await self.close()
+            raise OSError(f"the socket {path} cannot be opened") from error
+        except OSError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Listen no more, and let calls end for a moment."""
+        if self._front is not None:
+            self._front.accept_no_more()
         if self._server is not None:
             await self._server.stop(1)
+        if self._front is not None:
+            self._front.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _credentials(self) -> Any:
         cert, key = self._settings.cert_file, self._settings.key_file

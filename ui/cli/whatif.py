@@ -14,9 +14,10 @@ from rich.table import Table
 
 from kvitals.app.errors import UsageError
 from kvitals.app.lookups import Lookups, agent_lookups, parse_capacity, parse_size, recorded_lookups
+from kvitals.app.trace_files import read_trace
 from kvitals.diagnoser.replay_worth import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES
-from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
+from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
@@ -88,7 +89,7 @@ def subject(args: argparse.Namespace) -> Lookups:
         of = _of_ledger(args)
     else:
         try:
-            of = Lookups(read(args.trace, args.block_size), str(args.trace), None)
+            of = Lookups(read_trace(args.trace, args.block_size), str(args.trace), None)
         except TraceError as error:
             raise UsageError(str(error)) from error
     if args.today is None:

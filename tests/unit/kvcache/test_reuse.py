@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvitals.app.trace_files import read_trace
 from kvitals.kvcache.accesses import Accesses, Builder, empty
-from kvitals.kvcache.mooncake import read
 from kvitals.kvcache.reuse import Curve, ReuseCurve
 from kvitals.kvcache.whatif import ReplayPlan, what_if
 
@@ -17,7 +17,7 @@ TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500
 
 @pytest.fixture(scope="module")
 def trace() -> Accesses:
-    return read(TRACE)
+    return read_trace(TRACE)
 
 
 def kept_up(trace: Accesses, reuse: ReuseCurve, at_a_time: int = 100) -> Curve:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvitals.app.trace_files import read_trace
 from kvitals.kvcache.accesses import Accesses, empty
 from kvitals.kvcache.eviction import POLICIES, Policy
-from kvitals.kvcache.mooncake import read
 from kvitals.kvcache.routing import ROUTINGS, assign_nodes, default_rate
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.sessions import sessions
@@ -24,7 +24,7 @@ TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500
 
 @pytest.fixture(scope="module")
 def trace() -> Accesses:
-    return read(TRACE)
+    return read_trace(TRACE)
 
 
 @pytest.mark.parametrize(

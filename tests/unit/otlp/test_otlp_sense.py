@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from span_fixtures import Plain, lines, protobuf, request, span
 
 from kvitals.agent.collectors import otlp, otlp_grpc, otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
+from kvitals.agent.collectors.grpc_front import QUIET_SECONDS
 from kvitals.agent.collectors.otlp import OtlpSense
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
@@ -436,6 +437,26 @@ async def test_connections_over_grpc_are_bounded_and_end_without_a_handshake(mon
         async with asyncio.timeout(30):
             await asyncio.gather(*ended)
         await call(sense, good())
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_idle_connections_over_grpc_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshaken, as a client makes them, and kept open: those of one address have a share, and the quiet give way."""
+    monkeypatch.setattr(otlp_grpc, "ROW", replace(otlp_grpc.ROW, connections=12, per_peer=8))
+    async with listening() as sense:
+        address = ("127.0.0.1", sense.ports[GRPC])
+        idle = []
+        for number in range(40):
+            reader, writer = await asyncio.open_connection(*address, local_addr=(f"127.0.0.{2 + number % 2}", 0))
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+            idle.append((reader, writer))
+        ended = [asyncio.create_task(_until_closed(reader)) for reader, _ in idle]
+        await asyncio.sleep(2 * QUIET_SECONDS)
+        assert sum(one.done() for one in ended) >= 40 - 12
+        for _ in range(10):
+            await call(sense, good())
+        assert len(taken(sense)[0]) == 10
         for _, writer in idle:
             writer.close()
 
