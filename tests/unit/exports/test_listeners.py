@@ -48,17 +48,12 @@ def test_every_place_that_listens_has_a_row() -> None:
     assert {name for names in PLACES.values() for name in names} == set(LISTENERS)
 
 
-WITHOUT_REQUESTS = {"kv_events"}
-"""ZeroMQ's connections: engines send events as they come, and nobody waits for an answer. A process has files for them
-among those that it keeps for all but listeners."""
-
-
 def test_every_listener_with_a_limit_belongs_to_a_process() -> None:
-    limited = {name for name, row in LISTENERS.items() if row.connections} - WITHOUT_REQUESTS
+    limited = {name for name, row in LISTENERS.items() if row.connections}
     assert {name for names in PROCESSES.values() for name in names} == limited
 
 
-@pytest.mark.parametrize("name", [n for n, row in LISTENERS.items() if row.connections and n not in WITHOUT_REQUESTS])
+@pytest.mark.parametrize("name", [n for n, row in LISTENERS.items() if row.connections])
 def test_a_row_has_a_bound_for_everything(name: str) -> None:
     row = LISTENERS[name]
     assert min(row.first_byte, row.head, row.body, row.idle, row.max_head or row.max_body) > 0
