@@ -408,10 +408,7 @@ class Node:
         if isinstance(record, PartsRecord):
             yield from self._feed_parts(record)
             return
-        if self._requests is not None:
-            yield from self._requests.advance_steps(record.t)
-        if self._ledger is not None:
-            yield from self._ledger.advance_steps(record.t)
+        yield from self.advance_steps(record.t)
         if isinstance(record, HostRecord | GpuRecord):
             if isinstance(record, HostRecord):
                 self._engines.found({p.pid: self._engine_of(p.target, p.rank) for p in record.processes})
@@ -440,6 +437,13 @@ class Node:
             self._requests.finish(t)
         if self._ledger is not None:
             self._ledger.flush(t)
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        """It is `t`, seconds since the epoch: give out the requests that are whole, in steps. Each record does so."""
+        if self._requests is not None:
+            yield from self._requests.advance_steps(t)
+        if self._ledger is not None:
+            yield from self._ledger.advance_steps(t)
 
     def complaints(self) -> list[str]:
         """For each target whose last scrape failed: its URL, why, and what to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from rich.console import Console
@@ -11,11 +12,11 @@ from kvitals.agent import loop_watch
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
-from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
+from kvitals.app.pipeline import Pipeline, span_at
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
+from kvitals.app.sources.recording import LEAST_SECONDS
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
@@ -40,6 +41,8 @@ class Cycle:
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
         self._own_rows = GaugeRows(pipeline.node.window, "agent")
+        # What an agent before this one remembered is history.
+        self._first = -math.inf if pipeline.judge.memory else time.time()
 
     async def run(self) -> None:
         pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
@@ -52,7 +55,7 @@ class Cycle:
             with guard("configuration"):
                 self._reload.say(now)
             with guard("judging"):
-                self._say(await judge(pipeline, now, self._judging))
+                self._say(await judge(pipeline, now, self._judging, self._first))
             await asyncio.sleep(0)
             watch = loop_watch.current()
             own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
@@ -69,11 +72,14 @@ class Cycle:
             self._verdict = verdict
 
 
-async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
-    """The verdict of this moment; the worker evaluates expressions. A query that cannot be answered, such as one during
-    which the machine stood still, leaves the moment out and ends nothing."""
+async def judge(pipeline: Pipeline, now: float, worker: Worker, first: float = -math.inf) -> str:
+    """The verdict of this moment, judged as a recording that begins at `first`: without the rules' `for` until there is
+    history. first: when this agent began with nothing remembered, seconds since the epoch. The worker evaluates
+    expressions. A query that cannot be answered, such as one during which the machine stood still, leaves the moment
+    out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), worker.run)
+        span = span_at(min(first, now - LEAST_SECONDS), now)
+        await in_slices(pipeline.observe_steps(span), worker.run)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."

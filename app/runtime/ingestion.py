@@ -115,6 +115,8 @@ class Ingestion:
     async def _ingest(self, record: Record) -> _Spent:
         meter, began = Meter(), time.monotonic()
         with self._node.collectors.guard("ingest"):
+            if isinstance(record, ScrapeRecord):  # its target is not charged for the requests that are given out now
+                await in_slices(self._node.advance_steps(record.t), self._parsing.run)
             await in_slices(meter.steps(self._node.ingest_steps(record)), self._parsing.run)
         if isinstance(record, ScrapeRecord):
             self._node.ingested(record.target, meter.seconds)

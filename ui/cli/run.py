@@ -27,9 +27,10 @@ from kvitals.app.page_settings import PageSettings
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.runtime.api_server import serve
 from kvitals.app.runtime.daemon import Daemon
-from kvitals.app.sources.recording import judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.finding import DocumentSource
+from kvitals.ui.cli import screen
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
@@ -41,7 +42,6 @@ from kvitals.ui.cli.common import (
     url_of,
 )
 from kvitals.ui.cli.notify import notify_summary as told_of
-from kvitals.ui.cli.render import show
 
 WEB_PORT = 8501
 SWITCH_SECONDS = 0.0005
@@ -73,16 +73,18 @@ def do(args: argparse.Namespace) -> int:
     give_back()
     raise_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    loop_watch.run(_run(args))
+    # Before the loop, whose signal handlers would let Ctrl-C wait until all of it is judged.
+    judged = judge_recording(Path(args.demo), setup(args)) if args.demo else None
+    loop_watch.run(_run(args, judged))
     return 0
 
 
-async def _run(args: argparse.Namespace) -> None:
+async def _run(args: argparse.Namespace, judged: RecordingVerdict | None) -> None:
     console = answer_console()
     stop = asyncio.Event()
     stopping.on_signals(stop)
-    if args.demo:
-        await _run_demo(args, stop, console)
+    if judged is not None:
+        await _run_demo(args, judged, stop, console)
         return
     pipeline = Pipeline(setup(args), DocumentSource("agent", ", ".join(args.source) or "this node"))
     daemon = Daemon(pipeline, partial(_setup_of, args), console, status_console())
@@ -93,12 +95,11 @@ async def _run(args: argparse.Namespace) -> None:
     console.print("stopped")
 
 
-async def _run_demo(args: argparse.Namespace, stop: asyncio.Event, console: Console) -> None:
+async def _run_demo(args: argparse.Namespace, judged: RecordingVerdict, stop: asyncio.Event, console: Console) -> None:
     """Show a recorded incident at its end until `stop` is set."""
-    judged = judge_recording(Path(args.demo), setup(args))
     pipeline, at = judged.pipeline, judged.document.window.end
     async with serve(pipeline, _address(args, pipeline), lambda: at), _page(args, pipeline, console, False):
-        show(judged.document, console)
+        screen.show(judged.document, console)
         _where(args, pipeline, console)
         await stop.wait()
     console.print("stopped")

@@ -29,6 +29,19 @@ main(["triage", "x.kvcap"])
 """
 
 
+INTERRUPTED_DEMO = """
+import os, signal, sys
+from kvitals.ui.cli import run
+def judge(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+run.judge_recording = judge
+from kvitals.ui.cli.main import main
+main(["run", "--demo", "--no-web"])
+"""
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         main([str(one) for one in arguments])
@@ -130,5 +143,11 @@ def test_closed_output_is_no_traceback() -> None:
 
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (130, "kvitals: stopped\n")
+
+
+def test_ctrl_c_while_a_demo_is_judged_is_one_line_at_once() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_DEMO]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (130, "kvitals: stopped\n")

@@ -29,7 +29,7 @@ class FakeNode:
         self.costs: dict[str, float] = {}
         self.collectors = SimpleNamespace(guard=lambda _: nullcontext())
         self._prices = prices
-        self._spent = 0.0
+        self._spent = self.giving_out = 0.0
         monkeypatch.setattr(ingest_share, "time", SimpleNamespace(thread_time=lambda: self._spent))
         monkeypatch.setattr(ingestion, "time", SimpleNamespace(monotonic=lambda: self._spent))
 
@@ -37,6 +37,10 @@ class FakeNode:
         empty = isinstance(record, KvEventsRecord) and not record.batches
         self._spent += 0.0 if empty else self._prices.get(type(record), 0.0)
         self.ingested_records.append(record)
+        yield None
+
+    def advance_steps(self, t: float) -> Steps[None]:
+        self._spent += self.giving_out
         yield None
 
     def ingested(self, target: str, seconds: float) -> None:
@@ -113,3 +117,11 @@ async def test_costly_pages_wait_and_their_targets_are_held(monkeypatch: pytest.
     assert node.costs == {"a": 2 * INTERVAL}
     await taking.take([], INTERVAL)
     assert taking.held == {"c"}
+
+
+async def test_no_target_is_charged_for_the_requests_that_are_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, taking = stage(monkeypatch, parts=0.1)
+    node.giving_out = PARTS_SHARE * INTERVAL
+    await taking.take([page("a", 10), parts(1.0), parts(2.0)], INTERVAL)
+    assert node.costs == {"a": 0.0}
+    assert len(node.of(PartsRecord)) == 1  # and the next parts wait
