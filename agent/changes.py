@@ -18,7 +18,7 @@ def stamp(path: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class Changes:
+class FileChanges:
     """Tells that files are others than they were, once they are at rest.
 
     A file that someone writes is empty first and whole at the end, and each state may make sense by itself. So a

@@ -162,7 +162,7 @@ def words(raw: bytes) -> tuple[str, ...]:
         return tuple(arguments[0].split())
 
 
-def launched(arguments: Sequence[str]) -> tuple[Launcher, tuple[str, ...]] | None:
+def launched_engine(arguments: Sequence[str]) -> tuple[Launcher, tuple[str, ...]] | None:
     """Which engine this command line serves, and the arguments that are the engine's; None for anything else.
 
     A shell, an editor or `docker run` that merely names an engine is not one.

@@ -3,7 +3,7 @@
     site = GuardedSite(runner, LISTENERS["api"], host, port)   # instead of aiohttp's TCPSite
     await site.start()
 
-A `Guard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
+A `ListenerGuard` makes a `Connection` for each accepted socket, which stands between the transport and the protocol of an HTTP
 server. It counts the connection before TLS, and one timer checks the times of all connections. A connection with a
 request under way is never closed to make room for another one.
 """
@@ -62,7 +62,7 @@ class _FewErrors(logging.Filter):
 logging.getLogger("aiohttp.server").addFilter(_FewErrors())
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection is doing."""
 
     OPENED = auto()  # not a byte so far
@@ -92,7 +92,7 @@ def effective(row: Listener, ports: int = 1) -> Listener:
     return replace(row, connections=connections, per_peer=max(connections * row.per_peer // row.connections, 1))
 
 
-class Guard:
+class ListenerGuard:
     """The connections of one listener. It is the protocol factory for `loop.create_server`.
 
     make: the HTTP server's protocol for a connection. tls: the server's side of TLS; do not give it to `create_server`
@@ -167,10 +167,10 @@ class Guard:
 class Connection(asyncio.Protocol):
     """One accepted connection."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
         self.peer = ""
-        self.phase = Phase.OPENED
+        self.phase = ConnectionPhase.OPENED
         self.since = guard.loop.time()
         self._raw: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None  # the raw one, or TLS over it
@@ -223,26 +223,30 @@ class Connection(asyncio.Protocol):
 
     def begin(self, wants_body: Callable[[], bool]) -> None:
         """A request has begun. wants_body: whether bytes of its body are still to come."""
-        self._enter(Phase.REQUEST)
+        self._enter(ConnectionPhase.REQUEST)
         self._wants_body = wants_body
 
     def end(self) -> None:
         """The request is answered."""
-        if self.phase is Phase.REQUEST:
-            self._enter(Phase.REST if self._wants_body() else Phase.IDLE)
+        if self.phase is ConnectionPhase.REQUEST:
+            self._enter(ConnectionPhase.REST if self._wants_body() else ConnectionPhase.IDLE)
 
     def upgrade(self, protocol: asyncio.Protocol) -> None:
         """Another protocol takes the connection over, and sees to its times itself."""
         self._guard.by_protocol.pop(self._inner, None)
         self._inner = protocol
-        self._enter(Phase.UPGRADED)
+        self._enter(ConnectionPhase.UPGRADED)
 
     # What the guard calls
 
     @property
     def is_busy(self) -> bool:
         """Whether a request, or what is left of its answer, is under way."""
-        return self.phase in (Phase.READY, Phase.REQUEST, Phase.REST, Phase.UPGRADED) or self._unsent_bytes() > 0
+        return (
+            self.phase
+            in (ConnectionPhase.READY, ConnectionPhase.REQUEST, ConnectionPhase.REST, ConnectionPhase.UPGRADED)
+            or self._unsent_bytes() > 0
+        )
 
     def check(self, now: float) -> None:
         """Close the connection where a time of the row is over."""
@@ -253,13 +257,16 @@ class Connection(asyncio.Protocol):
             if row.body and now - self._unsent_since > row.body:
                 self.close()
             return
-        limit = {Phase.OPENED: row.first_byte, Phase.HEAD: row.head, Phase.REST: row.body, Phase.IDLE: row.idle}.get(
-            self.phase, 0.0
-        )
-        if self.phase is Phase.REQUEST and self._transport is not None and self._transport.is_reading():
+        limit = {
+            ConnectionPhase.OPENED: row.first_byte,
+            ConnectionPhase.HEAD: row.head,
+            ConnectionPhase.REST: row.body,
+            ConnectionPhase.IDLE: row.idle,
+        }.get(self.phase, 0.0)
+        if self.phase is ConnectionPhase.REQUEST and self._transport is not None and self._transport.is_reading():
             limit = row.body if self._wants_body() else 0.0
         if limit and now - self.since > limit:
-            late = self.phase is Phase.HEAD
+            late = self.phase is ConnectionPhase.HEAD
             self.close(_answer("408 Request Timeout", f"no whole head within {row.head:g} s") if late else b"")
 
     def close(self, last: bytes = b"") -> None:
@@ -290,7 +297,7 @@ class Connection(asyncio.Protocol):
         if over_tls is None:
             self.close()
             return
-        self._enter(Phase.OPENED)
+        self._enter(ConnectionPhase.OPENED)
         self._begin(over_tls)
         early, self._early = bytes(self._early), bytearray()
         if early:
@@ -298,27 +305,27 @@ class Connection(asyncio.Protocol):
 
     def _follow(self, data: bytes) -> bool:
         """Keep track of heads. False where the connection was closed over it."""
-        if self.phase is Phase.REST and not self._wants_body():
-            self._enter(Phase.IDLE)
-        if self.phase in (Phase.OPENED, Phase.IDLE):
-            self._enter(Phase.HEAD)
+        if self.phase is ConnectionPhase.REST and not self._wants_body():
+            self._enter(ConnectionPhase.IDLE)
+        if self.phase in (ConnectionPhase.OPENED, ConnectionPhase.IDLE):
+            self._enter(ConnectionPhase.HEAD)
             self._head.clear()
-        elif self.phase is Phase.REQUEST:
+        elif self.phase is ConnectionPhase.REQUEST:
             self.since = self._guard.loop.time()
-        if self.phase is not Phase.HEAD:
+        if self.phase is not ConnectionPhase.HEAD:
             return True
         limit = self._guard.row.max_head
         seen = max(len(self._head) - len(_END_OF_HEAD) + 1, 0)
         self._head += data[: limit + 1 - len(self._head)]
         if self._head.find(_END_OF_HEAD, seen) >= 0:
-            self._enter(Phase.READY)
+            self._enter(ConnectionPhase.READY)
             self._head.clear()
         elif len(self._head) > limit:
             self.close(_answer("431 Request Header Fields Too Large", f"a head may have {limit} bytes"))
             return False
         return True
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: ConnectionPhase) -> None:
         self.phase, self.since = phase, self._guard.loop.time()
 
     def _unsent_bytes(self) -> int:
@@ -349,7 +356,7 @@ def _make_room(connections: Collection[Connection]) -> bool:
     waiting = [one for one in connections if not one.is_busy]
     if not waiting:
         return False
-    min(waiting, key=lambda one: (one.phase is Phase.IDLE, one.since)).close()
+    min(waiting, key=lambda one: (one.phase is ConnectionPhase.IDLE, one.since)).close()
     return True
 
 
@@ -399,7 +406,7 @@ class GuardedSite(web.BaseSite):
         await super().start()
         server = self._runner.server
         assert isinstance(server, web.Server)
-        guard = Guard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
+        guard = ListenerGuard(effective(self._row), lambda _: server(), self._ssl_context, self._refused)
         server.request_handler = _followed(server.request_handler, guard)
         self._server = await guard.loop.create_server(guard, self._host, self._port, backlog=self._backlog)
 
@@ -407,7 +414,7 @@ class GuardedSite(web.BaseSite):
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def _followed(handler: Handler, guard: Guard) -> Handler:
+def _followed(handler: Handler, guard: ListenerGuard) -> Handler:
     """The server's handler of requests, which reports to the guard's connections when each begins and ends."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

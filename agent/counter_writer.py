@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kvitals.series.types import Labels
-from kvitals.series.window import Group, Window
+from kvitals.series.window import SeriesGroup, Window
 
 ROW_SECONDS = 1.0
 
@@ -24,7 +24,7 @@ class CounterRows:
     def __init__(self, window: Window, name: str) -> None:
         self._window = window
         self._name = name
-        self._group: Group | None = None  # once there is something to say
+        self._group: SeriesGroup | None = None  # once there is something to say
         self._columns: dict[Key, int] = {}
         self._due: dict[Key, float] = {}  # values of series that began with the row before
         self._last = float("-inf")

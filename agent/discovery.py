@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from kvitals.agent.collectors import procfs
-from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched, parse, words
+from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, Launcher, launched_engine, parse, words
 from kvitals.agent.process_titles import API_SERVER, OTHER, ProcessRef, part_and_rank
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import EngineMap
@@ -85,7 +85,7 @@ class Processes(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
+class DiscoveredTarget:
     """An engine's server."""
 
     system: str
@@ -101,10 +101,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredTargets:
     """Targets, and in words what was seen but cannot be scraped by itself."""
 
-    targets: tuple[Target, ...] = ()
+    targets: tuple[DiscoveredTarget, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -119,12 +119,12 @@ class Finder:
         self._maps = maps
         self._processes = processes or System()
 
-    def scan(self) -> Found:
+    def scan(self) -> DiscoveredTargets:
         """Every engine server on this node. A server's workers and forks are not servers of their own."""
         table = {process.pid: process for process in self._processes.all()}
         above = {pid: _ancestors(pid, table) for pid in table}
         servers = dict(self._servers(table))
-        targets: list[Target] = []
+        targets: list[DiscoveredTarget] = []
         notes: list[str] = []
         for pid, server in servers.items():
             if any(ancestor in servers for ancestor in above[pid]):
@@ -135,9 +135,9 @@ class Finder:
                 notes.append(f"{server.launcher.system} (pid {pid}) {obstacle}")
             else:
                 targets += [self._target(server, port, family) for port in server.ports()]
-        return Found(tuple(targets), tuple(notes))
+        return DiscoveredTargets(tuple(targets), tuple(notes))
 
-    def behind(self, url: str) -> Target:
+    def behind(self, url: str) -> DiscoveredTarget:
         """The engine process that serves a loopback URL. Raises DiscoveryError.
 
         The owner of the listening socket decides, and not what a command line says about ports.
@@ -206,7 +206,7 @@ class Finder:
 
     def _servers(self, table: Mapping[int, Process]) -> Iterator[tuple[int, _Server]]:
         for pid, process in table.items():
-            match = launched(process.arguments)
+            match = launched_engine(process.arguments)
             if match is None:
                 continue
             launcher, arguments = match
@@ -232,11 +232,11 @@ class Finder:
             return f"serves on {host[:100]!r}, which is no address of this node: name it with [[target]] url"
         return ""
 
-    def _target(self, server: _Server, port: int, family: Iterable[int]) -> Target:
+    def _target(self, server: _Server, port: int, family: Iterable[int]) -> DiscoveredTarget:
         system = server.launcher.system
         engine_map = self._maps.get(system)
         flags = server.flags.only(engine_map.flags if engine_map else ())
-        return Target(system, server.url(port), server.pid, self._listens(port, family), flags, engine_map)
+        return DiscoveredTarget(system, server.url(port), server.pid, self._listens(port, family), flags, engine_map)
 
     def _listens(self, port: int, family: Iterable[int]) -> bool | None:
         seen = [self._processes.ports(pid) for pid in family]

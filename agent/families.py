@@ -25,14 +25,14 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.exposition import Indices, Layout, Page
+from kvitals.agent.collectors.exposition import Indices, PageLayout, PageSamples
 from kvitals.agent.collectors.reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.reading import PAGE as WHOLE
-from kvitals.agent.collectors.status import Identity, Outcome, Status
+from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
-from kvitals.series.window import NOWHERE, Columns, Group, Window
+from kvitals.series.window import NOWHERE, Columns, SeriesGroup, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"
@@ -105,7 +105,7 @@ class _Fold:
 class _Plan:
     """Where the values of a layout go. Arrays are by position on the page."""
 
-    layout: Layout
+    layout: PageLayout
     reading: Reading
     columns: Columns  # NOWHERE: not taken, or only as a part of a fold
     scales: Floats
@@ -168,12 +168,12 @@ class Translator:
         maps: Sequence[EngineMap],
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
-        self._group: Group = window.group(key)
+        self._group: SeriesGroup = window.group(key)
         self._group.name_series = MAX_NAME_SERIES
         self.identity = identity
         self._maps = maps
         self._prefixes = dict(prefixes or {})
-        self.status = Status(window, key, identity)
+        self.status = TargetStatus(window, key, identity)
         self._plan: _Plan | None = None
         self._facts: dict[str, dict[str, float]] = {}  # source -> facts, of all ranks
         self._info: dict[str, dict[str, str]] = {}
@@ -195,11 +195,11 @@ class Translator:
         """How the last good page was understood: version, ranks, facts, unknown and missing names."""
         return self._plan.reading if self._plan is not None else None
 
-    def good(self, t: float, page: Page, duration: float, size: int) -> Outcome:
+    def good(self, t: float, page: PageSamples, duration: float, size: int) -> ScrapeOutcome:
         """Take a page that could be parsed. It may still be no engine's, which the outcome says then."""
         return complete(self.good_steps(t, page, duration, size))
 
-    def good_steps(self, t: float, page: Page, duration: float, size: int) -> Steps[Outcome]:
+    def good_steps(self, t: float, page: PageSamples, duration: float, size: int) -> Steps[ScrapeOutcome]:
         """The same in steps: a page with another layout than before takes long. One at a time."""
         system = recognise(page.layout, self._maps, self._prefixes) if page.fresh else None
         if page.fresh and system is None:
@@ -214,18 +214,18 @@ class Translator:
             yield from self._compile(t, self._plan.layout, self._plan.reading.system)
             values = self._plan.raw.copy()
             values[page.indices] = page.values
-            page = Page(page.layout, True, np.arange(values.size), values, page.timestamped)
+            page = PageSamples(page.layout, True, np.arange(values.size), values, page.timestamped)
         if self._plan is None:
             known = ", ".join(m.title for m in self._maps)
             return self.bad(t, "no_engine", _NO_ENGINE.format(known=known), duration)
         self._write(self._plan, t, page)
         self._count_drops(self._plan, page)
-        return self._row(t, Outcome("ok", duration, size, page.samples, len(self._plan.reading.unknown)))
+        return self._row(t, ScrapeOutcome("ok", duration, size, page.samples, len(self._plan.reading.unknown)))
 
-    def bad(self, t: float, reason: str, message: str, duration: float) -> Outcome:
+    def bad(self, t: float, reason: str, message: str, duration: float) -> ScrapeOutcome:
         """There is no page, or no use for it: the target's families have no sample in this row."""
         self._group.append_gap(t)
-        return self._row(t, Outcome(reason, duration, message=message))
+        return self._row(t, ScrapeOutcome(reason, duration, message=message))
 
     def learn(self, source: str, facts: Mapping[str, float], info: Mapping[str, str]) -> None:
         """Facts from beside the page. They replace what the source said before and show in the next row."""
@@ -241,7 +241,7 @@ class Translator:
             self._lora_columns.clear()
         self._plan = None
 
-    def _row(self, t: float, outcome: Outcome) -> Outcome:
+    def _row(self, t: float, outcome: ScrapeOutcome) -> ScrapeOutcome:
         self.status.row(t, outcome)
         return outcome
 
@@ -249,7 +249,7 @@ class Translator:
         told = (self._info.get(source, {}).get("version", "") for source in (VERSION, SERVER_INFO))
         return next(filter(None, told), "")
 
-    def _compile(self, t: float, layout: Layout, system: EngineMap) -> Steps[None]:
+    def _compile(self, t: float, layout: PageLayout, system: EngineMap) -> Steps[None]:
         before, self._outdated = self._plan, False
         if self.reading is not None:
             self._ranks.admit(t, self.reading.ranks)
@@ -314,7 +314,7 @@ class Translator:
         self._changes = {counter: n for counter, n in self._changes.items() if counter in self._group}
 
     @np.errstate(over="ignore", invalid="ignore")  # a page may have any number, and infinity less infinity is none
-    def _write(self, plan: _Plan, t: float, page: Page) -> None:
+    def _write(self, plan: _Plan, t: float, page: PageSamples) -> None:
         index, new = page.indices, page.values
         gaps: list[int] = []
         if plan.reading.system.blank is not None:
@@ -429,7 +429,7 @@ class Translator:
         self._lora_columns = set(columns)
         return columns
 
-    def _count_drops(self, plan: _Plan, page: Page) -> None:
+    def _count_drops(self, plan: _Plan, page: PageSamples) -> None:
         self.status.drop("duplicate", page.layout.duplicates)
         self.status.drop("own_timestamp", page.timestamped)
         self.status.drop("series_cap", plan.refused + plan.reading.oversized + plan.reading.left_out)
@@ -495,7 +495,7 @@ class Translator:
         return {name: text for name, text in strings.items() if text}
 
 
-def _empty_plan(layout: Layout, reading: Reading) -> _Plan:
+def _empty_plan(layout: PageLayout, reading: Reading) -> _Plan:
     meanings: list[Meaning | None] = reading.meanings
     scales = np.array([m.scale if m else 1.0 for m in meanings], dtype=np.float64)
     return _Plan(

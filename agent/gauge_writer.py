@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from kvitals.series.types import Labels
-from kvitals.series.window import Group, Window
+from kvitals.series.window import SeriesGroup, Window
 
 K = TypeVar("K", bound=Hashable)
 
@@ -21,7 +21,7 @@ class KeyedRows(Generic[K]):
         self._window = window
         self._name = name
         self._named = named
-        self._group: Group | None = None
+        self._group: SeriesGroup | None = None
         self._columns: dict[K, int] = {}
 
     def write(self, t: float, series: Mapping[K, float]) -> None:

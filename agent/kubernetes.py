@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from kvitals.config import ROLES, Kubernetes, Target
+from kvitals.config import ROLES, Kubernetes, TargetTable
 from kvitals.series.secret_file import SecretError, secret
 
 MAX_PAGE_BYTES = 8 << 20
@@ -42,10 +42,10 @@ class KubernetesError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredPods:
     """Targets, and in words which pods can not be targets and why."""
 
-    targets: tuple[Target, ...] = ()
+    targets: tuple[TargetTable, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -111,7 +111,7 @@ class Pods:
         self._config = config
         self._env = env
 
-    async def list(self) -> Found:
+    async def list(self) -> DiscoveredPods:
         """The running pods, as targets. Raises KubernetesError."""
         config = self._config
         server, headers, tls = self._server(), {"Authorization": f"Bearer {self._token()}"}, self._tls()
@@ -230,8 +230,8 @@ class _Listing:
         return KubernetesError(f"{self.where}: {means.get(status, f'HTTP {status}; will ask again')}")
 
 
-def _found(pods: Sequence[_Pod], config: Kubernetes) -> Found:
-    targets: list[Target] = []
+def _found(pods: Sequence[_Pod], config: Kubernetes) -> DiscoveredPods:
+    targets: list[TargetTable] = []
     notes: list[str] = []
     for pod in pods:
         if not _is_wanted(pod, config):
@@ -242,7 +242,7 @@ def _found(pods: Sequence[_Pod], config: Kubernetes) -> Found:
             notes.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: {error}")
     if len(notes) > MAX_NOTES:
         notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} pods more that can not be targets"]
-    return Found(tuple(targets), tuple(notes))
+    return DiscoveredPods(tuple(targets), tuple(notes))
 
 
 def _is_wanted(pod: _Pod, config: Kubernetes) -> bool:
@@ -253,7 +253,7 @@ def _is_wanted(pod: _Pod, config: Kubernetes) -> bool:
     return scrape == "true" or (scrape != "false" and bool(config.selector) and not config.annotated)
 
 
-def _target(pod: _Pod, config: Kubernetes) -> Target:
+def _target(pod: _Pod, config: Kubernetes) -> TargetTable:
     """Raises ValueError, which says what is wrong with the pod."""
     said = {
         name: (pod.metadata.annotations or {}).get(f"{config.annotation}/{name}", "")
@@ -262,7 +262,7 @@ def _target(pod: _Pod, config: Kubernetes) -> Target:
     ip = ip_address(pod.status.ip)
     host = f"[{ip}]" if ip.version == 6 else str(ip)
     path = f"/{said['path'].lstrip('/')}" if said["path"] else ""
-    return Target(
+    return TargetTable(
         url=f"{said['scheme'] or 'http'}://{host}:{_port(pod, said['port'], config)}{path}",
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
         labels=_labels(pod.metadata.labels or {}, config),

@@ -19,16 +19,16 @@ import structlog
 
 from kvitals.agent.collectors.kv_events import KvEventsSense
 from kvitals.agent.collectors.kv_events_sources import (
-    Place,
+    PublisherReport,
+    PublisherSource,
+    PublisherTarget,
     Refusal,
-    Source,
-    Told,
     of_flags,
     of_sglang,
     of_vllm,
     resolve,
 )
-from kvitals.agent.collectors.kv_events_wire import Names
+from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
 from kvitals.agent.command_line import Flags
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.workers import Worker, WorkerHungError
@@ -54,7 +54,7 @@ Ask = Callable[[str, str], Awaitable[Answer]]
 
 
 @dataclass(frozen=True)
-class View:
+class KvTarget:
     """A target as far as it matters here."""
 
     key: str
@@ -69,23 +69,23 @@ class View:
 class _Found:
     """What is known of one target's publishers."""
 
-    view: View
+    view: KvTarget
     due: float
-    sources: tuple[Source, ...] = ()
+    sources: tuple[PublisherSource, ...] = ()
     refusals: tuple[Refusal, ...] = ()
 
 
 class KvEventSenses:
     """On one event loop. The sense, with its thread, is made when the first publisher is found."""
 
-    def __init__(self, config: KvEventsTable, names: Callable[[], Names], *, binds: bool = True) -> None:
+    def __init__(self, config: KvEventsTable, names: Callable[[], TenantPseudonyms], *, binds: bool = True) -> None:
         """names: opens what makes pseudonyms; asked once, when it is needed. binds: whether engines may be listened to
         that connect to whoever binds their endpoint, of whom there can be one."""
         self._config = config
         self._binds = binds
         self._names = names
         self._found: dict[str, _Found] = {}
-        self._heard: tuple[tuple[Source, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
+        self._heard: tuple[tuple[PublisherSource, ...], tuple[tuple[str, Refusal], ...]] = ((), ())
         self._sense: KvEventsSense | None = None
         self._open_at = 0.0
         self._thread = Worker("kv_events")
@@ -106,7 +106,7 @@ class KvEventSenses:
         if key in self._found:
             self._found[key].due = 0.0
 
-    async def look(self, views: Sequence[View], ask: Ask) -> None:
+    async def look(self, views: Sequence[KvTarget], ask: Ask) -> None:
         """Find out where these targets publish, for those that it is time for, and listen there."""
         now = time.monotonic()
         views = [view for view in views if self._config.enabled and (view.is_here or self._named(view))]
@@ -144,14 +144,16 @@ class KvEventSenses:
                 log.warning("KV events are not listened to", error=str(error))
         return self._sense is not None
 
-    def _is_due(self, found: _Found, view: View, now: float) -> bool:
+    def _is_due(self, found: _Found, view: KvTarget, now: float) -> bool:
         return now >= found.due or (found.view != view)
 
-    def _named(self, view: View) -> bool:
+    def _named(self, view: KvTarget) -> bool:
         return any(source.target == view.url for source in self._config.source)
 
-    async def _ask(self, view: View, ask: Ask, now: float) -> _Found:
-        place = Place(view.key, urlsplit(view.url).hostname or "", view.is_loopback, frozenset(self._config.hosts))
+    async def _ask(self, view: KvTarget, ask: Ask, now: float) -> _Found:
+        place = PublisherTarget(
+            view.key, urlsplit(view.url).hostname or "", view.is_loopback, frozenset(self._config.hosts)
+        )
         told = self._configured(view)
         if told:
             sources, refusals = resolve(told, self._opened(place, told), trusted=True)
@@ -167,23 +169,25 @@ class KvEventSenses:
         sources, refusals = resolve(told, place, trusted=trusted)
         return _Found(view, now + (AGAIN_SECONDS if answered else RETRY_SECONDS), tuple(sources), tuple(refusals))
 
-    def _configured(self, view: View) -> tuple[Told, ...]:
+    def _configured(self, view: KvTarget) -> tuple[PublisherReport, ...]:
         """The publishers that the configuration names for a target."""
         own = [source for source in self._config.source if source.target == view.url]
         return tuple(
-            Told(rank, source.endpoint, source.replay, source.topic, None if source.bind is None else not source.bind)
+            PublisherReport(
+                rank, source.endpoint, source.replay, source.topic, None if source.bind is None else not source.bind
+            )
             for rank, source in enumerate(own)
         )
 
-    def _opened(self, place: Place, told: Sequence[Told]) -> Place:
+    def _opened(self, place: PublisherTarget, told: Sequence[PublisherReport]) -> PublisherTarget:
         """The hosts that a configuration names may be reached."""
         hosts = {
             urlsplit(address).hostname for one in told for address in (one.endpoint, one.replay) if "://" in address
         }
         allowed = place.allowed | {host for host in hosts if host}
-        return Place(place.target, place.host, place.is_here, frozenset(allowed))
+        return PublisherTarget(place.target, place.host, place.is_here, frozenset(allowed))
 
-    async def _of_endpoints(self, view: View, ask: Ask) -> tuple[tuple[Told, ...], bool]:
+    async def _of_endpoints(self, view: KvTarget, ask: Ask) -> tuple[tuple[PublisherReport, ...], bool]:
         """What an engine's own endpoints tell, and whether it answered at all."""
         answered = False
         paths = ((VLLM_PATH, of_vllm, "vllm"), (SGLANG_PATH, of_sglang, "sglang"))

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kvitals.agent.families import CONFIGURATION
-from kvitals.config import Config, Slo, SomeSlo
+from kvitals.config import Config, SloTable, SomeSlo
 
 NAMES = ("ttft_p99", "itl_p99")
 DEFAULT = "default"
 
 
-class Said(NamedTuple):
+class StatedObjective(NamedTuple):
     """An objective: its name, the seconds, where it was set, and the class of tenants that it is for."""
 
     name: str
@@ -25,7 +25,7 @@ class Said(NamedTuple):
     class_: str = ""
 
 
-def general(config: Config, sources: Mapping[str, str]) -> list[Said]:
+def general(config: Config, sources: Mapping[str, str]) -> list[StatedObjective]:
     """The objectives of an engine of which nothing particular was said.
 
     sources: objective -> where it was set, for those of `config.slo` that are not from the file.
@@ -33,7 +33,9 @@ def general(config: Config, sources: Mapping[str, str]) -> list[Said]:
     return [_general(name, config.slo, sources) for name in NAMES]
 
 
-def of_engine(config: Config, own: SomeSlo | None, model: str, role: str, sources: Mapping[str, str]) -> list[Said]:
+def of_engine(
+    config: Config, own: SomeSlo | None, model: str, role: str, sources: Mapping[str, str]
+) -> list[StatedObjective]:
     """The objectives of an engine, and those of each class on it. own: what its target says."""
     mine = [o for o in config.objectives if o.covers(model, role)]
     plain = [*(o for o in mine if not o.class_), *([own] if own else [])]
@@ -44,13 +46,13 @@ def of_engine(config: Config, own: SomeSlo | None, model: str, role: str, source
     return found
 
 
-def _general(name: str, slo: Slo, sources: Mapping[str, str]) -> Said:
+def _general(name: str, slo: SloTable, sources: Mapping[str, str]) -> StatedObjective:
     value = getattr(slo, f"{name}_seconds")
-    known = DEFAULT if value == getattr(Slo(), f"{name}_seconds") else CONFIGURATION
-    return Said(name, value, sources.get(name, known))
+    known = DEFAULT if value == getattr(SloTable(), f"{name}_seconds") else CONFIGURATION
+    return StatedObjective(name, value, sources.get(name, known))
 
 
-def _last(name: str, said: Iterable[SomeSlo], sources: Mapping[str, str]) -> Said | None:
+def _last(name: str, said: Iterable[SomeSlo], sources: Mapping[str, str]) -> StatedObjective | None:
     """The last one that says something of `name`; None where none does, or where the command line does."""
     values = [value for slo in said if (value := getattr(slo, f"{name}_seconds")) is not None]
-    return Said(name, values[-1], CONFIGURATION) if values and name not in sources else None
+    return StatedObjective(name, values[-1], CONFIGURATION) if values and name not in sources else None

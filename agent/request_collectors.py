@@ -12,7 +12,7 @@ import structlog
 
 from kvitals.agent.collectors.request_log import RequestLogs
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.tenants import Tenants, open_tenants
+from kvitals.agent.requests.tenants import TenantNames, open_tenants
 from kvitals.config import Config
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RequestSenses:
         self._directory = directory
         self._clock = clock
         self._config = Config()
-        self._tenants: Tenants | None = None
+        self._tenants: TenantNames | None = None
         self._otlp: OtlpSense | None = None
         self._logs: RequestLogs | None = None
         self._sent: list[PartsRecord] = []
@@ -72,7 +72,7 @@ class RequestSenses:
         self._config = config
         return said
 
-    def tenants(self) -> Tenants:
+    def tenants(self) -> TenantNames:
         """What makes pseudonyms, opened where it is not yet. Raises ConfigError."""
         if self._tenants is None:
             self._tenants, said = open_tenants(self._config.tenants)

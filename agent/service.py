@@ -19,7 +19,7 @@ import msgspec
 
 from kvitals.agent import discovery, objectives
 from kvitals.agent.collectors import scrape
-from kvitals.agent.collectors.boundary import REASONS, CollectorError, Collectors, Name, Run
+from kvitals.agent.collectors.boundary import REASONS, CollectorError, CollectorRun, Collectors, Name
 from kvitals.agent.collectors.kv_events_in import KvEventsIn
 from kvitals.agent.collectors.parts_in import PartsIn
 from kvitals.agent.collectors.probe import probe
@@ -30,7 +30,7 @@ from kvitals.agent.exports.otlp import OtlpOut
 from kvitals.agent.families import CONFIGURATION, VERSION
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.ingest_share import OVER_SHARE, IngestShares
-from kvitals.agent.kv_event_collectors import KvEventSenses, View
+from kvitals.agent.kv_event_collectors import KvEventSenses, KvTarget
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.memory_limit import MemoryLimit, limit_of
@@ -42,9 +42,9 @@ from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.tenants import classes_as_listed, tenants_of_one_look
-from kvitals.agent.targets import Look, Sources, scraped
+from kvitals.agent.targets import Sources, TargetList, scrape_target
 from kvitals.agent.workers import Worker
-from kvitals.config import Config, ConfigError, Target
+from kvitals.config import Config, ConfigError, TargetTable
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.series.recordings import Record as Captured
@@ -118,8 +118,8 @@ class Node:
         self._shares = IngestShares()
         self._discovery = Worker("processes")
         self._sources = Sources(config, self._finder, collectors=self.collectors)
-        self._targets: dict[str, Target] = {}  # by key
-        self._scraped: dict[str, scrape.Target] = {}
+        self._targets: dict[str, TargetTable] = {}  # by key
+        self._scraped: dict[str, scrape.ScrapeTarget] = {}
         self._refused: dict[str, str] = {}  # URL of a target that can not be watched -> why
         self._pending: list[Record] = []  # facts to hand out with the next read
         self._senses: NodeSenses | None = None  # once it is known whether the node is this one or a recorded one
@@ -136,7 +136,7 @@ class Node:
         self._kv_events_in = KvEventsIn(self.window)
         self._ledger: LedgerSide | None = None  # once some engine said what it stored
         self._addresses: frozenset[str] = frozenset()  # of this machine
-        self._behind: dict[str, discovery.Target] = {}  # the processes of targets on this node, by key
+        self._behind: dict[str, discovery.DiscoveredTarget] = {}  # the processes of targets on this node, by key
         self._exports = GaugeRows(self.window, "exports")
         self._exports_at = 0.0  # when it was said how they fare
         self._is_recorded = False
@@ -241,12 +241,12 @@ class Node:
         """Look for targets and watch those that there are. See `look` and `adapt`."""
         return await self.adapt(await self.look(at_once), fresh=fresh)
 
-    async def look(self, at_once: bool = False) -> Look:
+    async def look(self, at_once: bool = False) -> TargetList:
         """Ask the sources for their targets; what is watched stays as it is. at_once: targets files that changed just
         now are read."""
         return await self._sources.look(at_once)
 
-    async def adapt(self, look: Look, *, fresh: bool = False) -> list[str]:
+    async def adapt(self, look: TargetList, *, fresh: bool = False) -> list[str]:
         """Watch the targets of a look and no others: those that their source no longer names are forgotten. An engine
         that was found among the processes and went away stays, as one that is down.
 
@@ -310,7 +310,7 @@ class Node:
         self._is_recorded = True
         try:
             for found in msgspec.convert(meta.get("targets", []), list[_Recorded]):
-                self._add(Target(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes), {})
+                self._add(TargetTable(url=found.url, name=found.name, labels=found.labels, prefixes=found.prefixes), {})
         except ValueError as error:
             raise ConfigError(f"the recording names a target that can not be one: {error}") from error
 
@@ -347,9 +347,9 @@ class Node:
             self._shares.ingested(key, seconds)
             self.collectors.ingested(("scrape", key), seconds)
 
-    def _due(self, runs: Mapping[Name, Run], held: Container[str]) -> dict[Name, Run]:
+    def _due(self, runs: Mapping[Name, CollectorRun], held: Container[str]) -> dict[Name, CollectorRun]:
         """The collectors that are run now, those that still run among them: their records are taken."""
-        due: dict[Name, Run] = {}
+        due: dict[Name, CollectorRun] = {}
         for (collector, key), run in runs.items():
             if not self.collectors.runs((collector, key)):
                 if collector == "scrape":
@@ -361,23 +361,23 @@ class Node:
             due[collector, key] = run
         return due
 
-    def _runs(self) -> dict[Name, Run]:
+    def _runs(self) -> dict[Name, CollectorRun]:
         """What every collector does in this cycle."""
         runs = {
-            ("scrape", key): Run(partial(self._read, key), SCRAPE_REQUESTS * one.timeout + LEARN_SECONDS)
+            ("scrape", key): CollectorRun(partial(self._read, key), SCRAPE_REQUESTS * one.timeout + LEARN_SECONDS)
             for key, one in self._scraped.items()
         }
         here = {key: target.url for key, target in self._targets.items() if self._is_here(key)}
         if here:
             if time.monotonic() >= self._walk_at or here.keys() - self._processes.keys():
-                runs["processes", ""] = Run(partial(self._walk, here), WALK_DEADLINE)
-            runs["host", ""] = Run(self._read_host, NODE_DEADLINE)
-            runs["gpu", ""] = Run(self._read_gpus, NODE_DEADLINE)
+                runs["processes", ""] = CollectorRun(partial(self._walk, here), WALK_DEADLINE)
+            runs["host", ""] = CollectorRun(self._read_host, NODE_DEADLINE)
+            runs["gpu", ""] = CollectorRun(self._read_gpus, NODE_DEADLINE)
         if self._request_senses is not None:
             for name, read in self._request_senses.collectors.items():
-                runs[name, ""] = Run(read, PARTS_DEADLINE)
+                runs[name, ""] = CollectorRun(read, PARTS_DEADLINE)
         if self._kv_events is not None:
-            runs["kv_events", ""] = Run(self._read_kv_events, PARTS_DEADLINE)
+            runs["kv_events", ""] = CollectorRun(self._read_kv_events, PARTS_DEADLINE)
         return runs
 
     async def probe(self) -> list[Captured]:
@@ -436,25 +436,25 @@ class Node:
         last = {t.url: self._sense.translator(key).status.last for key, t in self._targets.items()}
         return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
 
-    def _own_labels(self, target: Target) -> dict[str, str]:
+    def _own_labels(self, target: TargetTable) -> dict[str, str]:
         """The labels that everything of this node carries; an engine elsewhere is not of this node."""
         here = is_loopback(urlsplit(target.url).hostname or "")
         labels = {"cluster": self.config.labels.cluster, "node": self.config.labels.node if here else ""}
         return {name: value for name, value in labels.items() if value}
 
-    def _check(self, target: Target, config: Config | None = None) -> None:
+    def _check(self, target: TargetTable, config: Config | None = None) -> None:
         """Raises ConfigError where a target can not be watched."""
-        made = scraped(target, {}, config or self.config)
+        made = scrape_target(target, {}, config or self.config)
         try:
             scrape.check(made)
         except (ValueError, OSError) as error:
             raise ConfigError(f"{target.url}: {error}") from error
 
-    async def _take(self, target: Target, key: str | None, fresh: bool) -> list[str]:
+    async def _take(self, target: TargetTable, key: str | None, fresh: bool) -> list[str]:
         """Watch a target, which may be watched already under `key`, perhaps in another way. Raises ConfigError."""
         known = self._targets.get(key or "")
         if key is not None and known is not None:
-            made = scraped(target, self._own_labels(target), self.config)
+            made = scrape_target(target, self._own_labels(target), self.config)
             before = self._scraped[key]
             if known == target and before == made:
                 return []
@@ -469,9 +469,9 @@ class Node:
         told = f"{target.url}: {'changed' if known else 'new'}, watched from now on"
         return [*([] if fresh else [told]), *await self._learn(key, "")]
 
-    def _add(self, target: Target, own: Mapping[str, str]) -> str:
+    def _add(self, target: TargetTable, own: Mapping[str, str]) -> str:
         """Watch a target; returns its key. Raises ConfigError."""
-        made = scraped(target, own, self.config)
+        made = scrape_target(target, own, self.config)
         try:
             key = self._sense.add(made)
         except (ValueError, OSError) as error:
@@ -553,14 +553,14 @@ class Node:
             self.memory.refuses("kv_events", batches)
         return [without_batches(record, NEAR_LIMIT) for record in records]
 
-    def _view(self, key: str) -> View:
+    def _view(self, key: str) -> KvTarget:
         """A target as the sense of KV events wants to know it."""
         url, process = self._targets[key].url, self._behind.get(key)
         host, reading = urlsplit(url).hostname or "", self._sense.translator(key).reading
         system = process.system if process is not None else reading.system.system if reading is not None else ""
         flags = process.flags if process is not None else None
         is_own = is_loopback(host) or host in self._addresses
-        return View(key, url, self._is_here(key) or is_own, is_own, system, flags)
+        return KvTarget(key, url, self._is_here(key) or is_own, is_own, system, flags)
 
     def _feed_ledger(self, record: KvEventsRecord) -> Steps[None]:
         if self._ledger is None:
@@ -693,7 +693,7 @@ def without_batches(record: KvEventsRecord, message: str) -> KvEventsRecord:
     )
 
 
-def _is_same(one: scrape.Target, other: scrape.Target) -> bool:
+def _is_same(one: scrape.ScrapeTarget, other: scrape.ScrapeTarget) -> bool:
     """Whether two ways to scrape an engine give the same series, so that they go on."""
     return (one.url, one.name, one.labels, one.prefixes) == (other.url, other.name, other.labels, other.prefixes)
 

@@ -21,7 +21,7 @@ from kvitals.agent.collectors.boundary import Collectors
 from kvitals.agent.discovery import Finder
 from kvitals.agent.kubernetes import Pods
 from kvitals.agent.workers import Worker
-from kvitals.config import Config, ConfigError, Target, is_pattern, normal_url, read_targets
+from kvitals.config import Config, ConfigError, TargetTable, is_pattern, normal_url, read_targets
 from kvitals.series.secret_file import SecretError, secret
 
 FILES, KUBERNETES, PROCESSES = "targets_files", "kubernetes", "discovery"
@@ -37,11 +37,11 @@ _NEVER: Stamp = (-1, -1, -1)
 
 
 @dataclass(frozen=True)
-class Look:
+class TargetList:
     """The targets there are now by a configuration, and what to tell the user."""
 
     config: Config
-    targets: tuple[Target, ...]
+    targets: tuple[TargetTable, ...]
     said: tuple[str, ...] = ()
 
 
@@ -60,8 +60,8 @@ class Sources:
         self._unread = ""  # why the targets files were not read at the last look
         self._files = TargetFiles(config.agent.targets_file)
         self._pods = Pods(config.kubernetes) if config.kubernetes else None
-        self._known_pods: tuple[Target, ...] = ()
-        self._found: dict[str, Target] = {}  # URL -> engine that was found among the processes
+        self._known_pods: tuple[TargetTable, ...] = ()
+        self._found: dict[str, TargetTable] = {}  # URL -> engine that was found among the processes
         self._told: dict[str, tuple[str, ...]] = {}  # source -> what was last said of it
         self._reading = asyncio.Lock()  # one look at the files at a time
         self._pods_failed = False
@@ -92,14 +92,14 @@ class Sources:
         """Whether targets files name other targets than at the last look. Quick: unchanged files are not read."""
         return not self._urls and await self._look_at_files()
 
-    async def look(self, at_once: bool = False) -> Look:
+    async def look(self, at_once: bool = False) -> TargetList:
         """Ask every source. at_once: a file that changed just now is read, though someone may be writing it.
 
         Raises ConfigError where the user named what is no URL.
         """
         config = self._config
         if self._urls:
-            return Look(config, _unique(self._named()))
+            return TargetList(config, _unique(self._named()))
         said: list[str] = []
         await self._look_at_files(at_once)
         self._say("files", [*self._files.problems, *([self._unread] if self._unread else [])], said)
@@ -112,16 +112,16 @@ class Sources:
         unique = _unique(targets)
         if len(unique) > MAX_TARGETS:
             self._say("cap", [f"{len(unique)} targets, the first {MAX_TARGETS} are watched: split them up"], said)
-        return Look(config, unique[:MAX_TARGETS], tuple(said))
+        return TargetList(config, unique[:MAX_TARGETS], tuple(said))
 
-    def _named(self) -> Iterable[Target]:
+    def _named(self) -> Iterable[TargetTable]:
         configured = {target.url: target for target in self._config.targets}
         try:
-            return [configured.get(url) or Target(url=url) for url in map(normal_url, self._urls)]
+            return [configured.get(url) or TargetTable(url=url) for url in map(normal_url, self._urls)]
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    async def _of_pods(self, said: list[str]) -> tuple[Target, ...]:
+    async def _of_pods(self, said: list[str]) -> tuple[TargetTable, ...]:
         pods = self._pods
         if pods is None:
             return ()
@@ -138,7 +138,7 @@ class Sources:
             self._say("pods", found.notes, said)
         return self._known_pods
 
-    async def _of_processes(self, said: list[str]) -> Iterable[Target]:
+    async def _of_processes(self, said: list[str]) -> Iterable[TargetTable]:
         """Engines that were found once stay: one that went away is down, and that is worth a finding."""
         try:
             with self._guarded(PROCESSES):
@@ -148,7 +148,7 @@ class Sources:
         else:
             self._say("processes", found.notes, said)
             for target in found.targets:
-                self._found.setdefault(normal_url(target.url), Target(url=target.url))
+                self._found.setdefault(normal_url(target.url), TargetTable(url=target.url))
         return self._found.values()
 
     async def _look_at_files(self, at_once: bool = False) -> bool:
@@ -178,7 +178,7 @@ class Sources:
 class _File:
     read: Stamp | None = _NEVER  # as it was when it was read
     seen: Stamp | None = _NEVER  # as it was at the last look
-    targets: tuple[Target, ...] = ()
+    targets: tuple[TargetTable, ...] = ()
     problem: str = ""
 
 
@@ -191,7 +191,7 @@ class TargetFiles:
     _too_many: str = ""
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[TargetTable, ...]:
         """The targets of all files, as they were last good."""
         return tuple(target for file in self._files.values() for target in file.targets)
 
@@ -228,9 +228,9 @@ class TargetFiles:
         return list(found)[:MAX_FILES]
 
 
-def scraped(target: Target, own: Mapping[str, str], config: Config) -> scrape.Target:
+def scrape_target(target: TargetTable, own: Mapping[str, str], config: Config) -> scrape.ScrapeTarget:
     """What is scraped for a target, with its token read. own: labels of this node. Raises ConfigError."""
-    return scrape.Target(
+    return scrape.ScrapeTarget(
         url=target.url,
         name=target.name,
         labels={**own, **target.labels},
@@ -244,7 +244,7 @@ def scraped(target: Target, own: Mapping[str, str], config: Config) -> scrape.Ta
     )
 
 
-def _token(target: Target) -> str:
+def _token(target: TargetTable) -> str:
     if target.bearer_file is None:
         return ""
     try:
@@ -262,9 +262,9 @@ def _read(path: Path, file: _File) -> None:
         file.problem = f"{error}{kept}"
 
 
-def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
+def _unique(targets: Iterable[TargetTable]) -> tuple[TargetTable, ...]:
     """One target for each page, the first."""
-    found: dict[str, Target] = {}
+    found: dict[str, TargetTable] = {}
     for target in targets:
         found.setdefault(_page(target.url), target)
     return tuple(found.values())

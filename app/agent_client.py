@@ -18,10 +18,10 @@ from kvitals.agent.ledger.packed import MAX_BYTES as MAX_ACCESSES_BYTES
 from kvitals.agent.ledger.packed import PackedError, unpack
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import TailReport
-from kvitals.diagnoser.sources.prometheus import Access
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.kvcache.accesses import Accesses
 from kvitals.rules.finding import VERSION, Triage
-from kvitals.series.history.event_log import Episode, Event
+from kvitals.series.history.event_log import Episode, HistoryEvent
 
 TIMEOUT_SECONDS = 6.0
 """For a whole answer. A busy agent takes its time; an engine says at once that it has no such path."""
@@ -138,7 +138,7 @@ class AgentClient:
         self._certificate = certificate
 
     @classmethod
-    def with_access(cls, access: Access) -> AgentClient:
+    def with_access(cls, access: PrometheusAccess) -> AgentClient:
         """A client with the credentials that a Prometheus would get. Raises ServerError for unusable files."""
         access.endpoint("query")
         access.tls()
@@ -234,10 +234,12 @@ class AgentClient:
                 found[one.key] = Episode(one.key, one.code, one.entity, one.start, one.end, one.open, finding)
         return sorted(found.values(), key=lambda one: (one.start, one.key))
 
-    def events(self, start: float, end: float, kind: str = "") -> list[Event]:
+    def events(self, start: float, end: float, kind: str = "") -> list[HistoryEvent]:
         """Events between two times, of one kind or of all, by time."""
         more = {"kind": kind} if kind else {}
-        return [one for form in _days(start, end) for one in self._ask("history/events", list[Event], form | more)]
+        return [
+            one for form in _days(start, end) for one in self._ask("history/events", list[HistoryEvent], form | more)
+        ]
 
     def _ask(self, path: str, type_: type[T], parameters: Mapping[str, str] | None = None) -> T:
         status, body = self._get(path, parameters or {}, MAX_BYTES, self._timeout)

@@ -17,7 +17,7 @@ from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)
-class Known:
+class CacheReport:
     """The ledger's report (docs/ledger.md) and its cascades (docs/cascade.md); both empty where no engine told of
     blocks."""
 
@@ -32,12 +32,12 @@ class Known:
         return names if isinstance(names, dict) else {}
 
 
-def of_recording(path: Path, setup: Setup) -> Known:
+def of_recording(path: Path, setup: Setup) -> CacheReport:
     """Replay a recording, by the objectives of a setup. Raises CaptureError, ConfigError."""
-    return _known(*replayed(path, setup))
+    return _known(*replay_ledger(path, setup))
 
 
-def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None, Sequence[str]]:
+def replay_ledger(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None, Sequence[str]]:
     """The ledger at a recording's end, None where it has no KV events, and what was said while looking. Without a setup
     by the defaults. Raises CaptureError, ConfigError."""
     node, last = Node(setup.config, setup.slo_sources) if setup is not None else Node(Config()), 0.0
@@ -53,7 +53,7 @@ def replayed(path: Path, setup: Setup | None = None) -> tuple[LedgerSide | None,
     return node.ledger, notes
 
 
-async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known:
+async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> CacheReport:
     """Listen to engines for so long. Raises ConfigError."""
     async with Collector(setup, urls) as collector:
         async for _ in collector.collect(seconds):
@@ -62,15 +62,15 @@ async def of_engines(setup: Setup, urls: Sequence[str], seconds: float) -> Known
         return _known(node.ledger, (*collector.said, *collector.complaints()))
 
 
-def of_agent(url: str) -> Known | None:
+def of_agent(url: str) -> CacheReport | None:
     """Ask a running agent; None where something else answers, such as an engine. Raises AgentError."""
     client = AgentClient(url)
     try:
         report = client.cache()
-        return Known() if report is None else Known(report, client.cascades())
+        return CacheReport() if report is None else CacheReport(report, client.cascades())
     except NotKvitalsError:
         return None
 
 
-def _known(ledger: LedgerSide | None, notes: Sequence[str]) -> Known:
-    return Known(notes=notes) if ledger is None else Known(ledger.report(), ledger.cascades.report(), notes)
+def _known(ledger: LedgerSide | None, notes: Sequence[str]) -> CacheReport:
+    return CacheReport(notes=notes) if ledger is None else CacheReport(ledger.report(), ledger.cascades.report(), notes)

@@ -14,7 +14,7 @@ from kvitals.app.sources.recording import RecordingError
 from kvitals.diagnoser import change_effect
 from kvitals.rules.finding import SinceChange, encode
 from kvitals.rules.model import SCOPES
-from kvitals.series.history.event_log import Event
+from kvitals.series.history.event_log import HistoryEvent
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
 from kvitals.series.recordings import CaptureError
@@ -30,7 +30,7 @@ KEPT_SECONDS = 60.0
 CONFIG, OUTCOME = "config", "outcome"
 
 
-class Changes:
+class NodeChanges:
     """Asked once a cycle; gives events for the history."""
 
     def __init__(self, pipeline: Pipeline, history: Path) -> None:
@@ -43,7 +43,7 @@ class Changes:
         self._asked = (float("-inf"), b"")
         self._told: deque[SinceChange] = deque(maxlen=16)
 
-    def cycle(self, now: float) -> list[Event]:
+    def cycle(self, now: float) -> list[HistoryEvent]:
         """What is to be written down now."""
         events = [outcome_event(now, self._told.popleft()) for _ in range(len(self._told))]
         if 0 <= now - self._looked < EVERY_SECONDS:
@@ -71,14 +71,14 @@ class Changes:
         self._asked = now, encode(judged.document)
         return self._asked[1]
 
-    def _changed(self, now: float) -> Iterator[Event]:
+    def _changed(self, now: float) -> Iterator[HistoryEvent]:
         for entity, told in self._configurations(now).items():
             before = self._known.get(entity, {})
             self._known[entity] = {**before, **told}
             if settings := change_effect.differences(before, told):
                 self._due = now + JUDGED_AFTER_SECONDS
                 text = f"{entity.get('engine', '')}: {', '.join(map(str, settings))}"
-                yield Event(now, CONFIG, text, "engine", dict(entity))
+                yield HistoryEvent(now, CONFIG, text, "engine", dict(entity))
 
     def _configurations(self, now: float) -> dict[Labels, dict[str, str]]:
         found: dict[Labels, dict[str, str]] = {}
@@ -88,7 +88,7 @@ class Changes:
                 for labels, value in zip(row.labels, row.values.tolist(), strict=True):
                     if value == value:
                         told = found.setdefault(labels.keep(SCOPES["engine"]), {})
-                        told.update(change_effect.said(family, labels, value))
+                        told.update(change_effect.stated_settings(family, labels, value))
         return found
 
     def _judge(self, now: float) -> None:
@@ -102,7 +102,7 @@ class Changes:
             self._told.append(told)
 
 
-def outcome_event(now: float, told: SinceChange) -> Event:
+def outcome_event(now: float, told: SinceChange) -> HistoryEvent:
     """What came of a change, for the history."""
     text = f"{told.entity.title}, {', '.join(told.changed)}: {told.conclusion}"
-    return Event(now, OUTCOME, text, "agent", told.entity.labels)
+    return HistoryEvent(now, OUTCOME, text, "agent", told.entity.labels)

@@ -16,17 +16,17 @@ from kvitals.agent.history import status
 from kvitals.agent.history.kinds import kind_of
 from kvitals.agent.history.requests import NewRequests
 from kvitals.agent.paths import state_directory
-from kvitals.app.changes import Changes
+from kvitals.app.changes import NodeChanges
 from kvitals.app.derived_metrics.scaling_audit import Auditing
 from kvitals.app.pipeline import SIGNALS, Pipeline
 from kvitals.config import Config
 from kvitals.diagnoser.review.incidents import TOLD
 from kvitals.rules.finding import Finding
-from kvitals.series.history.event_log import Episode, Event, Note
-from kvitals.series.history.new_rows import Intake
+from kvitals.series.history.event_log import Episode, HistoryEvent, Note
+from kvitals.series.history.new_rows import RowIntake
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.history.retention import Kept
-from kvitals.series.history.writer import History, Settings
+from kvitals.series.history.retention import RetentionLimits
+from kvitals.series.history.writer import History, HistorySettings
 
 DOCUMENT_SECONDS = 60.0
 """How often what is said of open findings is written anew."""
@@ -46,11 +46,11 @@ class Keeping:
     def __init__(self, pipeline: Pipeline, tell: Callable[[str], None]) -> None:
         """`tell` is called, from any thread, with what a person should read."""
         config = pipeline.setup.config
-        kept = Kept(config.history.full, config.history.keep, config.history.max_bytes)
-        settings = Settings(directory(config), kept, config.history.min_free_bytes)
+        kept = RetentionLimits(config.history.full, config.history.keep, config.history.max_bytes)
+        settings = HistorySettings(directory(config), kept, config.history.min_free_bytes)
         self._pipeline = pipeline
         self._history = History(settings, kind_of(pipeline.setup.knowledge.families), tell)
-        self._intake = Intake({"": lambda: pipeline.node.window, SIGNALS: lambda: pipeline.judge.signals.store})
+        self._intake = RowIntake({"": lambda: pipeline.node.window, SIGNALS: lambda: pipeline.judge.signals.store})
         self._rows = GaugeRows(pipeline.node.window, GROUP)
         self._labels = {"cluster": config.labels.cluster, "node": config.labels.node}
         self._requests = NewRequests()
@@ -61,7 +61,7 @@ class Keeping:
         self.past = HistoryReader(self._history.path, suspect=self._history.suspect)
         """What was written, for any thread."""
         self._gap = max(config.agent.interval, ROW_SECONDS)
-        self._changes = Changes(pipeline, self._history.path)
+        self._changes = NodeChanges(pipeline, self._history.path)
         self._auditing = Auditing(pipeline.node.window, self.past, self._gap, config.slo.ttft_p99_seconds)
 
     def start(self, version: str) -> None:
@@ -70,14 +70,14 @@ class Keeping:
         operating = self._pipeline.operating
         if operating is not None:
             threading.Thread(target=operating.backfill, args=(self.past, time.time(), self._gap), daemon=True).start()
-        self.note(Event(time.time(), "agent", f"started, version {version}", "agent", self._labels))
+        self.note(HistoryEvent(time.time(), "agent", f"started, version {version}", "agent", self._labels))
 
     def note(self, note: Note) -> None:
         """Have something written down with the next cycle."""
         self._waiting.append(note)
 
     def since_change(self) -> bytes:
-        """As `Changes.document`."""
+        """As `NodeChanges.document`."""
         return self._changes.document()
 
     def cycle(self, now: float, configuration: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ class Keeping:
         """Write what waits, and end."""
         now = time.time()
         self._waiting += self._episodes.end(now)
-        self.note(Event(now, "agent", "stopped", "agent", self._labels))
+        self.note(HistoryEvent(now, "agent", "stopped", "agent", self._labels))
         tick = self._intake.take(now, self._waiting)
         if tick is not None:
             self._history.offer(tick)
@@ -114,14 +114,14 @@ class Keeping:
             if self._configuration:
                 good = configuration.get("reloadConfigSuccess", True)
                 text = "configuration taken over" if good else "configuration refused, the old one stays in force"
-                self.note(Event(now, "config", text, "agent", self._labels))
+                self.note(HistoryEvent(now, "config", text, "agent", self._labels))
             self._configuration = configuration
         targets = frozenset(self._pipeline.node.targets)
         if targets != self._targets:
             for url in sorted(targets - self._targets):
-                self.note(Event(now, "target", f"{url}: watched from now on", "agent", self._labels))
+                self.note(HistoryEvent(now, "target", f"{url}: watched from now on", "agent", self._labels))
             for url in sorted(self._targets - targets):
-                self.note(Event(now, "target", f"{url}: no longer watched", "agent", self._labels))
+                self.note(HistoryEvent(now, "target", f"{url}: no longer watched", "agent", self._labels))
             self._targets = targets
 
 
@@ -158,9 +158,9 @@ class Episodes:
         return [replace(episode, end=now, open=False) for episode in self._open.values()]
 
 
-def _told(episode: Episode, at: float) -> Event:
+def _told(episode: Episode, at: float) -> HistoryEvent:
     """That a finding is told for the first time; an episode has when its trouble began."""
-    return Event(at, TOLD, f"{episode.code} is told from now on", "agent", episode.entity, episode.key)
+    return HistoryEvent(at, TOLD, f"{episode.code} is told from now on", "agent", episode.entity, episode.key)
 
 
 def _episode(finding: Finding, at: float) -> Episode:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvitals.app.agent_client import AgentClient
-from kvitals.app.cache import replayed
+from kvitals.app.cache import replay_ledger
 from kvitals.kvcache.accesses import Accesses
 
 
@@ -24,7 +24,7 @@ class Known:
 
 def of_recording(path: Path) -> Known:
     """Keep the ledger of a recording anew, to its end. Raises CaptureError, ConfigError, LedgerError."""
-    ledger, _ = replayed(path)
+    ledger, _ = replay_ledger(path)
     if ledger is None:
         raise LedgerError(
             f"{path} has no KV events. Engines publish them with --kv-events-config (see `kvitals check`);"

@@ -21,10 +21,10 @@ from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Mute
-from kvitals.diagnoser.replays import Recorded, Replays
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.replays import RecordedLookups, Replays
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import Brief, brief, headline, triage, true_findings
-from kvitals.rules.finding import Finding, Slo, Source, Triage
+from kvitals.rules.finding import DocumentSource, Finding, SloInForce, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.series.promql import evaluate, parse
 from kvitals.series.recordings import Record
@@ -43,14 +43,16 @@ COLD_SECONDS = 90.0
 """With less than this seen before the moment that is judged, there is no history to speak of."""
 
 
-def span_at(first: float, at: float, start: float | None = None) -> Span:
+def span_at(first: float, at: float, start: float | None = None) -> EvaluationSpan:
     """The span that a moment of a recording is judged over: the same on every surface.
 
     `first`: when the recording begins; `start`: when the window begins, where the user asks for one. Seconds since the
     epoch. The window never reaches back before the recording.
     """
     window = at - max(start, first) if start is not None else min(FAST_SECONDS, at - first)
-    return Span(at, round(window, 3), SLOW_SECONDS, cold=at - first < COLD_SECONDS)  # as exact as `Span.at`
+    return EvaluationSpan(
+        at, round(window, 3), SLOW_SECONDS, cold=at - first < COLD_SECONDS
+    )  # as exact as `EvaluationSpan.at`
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,14 @@ class Pipeline:
     """One node's telemetry and the judge over it."""
 
     setup: Setup
-    source: Source
+    source: DocumentSource
     node: Node = field(init=False)
     judge: Judge = field(init=False)
     operating: Operating | None = field(init=False)
     """What computes operating points; None where these are among the rows that are judged, as in history."""
     replays: Replays = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
-    span: Span | None = None
+    span: EvaluationSpan | None = None
     judging: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while records are taken in and a moment is judged, in slices, on an event loop."""
     _document: Triage | None = None  # of `span`, made when first asked for
@@ -143,24 +145,24 @@ class Pipeline:
 
     def look(self, at: float, fast: float = FAST_SECONDS) -> None:
         """Evaluate the signals of one moment without judging, so that their course can be shown."""
-        self.judge.signals.observe(Span(at, fast, SLOW_SECONDS, cold=True))
+        self.judge.signals.observe(EvaluationSpan(at, fast, SLOW_SECONDS, cold=True))
 
     def observe(self, at: float, *, fast: float = FAST_SECONDS, cold: bool = False) -> None:
         """Judge one moment over the `fast` seconds before it."""
-        complete(self.observe_steps(Span(at, fast, SLOW_SECONDS, cold)))
+        complete(self.observe_steps(EvaluationSpan(at, fast, SLOW_SECONDS, cold)))
 
-    def observe_span(self, span: Span) -> None:
+    def observe_span(self, span: EvaluationSpan) -> None:
         """Judge the end of a span."""
         complete(self.observe_steps(span))
 
-    def observe_steps(self, span: Span) -> Steps[None]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[None]:
         """Judge the end of a span in steps, between which nothing may be fed and no document asked for."""
         if self.operating is not None:
             yield from self.operating.cycle_steps(span.at)
         judgements = yield from self.judge.judge_steps(span)
         self.span, self._document, self.judgements = span, None, judgements
 
-    def observe_all(self, spans: Sequence[Span]) -> Iterator[float]:
+    def observe_all(self, spans: Sequence[EvaluationSpan]) -> Iterator[float]:
         """Judge spans one after another, of which all records are in, as `observe_span` does each; yields each then."""
         if self.operating is not None:
             for span in spans:
@@ -173,7 +175,7 @@ class Pipeline:
                 self._judge(span)
                 yield span.at
 
-    def _judge(self, span: Span) -> None:
+    def _judge(self, span: EvaluationSpan) -> None:
         judgements = self.judge.judge(span)
         self.span, self._document, self.judgements = span, None, judgements
 
@@ -209,25 +211,29 @@ class Pipeline:
         them. None of the episodes that are `known`."""
         return true_findings(self.judge, self.judgements, self.span, known) if self.span is not None else {}
 
-    def _triage(self, span: Span) -> Triage:
+    def _triage(self, span: EvaluationSpan) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
         return self.replays.told(document, self.setup.knowledge)
 
-    def _recorded(self) -> Recorded | None:
+    def _recorded(self) -> RecordedLookups | None:
         """The look-ups that the ledger has, and the blocks of each engine."""
         ledger = self.node.ledger
         accesses = ledger.accesses() if ledger is not None else None
         if ledger is None or accesses is None:
             return None
-        return Recorded(accesses, {name: one.ledger.pool for name, one in ledger.engines.items() if one.ledger.pool})
+        return RecordedLookups(
+            accesses, {name: one.ledger.pool for name, one in ledger.engines.items() if one.ledger.pool}
+        )
 
-    def _slo(self, at: float) -> list[Slo]:
+    def _slo(self, at: float) -> list[SloInForce]:
         """What the engines are judged by, each value once; where there is no engine, what one would be judged by."""
         found = evaluate(_OBJECTIVES, self.node.window, at)
         series = () if isinstance(found, float) else found
         said = {(labels["slo"], value, labels["source"]) for labels, value in series}
         general = objectives.general(self.setup.config, self.setup.slo_sources)
-        return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general}, key=_by_name)]
+        return [
+            SloInForce(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general}, key=_by_name)
+        ]
 
     def _mutes(self) -> list[Mute]:
         return mutes(self.setup.config)

@@ -17,7 +17,7 @@ from kvitals.series.recordings import CaptureReader
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestQuery:
     """Which requests are wanted: one by its id or trace id, else the slowest or the newest."""
 
     name: str = ""
@@ -26,7 +26,7 @@ class Asked:
     tenant: str = ""
 
 
-class Told(msgspec.Struct, frozen=True):
+class NamedRequest(msgspec.Struct, frozen=True):
     """A request, and its tenant's name where it may be told."""
 
     record: RequestRecord
@@ -34,15 +34,15 @@ class Told(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Found:
+class RequestAnswer:
     """Requests, and what explains the slow ones where the slowest were asked for."""
 
-    requests: list[Told]
+    requests: list[NamedRequest]
     tails: list[TailReport]
     tenant_names: dict[str, str]  # what stands for a tenant -> its name, where it may be told
 
 
-def of_agent(url: str, asked: Asked) -> Found:
+def of_agent(url: str, asked: RequestQuery) -> RequestAnswer:
     """Ask a running agent. Raises AgentError."""
     parameters: dict[str, str] = {"tenant": asked.tenant} if asked.tenant else {}
     if asked.name:
@@ -52,10 +52,10 @@ def of_agent(url: str, asked: Asked) -> Found:
     client = AgentClient(url)
     listed = client.requests(parameters)
     explained = client.tails({"scope": "node"}) if _wants_tails(asked) else TailAnswer()
-    return Found([Told(*one) for one in listed], explained.reports, explained.tenant_names)
+    return RequestAnswer([NamedRequest(*one) for one in listed], explained.reports, explained.tenant_names)
 
 
-def of_recording(path: Path, asked: Asked) -> Found:
+def of_recording(path: Path, asked: RequestQuery) -> RequestAnswer:
     """Stitch the requests of a recording anew. Raises CaptureError, ConfigError."""
     node = Node(Config())
     with CaptureReader.open(path) as reader:
@@ -70,10 +70,10 @@ def of_recording(path: Path, asked: Asked) -> Found:
         found = store.slowest(asked.slowest, tenant)
     else:
         found = store.newest(asked.newest, tenant)
-    return Found([Told(record) for record in found], _tails_of(node) if _wants_tails(asked) else [], {})
+    return RequestAnswer([NamedRequest(record) for record in found], _tails_of(node) if _wants_tails(asked) else [], {})
 
 
-def _wants_tails(asked: Asked) -> bool:
+def _wants_tails(asked: RequestQuery) -> bool:
     """What explains the slow ones is known of all tenants' requests together."""
     return bool(asked.slowest) and not asked.name and not asked.tenant
 

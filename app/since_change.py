@@ -12,16 +12,16 @@ import msgspec
 from kvitals.app import timeseries_sources
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.history import CYCLE_SECONDS, judge_history
-from kvitals.app.sources.recording import Judged, Moments, judge_recording
-from kvitals.app.timeseries_sources import Course
+from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording
+from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import change_effect
-from kvitals.diagnoser.change_effect import Change, Period, Sides
+from kvitals.diagnoser.change_effect import BeforeAfter, ConfigurationChange, Period
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
-from kvitals.diagnoser.signals import Signals, Span, by_entity
+from kvitals.diagnoser.signals import EvaluationSpan, Signals, by_entity
 from kvitals.diagnoser.steps import Steps, gather, step_of
-from kvitals.rules.finding import Entity, Finding, LeverAdvice, Predicted, SinceChange, Triage
+from kvitals.rules.finding import Entity, Finding, LeverAdvice, PredictedValue, SinceChange, Triage
 from kvitals.rules.model import SCOPES, Lever
 from kvitals.series.promql import expand
 from kvitals.series.types import Labels
@@ -34,26 +34,28 @@ class NoChangeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class ChangeSource:
     """Where it is read what was. judged: the verdict at a moment of it."""
 
-    course: Callable[[], AbstractContextManager[Course]]
-    judged: Callable[[Moments], Judged]
+    course: Callable[[], AbstractContextManager[TimeseriesSource]]
+    judged: Callable[[Moments], RecordingVerdict]
 
 
-def of_recording(path: Path, setup: Setup) -> Source:
+def of_recording(path: Path, setup: Setup) -> ChangeSource:
     """A recording."""
-    return Source(
+    return ChangeSource(
         lambda: timeseries_sources.of_recording(path, setup), lambda at: judge_recording(path, setup, at, CYCLE_SECONDS)
     )
 
 
-def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> Source:
+def of_history(path: Path, setup: Setup, start: float | None, end: float | None) -> ChangeSource:
     """A history on disk; changes are looked for in the last day of it, where nothing else is said."""
-    return Source(lambda: timeseries_sources.of_history(path, start, end), lambda at: judge_history(path, setup, at))
+    return ChangeSource(
+        lambda: timeseries_sources.of_history(path, start, end), lambda at: judge_history(path, setup, at)
+    )
 
 
-def since_change(source: Source) -> Judged:
+def since_change(source: ChangeSource) -> RecordingVerdict:
     """The verdict on the end of a source, with what came of the latest change in it.
 
     Raises NoChangeError; HistoryError, PromQLError, RecordingError, CaptureError as the source does.
@@ -74,7 +76,7 @@ def since_change(source: Source) -> Judged:
     return _with(now, told)
 
 
-def _latest(of: Course) -> Change:
+def _latest(of: TimeseriesSource) -> ConfigurationChange:
     """The latest change, looked for from the end on backwards: a day of many engines is much to ask for at once."""
     step, end = step_of(of.gap) / 2, of.end
     while end > of.start:
@@ -85,7 +87,9 @@ def _latest(of: Course) -> Change:
     raise NoChangeError(f"{of.name} has no change of an engine's configuration")
 
 
-def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | None, Period | None]:
+def _periods(
+    steps: Steps | None, change: ConfigurationChange, of: TimeseriesSource
+) -> tuple[Period | None, Period | None]:
     """The last load before a change, and the last after it, less what it takes to settle. The engine went in the last
     step before."""
     if steps is None:
@@ -97,14 +101,19 @@ def _periods(steps: Steps | None, change: Change, of: Course) -> tuple[Period | 
     return before, change_effect.busy(steps, settled, of.end)
 
 
-def _compared(change: Change, then: Judged, now: Judged, before: Period, after: Period) -> SinceChange:
+def _compared(
+    change: ConfigurationChange, then: RecordingVerdict, now: RecordingVerdict, before: Period, after: Period
+) -> SinceChange:
     knowledge = now.pipeline.judge.knowledge
-    levers = change_effect.pulled(
-        change, knowledge, Sides(_number(then.pipeline, change), _number(now.pipeline, change))
+    levers = change_effect.pulled_levers(
+        change, knowledge, BeforeAfter(_number(then.pipeline, change), _number(now.pipeline, change))
     )
     advised = [name for name in _advised(then.document, change) if name in {lever.name for lever in levers}]
     levers = [lever for lever in levers if lever.name in advised] or levers
-    sides = change_effect.looked(_look(then.pipeline), before), change_effect.looked(_look(now.pipeline), after)
+    sides = (
+        change_effect.observe_period(_look(then.pipeline), before),
+        change_effect.observe_period(_look(now.pipeline), after),
+    )
     unlike = change_effect.unlike(change.entity, sides[0].whole, sides[1].whole)
     effects = change_effect.effects(change.entity, levers, _predicted(then, change, levers), sides, knowledge)
     told = _told(change, levers, change_effect.conclude(effects, unlike, levers), now.document)
@@ -113,7 +122,7 @@ def _compared(change: Change, then: Judged, now: Judged, before: Period, after: 
 
 
 def _told(
-    change: Change, levers: list[Lever], verdict: tuple[change_effect.Outcome, str], document: Triage
+    change: ConfigurationChange, levers: list[Lever], verdict: tuple[change_effect.Outcome, str], document: Triage
 ) -> SinceChange:
     labels = change.entity
     return SinceChange(
@@ -127,7 +136,7 @@ def _told(
     )
 
 
-def _with(judged: Judged, told: SinceChange) -> Judged:
+def _with(judged: RecordingVerdict, told: SinceChange) -> RecordingVerdict:
     return replace(judged, document=msgspec.structs.replace(judged.document, since_change=told))
 
 
@@ -136,13 +145,13 @@ def _look(pipeline: Pipeline) -> change_effect.Look:
     signals = Signals(pipeline.judge.knowledge, pipeline.node.window)
 
     def look(at: float, seconds: float) -> Mapping[str, Mapping[Labels, float]]:
-        known = signals.observe(Span(at, seconds, seconds, cold=True))
+        known = signals.observe(EvaluationSpan(at, seconds, seconds, cold=True))
         return {name: one.values for name, one in known.items()}
 
     return look
 
 
-def _number(pipeline: Pipeline, change: Change) -> Callable[[str], float | None]:
+def _number(pipeline: Pipeline, change: ConfigurationChange) -> Callable[[str], float | None]:
     """The value of a lever's query for the changed engine at the moment that the pipeline judged."""
 
     def number(text: str) -> float | None:
@@ -156,20 +165,20 @@ def _number(pipeline: Pipeline, change: Change) -> Callable[[str], float | None]
     return number
 
 
-def _findings(document: Triage, change: Change) -> list[Finding]:
+def _findings(document: Triage, change: ConfigurationChange) -> list[Finding]:
     """What fired of the changed engine."""
     every = (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
     return [one for one in every if one.entity.labels == dict(change.entity)]
 
 
-def _advised(document: Triage, change: Change) -> list[str]:
+def _advised(document: Triage, change: ConfigurationChange) -> list[str]:
     return [advice.lever for finding in _findings(document, change) for advice in finding.levers]
 
 
-def _predicted(then: Judged, change: Change, levers: list[Lever]) -> list[Predicted]:
+def _predicted(then: RecordingVerdict, change: ConfigurationChange, levers: list[Lever]) -> list[PredictedValue]:
     """What is predicted of the levers that were pulled, with what was set; each signal once."""
     by_name = {lever.name: lever for lever in levers}
-    found: dict[str, Predicted] = {}
+    found: dict[str, PredictedValue] = {}
     for finding in _findings(then.document, change):
         for advice in _as_set(then, finding, by_name, change):
             for one in advice.predicted:
@@ -177,7 +186,9 @@ def _predicted(then: Judged, change: Change, levers: list[Lever]) -> list[Predic
     return list(found.values())
 
 
-def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change: Change) -> list[LeverAdvice]:
+def _as_set(
+    then: RecordingVerdict, finding: Finding, levers: Mapping[str, Lever], change: ConfigurationChange
+) -> list[LeverAdvice]:
     """A finding's advice of these levers, predicted anew for what was set where that is another value than advised."""
     pipeline = then.pipeline
     assert pipeline.span is not None
@@ -194,7 +205,7 @@ def _as_set(then: Judged, finding: Finding, levers: Mapping[str, Lever], change:
     )
 
 
-def _differences(then: Triage, now: Triage, change: Change) -> tuple[list[str], list[str]]:
+def _differences(then: Triage, now: Triage, change: ConfigurationChange) -> tuple[list[str], list[str]]:
     """What fired before and does not now, and the other way round."""
     old, new = ({f.code: f.title for f in _findings(one, change)} for one in (then, now))
     gone = [f"{code} {title}" for code, title in old.items() if code not in new]

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvitals.agent import objectives as promised
 from kvitals.app.pipeline import Setup
-from kvitals.app.timeseries_sources import Course
+from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.operating_point import Limit, operating_point
@@ -18,7 +18,7 @@ from kvitals.diagnoser.sizing.workload import Lengths
 from kvitals.diagnoser.steps import Steps, gather, step_of
 from kvitals.kvcache.accesses import Accesses
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
-from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Floats
 
@@ -34,7 +34,7 @@ class SourceError(ValueError):
 
 
 @dataclass
-class Seen:
+class ObservedLoad:
     """What is known; None where it is not. peak, mean: requests a second of all engines together. usable, c_max: of
     one engine, at its objective. days: it was watched for a day and more. doubts: what the user should know."""
 
@@ -53,7 +53,7 @@ class Seen:
     doubts: list[str] = field(default_factory=list)
 
 
-def of_trace(path: Path) -> Seen:
+def of_trace(path: Path) -> ObservedLoad:
     """The workload of a trace; hits are those of an endless cache. Raises SourceError."""
     try:
         accesses = read(path, BLOCK_SIZE)
@@ -65,13 +65,13 @@ def of_trace(path: Path) -> Seen:
     lasted = float(accesses.time[-1] - accesses.time[0])
     if lasted < MINUTE:
         raise SourceError(f"{path}: {lasted:.0f} s of requests make no rate; a minute and more does")
-    found = Seen(
+    found = ObservedLoad(
         source=f"{path.name}, {len(accesses):,} requests in {lasted / 60:.0f} min",
         peak=_peak(accesses, lasted),
         mean=len(accesses) / lasted,
         prompt=_of(accesses.tokens.astype(np.float64)),
         output=_of(made.astype(np.float64)),
-        cached=what_if(accesses, Plan(capacities=(None,)))[0].token_hit_rate,
+        cached=what_if(accesses, ReplayPlan(capacities=(None,)))[0].token_hit_rate,
         days=lasted >= DAY_SECONDS,
     )
     found.doubts.append(
@@ -91,13 +91,13 @@ def _of(values: Floats) -> Lengths:
     return Lengths(mean, max(p95, mean), max(p99, mean))
 
 
-def seen(of: Course, chosen: Setup) -> Seen:
+def observe_load(of: TimeseriesSource, chosen: Setup) -> ObservedLoad:
     """The workload of all engines of a course together, and what one of them was seen to carry. Raises SourceError."""
     several = gather(of.ask, of.start, of.end, step_of(of.gap))
     rate = _together(several)
     if rate is None:
         raise SourceError(f"{of.name}: no engine there says how many requests it finished")
-    found = Seen(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
+    found = ObservedLoad(source=of.name, peak=float(np.quantile(rate, PEAK)), mean=float(rate.mean()))
     found.days = of.end - of.start >= DAY_SECONDS * 0.9
     seconds = f"{max(1, round(of.end - of.start))}s"
     found.prompt = _lengths(of, "kvitals_request_prompt_tokens", seconds)
@@ -120,7 +120,7 @@ def _together(several: list[Steps]) -> Floats | None:
     return np.array(list(sums.values())) if sums and max(sums.values()) > 0 else None
 
 
-def _carried(found: Seen, several: list[Steps], objectives: Mapping[str, float], of: Course) -> None:
+def _carried(found: ObservedLoad, several: list[Steps], objectives: Mapping[str, float], of: TimeseriesSource) -> None:
     """What one engine carried at its objective: the least of all engines that passed theirs."""
     told = steps.objectives(of.ask, of.end)
     best: Limit | None = None
@@ -137,7 +137,7 @@ def _carried(found: Seen, several: list[Steps], objectives: Mapping[str, float],
         )
 
 
-def _lengths(of: Course, family: str, seconds: str) -> Lengths | None:
+def _lengths(of: TimeseriesSource, family: str, seconds: str) -> Lengths | None:
     mean = _value(of, f"sum(increase({family}_sum[{seconds}])) / sum(increase({family}_count[{seconds}]))")
     tails = [
         _value(of, f"histogram_quantile({q}, sum by (le) (increase({family}_bucket[{seconds}])))") for q in (0.95, 0.99)
@@ -147,13 +147,13 @@ def _lengths(of: Course, family: str, seconds: str) -> Lengths | None:
     return Lengths(mean, max(tails[0], mean), max(tails[1], mean))
 
 
-def _value(of: Course, text: str) -> float | None:
+def _value(of: TimeseriesSource, text: str) -> float | None:
     found = of.ask(expression(text), of.end, of.end, 1.0)
     value = float(found[0].values[-1]) if found and len(found[0].values) else np.nan
     return value if np.isfinite(value) else None
 
 
-def _model(of: Course) -> str:
+def _model(of: TimeseriesSource) -> str:
     """The model of the engines, where it is one."""
     named = {one.labels.get("model", "") for one in of.ask(expression("kvitals_engine_info"), of.end, of.end, 1.0)} - {
         ""

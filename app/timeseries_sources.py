@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.prometheus import dialect
 from kvitals.app.sources.recording import RecordingError, span_of, with_window
-from kvitals.diagnoser.sources.prometheus import Access, Prometheus
-from kvitals.diagnoser.sources.served import Families, Served
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
+from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import survey
 from kvitals.diagnoser.steps import Ask, row_gap
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.promql import Expr, Series, selectors
 from kvitals.series.recordings import CaptureReader
@@ -32,7 +32,7 @@ ALERTS = "ALERTS"
 
 
 @dataclass(frozen=True)
-class Course:
+class TimeseriesSource:
     """What can be asked about a time. name: for people. start, end: seconds since the epoch. gap: between two rows.
     first: before it there is nothing."""
 
@@ -45,7 +45,7 @@ class Course:
 
 
 @contextmanager
-def of_history(path: Path, start: float | None, end: float | None) -> Iterator[Course]:
+def of_history(path: Path, start: float | None, end: float | None) -> Iterator[TimeseriesSource]:
     """A history on disk; the last day of it, where nothing else is said. Raises HistoryError, RecordingError."""
     reader = HistoryReader(path, max_samples=MAX_SAMPLES)
     try:
@@ -56,26 +56,28 @@ def of_history(path: Path, start: float | None, end: float | None) -> Iterator[C
         since = max(span[0], start if start is not None else until - DAY_SECONDS)
         if since >= until:
             raise RecordingError(f"{path} has nothing of that time")
-        yield Course(f"history, {path}", asking(reader), since, until, _gap(reader, until), span[0])
+        yield TimeseriesSource(f"history, {path}", ask_source(reader), since, until, _gap(reader, until), span[0])
     finally:
         reader.close()
 
 
 @contextmanager
-def of_recording(path: Path, setup: Setup) -> Iterator[Course]:
+def of_recording(path: Path, setup: Setup) -> Iterator[TimeseriesSource]:
     """A recording, whole. Raises CaptureError, RecordingError."""
     first, last = span_of(path)
-    pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), Source("capture", path.name))
+    pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         pipeline.feed(reader)
-    yield Course(f"recording, {path.name}", asking(pipeline.node.window), first, last, _gap(pipeline.node.window, last))
+    yield TimeseriesSource(
+        f"recording, {path.name}", ask_source(pipeline.node.window), first, last, _gap(pipeline.node.window, last)
+    )
 
 
 @contextmanager
 def of_server(
-    access: Access, setup: Setup, start: float | None, end: float, first: float = float("-inf")
-) -> Iterator[Course]:
+    access: PrometheusAccess, setup: Setup, start: float | None, end: float, first: float = float("-inf")
+) -> Iterator[TimeseriesSource]:
     """A Prometheus, or an agent, which answers as one; the day before `end`, where nothing else is said. `first`: it is
     known to have nothing before.
 
@@ -83,13 +85,13 @@ def of_server(
     """
     with Prometheus(access) as server:
         found = survey(server, end, first=first)
-        served = Served(server, dialect(server, found, setup))
-        alerts = Served(server, Families(()))  # the server's own, which no dialect has other names for
+        served = ServedFamilies(server, dialect(server, found, setup))
+        alerts = ServedFamilies(server, FamilyDialect(()))  # the server's own, which no dialect has other names for
         since = max(start or end - DAY_SECONDS, first)
-        yield Course(access.url, _asking(served, alerts), since, end, found.interval, first)
+        yield TimeseriesSource(access.url, _asking(served, alerts), since, end, found.interval, first)
 
 
-def _asking(served: Served, alerts: Served) -> Ask:
+def _asking(served: ServedFamilies, alerts: ServedFamilies) -> Ask:
     def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:
         asked = alerts if all(use.name.startswith(ALERTS) for use in selectors(expr)) else served
         times = [start + i * step for i in range(round((end - start) / step) + 1)]

@@ -122,14 +122,14 @@ async def cycle(targets: int) -> None:
     """The agent's cycles, until interrupted; then print what the parts of one cost, in CPU seconds."""
     from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
     from kvitals.app.state import save_state
-    from kvitals.config import Config, Target
-    from kvitals.diagnoser.signals import Span
-    from kvitals.rules.finding import Source
+    from kvitals.config import Config, TargetTable
+    from kvitals.diagnoser.signals import EvaluationSpan
+    from kvitals.rules.finding import DocumentSource
     from kvitals.rules.loader import load
 
     urls = [f"http://127.0.0.1:{FIRST_PORT + i}" for i in range(targets)]
-    setup = Setup(load(), Config(targets=tuple(Target(url=url) for url in urls)))
-    pipeline = Pipeline(setup, Source("agent", "benchmark"))
+    setup = Setup(load(), Config(targets=tuple(TargetTable(url=url) for url in urls)))
+    pipeline = Pipeline(setup, DocumentSource("agent", "benchmark"))
     signals = pipeline.judge.signals
     stop, spent, cycles = asyncio.Event(), dict.fromkeys(_PARTS, 0.0), 0
     loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ async def cycle(targets: int) -> None:
             pipeline.feed(records)
             clock.append(time.process_time())
             now = time.time()
-            observe(Span(now, FAST_SECONDS, SLOW_SECONDS))
+            observe(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS))
             clock.append(time.process_time())
             pipeline.observe(now)
             clock.append(time.process_time())

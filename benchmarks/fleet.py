@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.prometheus import Judged, judge_server
-from kvitals.config import Config, Slo
-from kvitals.diagnoser.sources.prometheus import Access
+from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server
+from kvitals.config import Config, SloTable
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.rules.loader import load
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
@@ -55,11 +55,11 @@ def _measure(fleet: Fleet, port: int, times: int) -> bool:
     """Judge the fleet's end several times and say what it took; whether it was right and within the budget."""
     process = next(c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid)
     server = psutil.Process(process)
-    setup = Setup(load(), Config(slo=Slo(ttft_p99_seconds=0.5, itl_p99_seconds=0.5) if fleet.raw else Slo()))
+    setup = Setup(load(), Config(slo=SloTable(ttft_p99_seconds=0.5, itl_p99_seconds=0.5) if fleet.raw else SloTable()))
     ours = []
     for _ in range(times):
         before, wall, cpu = server.cpu_times(), time.monotonic(), time.process_time()
-        judged = judge_server(Access(f"http://127.0.0.1:{port}", timeout=120.0), setup, fleet.end)
+        judged = judge_server(PrometheusAccess(f"http://127.0.0.1:{port}", timeout=120.0), setup, fleet.end)
         wall, cpu = time.monotonic() - wall, time.process_time() - cpu
         after = server.cpu_times()
         theirs = after.user + after.system - before.user - before.system
@@ -75,7 +75,7 @@ def _measure(fleet: Fleet, port: int, times: int) -> bool:
     return right and median <= BUDGET_SECONDS
 
 
-def _right(fleet: Fleet, judged: Judged) -> bool:
+def _right(fleet: Fleet, judged: PrometheusVerdict) -> bool:
     """Whether every planted fault is the first cause of its engine, and nothing is said of another engine."""
     found = first_causes(judged.document)
     missed = {address: codes for address, codes in fleet.planted.items() if found.get(address) not in codes}

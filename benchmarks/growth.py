@@ -46,13 +46,13 @@ def engines(count: int) -> Point:
     from kvitals.agent.records import ScrapeRecord
     from kvitals.agent.service import encode
     from kvitals.app.pipeline import Pipeline, Setup
-    from kvitals.config import Config, Target
-    from kvitals.rules.finding import Source
+    from kvitals.config import Config, TargetTable
+    from kvitals.rules.finding import DocumentSource
     from kvitals.rules.loader import load
 
     urls = [f"http://10.0.{n // 250}.{n % 250 + 1}:8000" for n in range(count)]
-    setup = Setup(load(), Config(targets=tuple(Target(url=url) for url in urls)))
-    pipeline = Pipeline(setup, Source("agent", "growth"))
+    setup = Setup(load(), Config(targets=tuple(TargetTable(url=url) for url in urls)))
+    pipeline = Pipeline(setup, DocumentSource("agent", "growth"))
     pipeline.node.expect({"targets": [{"url": url} for url in urls]})
     played = [Engine(n) for n in range(count)]
     t, spent = 1_790_000_000.0, dict.fromkeys(("parse", "judge", "tell"), 0.0)
@@ -121,8 +121,8 @@ def series(count: int) -> Point:
     import numpy as np
 
     from kvitals.series.history import schema, wal
-    from kvitals.series.history.new_rows import Intake
-    from kvitals.series.promql import Limits, evaluate
+    from kvitals.series.history.new_rows import RowIntake
+    from kvitals.series.promql import QueryLimits, evaluate
     from kvitals.series.types import METRIC_NAME, Labels
     from kvitals.series.window import Window
 
@@ -139,7 +139,7 @@ def series(count: int) -> Point:
     t, append, keep = 1_790_000_000.0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         connection = schema.open_for_writing(Path(folder) / schema.FILE)
-        writer, intake = wal.Log(connection), Intake({"": lambda: window})
+        writer, intake = wal.Log(connection), RowIntake({"": lambda: window})
         for row in range(ROWS):
             moved = [rng.choice(len(values), max(len(values) // 10, 1), replace=False) for _, _, values in groups]
             clock = [time.process_time()]
@@ -161,7 +161,7 @@ def series(count: int) -> Point:
         connection.close()
     begun = time.process_time()
     evaluate(
-        "histogram_quantile(0.99, sum by (le) (rate(w_bucket[1m])))", window, t, limits=Limits(20_000_000, 500_000)
+        "histogram_quantile(0.99, sum by (le) (rate(w_bucket[1m])))", window, t, limits=QueryLimits(20_000_000, 500_000)
     )
     asked = time.process_time() - begun
     rows = ROWS - 1

@@ -32,9 +32,9 @@ import numpy as np
 
 from kvitals.series.history import compact, downsample, retention, schema, wal
 from kvitals.series.history.export import export
-from kvitals.series.history.new_rows import Intake, Part, Tick
+from kvitals.series.history.new_rows import GroupRows, RowIntake, Tick
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.promql import Limits, evaluate_range
+from kvitals.series.promql import QueryLimits, evaluate_range
 from kvitals.series.types import METRIC_NAME, STALE, Bools, Floats, Labels, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 
@@ -98,13 +98,13 @@ def recorded() -> list[Recorded]:
     """What the recordings say, through the whole pipeline."""
     from kvitals.app.pipeline import Pipeline, Setup
     from kvitals.config import Config
-    from kvitals.rules.finding import Source
+    from kvitals.rules.finding import DocumentSource
     from kvitals.rules.loader import load
     from kvitals.series.recordings import CaptureReader
 
     setup, found = Setup(load(), Config()), []
     for path in RECORDINGS:
-        pipeline = Pipeline(setup, Source("capture", path.name))
+        pipeline = Pipeline(setup, DocumentSource("capture", path.name))
         with CaptureReader.open(path) as reader:
             pipeline.node.expect(reader.header.meta)
             times = []
@@ -159,7 +159,7 @@ def play(directory: Path, series: int, hours: float, early: float) -> Measured:
     while window.series < series:
         engines.append(Engine(known[len(engines) % len(known)], len(engines), window))
     connection = schema.open_for_writing(path)
-    writer, intake, found = wal.Log(connection), Intake({"": lambda: window}), Measured(series=window.series)
+    writer, intake, found = wal.Log(connection), RowIntake({"": lambda: window}), Measured(series=window.series)
     sealer, began = compact.Sealer(connection), _written()
     for number in range(round(hours * 3600 / STEP_SECONDS)):
         t = BEGIN + number * STEP_SECONDS
@@ -231,7 +231,7 @@ def queries(path: Path) -> dict[str, float]:
         seconds = 3600.0 if name.startswith("1 h") else 24 * 3600.0
         for _ in range(2):
             began = time.monotonic()
-            rows = evaluate_range(query, reader, end - seconds, end, seconds / 300, limits=Limits(seconds=60.0))
+            rows = evaluate_range(query, reader, end - seconds, end, seconds / 300, limits=QueryLimits(seconds=60.0))
             took[name] = time.monotonic() - began
         assert rows, query
     return took
@@ -263,10 +263,10 @@ def _written() -> int:
 
 def kill_child(directory: Path) -> None:
     """Write without end, and say of each tick when it is committed, until killed."""
-    from kvitals.series.history.writer import History, Settings
+    from kvitals.series.history.writer import History, HistorySettings
 
     wal.GENERATION_TICKS = 7  # so that it may be killed while it seals
-    history = History(Settings(directory, least_free=0), kind_of=lambda name: "counter")
+    history = History(HistorySettings(directory, least_free=0), kind_of=lambda name: "counter")
     history.start()
     number = last = 0
     while True:
@@ -284,7 +284,7 @@ def counted(number: int) -> Tick:
     t = BEGIN + number * STEP_SECONDS
     values = np.full((1, len(_COUNTED)), float(number))
     values[0, number % len(_COUNTED)] = STALE
-    return Tick(t, [Part("counted", np.array([t]), values, _COUNTED)])
+    return Tick(t, [GroupRows("counted", np.array([t]), values, _COUNTED)])
 
 
 _COUNTED = [Labels({METRIC_NAME: "counted_total", "n": str(n)}) for n in range(40)]

@@ -27,11 +27,11 @@ import zstandard
 from kvitals.agent.collectors.kv_events_wire import Wire
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
-from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.tenants import KEY_BYTES
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
@@ -68,7 +68,7 @@ def mix() -> list[Message]:
     return msgspec.msgpack.decode(packed, type=list[Message])
 
 
-def batches(messages: Sequence[Message], cycle: int) -> list[Batch]:
+def batches(messages: Sequence[Message], cycle: int) -> list[BlockEventBatch]:
     """What the sense makes of the messages in one cycle, with sequences that go on from the cycle before."""
     wire, first = Wire(Names(cycle)), messages[0][0]
     shifted = [(sequence - first + cycle * len(messages), payload) for sequence, payload in messages]
@@ -76,10 +76,10 @@ def batches(messages: Sequence[Message], cycle: int) -> list[Batch]:
     return [batch for portion in portions for piece in wire.read(portion) for batch in piece.batches]
 
 
-def operations(some: Sequence[Batch]) -> int:
+def operations(some: Sequence[BlockEventBatch]) -> int:
     """Blocks stored and removed."""
     events = (event for batch in some for event in batch.events)
-    return sum(len(event.hashes) for event in events if not isinstance(event, Cleared))
+    return sum(len(event.hashes) for event in events if not isinstance(event, BlocksCleared))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -99,43 +99,45 @@ POOL = 192
 """Blocks of the recorded engine."""
 
 
-def rounded(some: Sequence[Batch]) -> list[Batch]:
+def rounded(some: Sequence[BlockEventBatch]) -> list[BlockEventBatch]:
     """The batches, and one more that removes what they left, so that one cycle can come after another."""
     left: dict[int, int] = {}
     for event in (event for batch in some for event in batch.events):
-        for block in () if isinstance(event, Cleared) else event.hashes:
-            left[block] = max(left.get(block, 0) + (1 if isinstance(event, Stored) else -1), 0)  # it began before
+        for block in () if isinstance(event, BlocksCleared) else event.hashes:
+            left[block] = max(left.get(block, 0) + (1 if isinstance(event, BlocksStored) else -1), 0)  # it began before
     blocks = tuple(block for block, copies in reversed(left.items()) for _ in range(copies))
-    return [*some, Batch(some[-1].sequence + 1, some[-1].at, (Removed(blocks),))]
+    return [*some, BlockEventBatch(some[-1].sequence + 1, some[-1].at, (BlocksRemoved(blocks),))]
 
 
-def seconds(some: Sequence[Batch]) -> float:
+def seconds(some: Sequence[BlockEventBatch]) -> float:
     """How long a cycle takes by the ledger's clock."""
     return operations(some) / RATE
 
 
-def later(some: Sequence[Batch], cycle: int, told: bool) -> Iterator[Batch]:
+def later(some: Sequence[BlockEventBatch], cycle: int, told: bool) -> Iterator[BlockEventBatch]:
     """The batches of a cycle with the times that they have then, and with other blocks. told: with their sessions."""
     whole, each, mask = seconds(some), seconds(some) / len(some), cycle * 0x9E3779B97F4A7C15 & 2**64 - 1
     for i, batch in enumerate(some):
         at = BEGAN + cycle * whole + i * each
-        yield Batch(cycle * len(some) + i, at, tuple(_other(event, mask, told) for event in batch.events))
+        yield BlockEventBatch(cycle * len(some) + i, at, tuple(_other(event, mask, told) for event in batch.events))
 
 
-def _other(event: Stored | Removed | Cleared, mask: int, told: bool) -> Stored | Removed | Cleared:
-    if isinstance(event, Cleared):
+def _other(
+    event: BlocksStored | BlocksRemoved | BlocksCleared, mask: int, told: bool
+) -> BlocksStored | BlocksRemoved | BlocksCleared:
+    if isinstance(event, BlocksCleared):
         return event
     hashes = tuple(block ^ mask for block in event.hashes)
-    if isinstance(event, Removed):
-        return Removed(hashes, event.medium, event.group)
+    if isinstance(event, BlocksRemoved):
+        return BlocksRemoved(hashes, event.medium, event.group)
     parent = None if event.parent is None else event.parent ^ mask
     tenant, session = (event.tenant, event.session) if told else ("", "")
-    return Stored(hashes, parent, event.tokens, event.medium, tenant, session, event.lora, event.group)
+    return BlocksStored(hashes, parent, event.tokens, event.medium, tenant, session, event.lora, event.group)
 
 
-def requests(some: Sequence[Batch], cycle: int) -> list[RequestRecord]:
+def requests(some: Sequence[BlockEventBatch], cycle: int) -> list[RequestRecord]:
     """The records of the requests of a cycle, as their look-ups tell them."""
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     ledger = EngineLedger(Room(), Owners(), Style.BLOCKS, looks.append)
     ledger.feed(KvEventsRecord(t=BEGAN, target=ENGINE, batches=tuple(later(some, cycle, True))))
     ledger.flush()
@@ -148,7 +150,7 @@ def requests(some: Sequence[Batch], cycle: int) -> list[RequestRecord]:
             engines={"unified": ENGINE},
             tenant=look.party.tenant,
             session=look.party.session,
-            phases=(Phase("prefill", 0.009, "measured", look.at - 0.0085),),
+            phases=(RequestPhase("prefill", 0.009, "measured", look.at - 0.0085),),
             ttft=0.011,
             prompt_tokens=look.prompt,
             cached_tokens=look.hits * look.tokens,
@@ -169,7 +171,7 @@ class Fed:
         assert column is not None
         facts.append(BEGAN, [column], [float(POOL)])
 
-    def take(self, some: Sequence[Batch], records: Sequence[RequestRecord] = ()) -> None:
+    def take(self, some: Sequence[BlockEventBatch], records: Sequence[RequestRecord] = ()) -> None:
         """A cycle's batches, and the records of its requests when their seconds are over."""
         for second, group in groupby(some, key=lambda batch: int(batch.at)):
             self.side.feed(KvEventsRecord(t=second + 1.0, target=ENGINE, batches=tuple(group)), ENGINE)
@@ -180,7 +182,7 @@ class Fed:
             self.side.heard(some[-1].at)
 
 
-def fed(cycles: Sequence[Sequence[Batch]], records: Sequence[Sequence[RequestRecord]]) -> Fed:
+def fed(cycles: Sequence[Sequence[BlockEventBatch]], records: Sequence[Sequence[RequestRecord]]) -> Fed:
     """A ledger that was fed some cycles, with the records of each after it."""
     made = Fed()
     for some, those in zip(cycles, records, strict=True):
@@ -188,7 +190,7 @@ def fed(cycles: Sequence[Sequence[Batch]], records: Sequence[Sequence[RequestRec
     return made
 
 
-def hour(some: Sequence[Batch]) -> int:
+def hour(some: Sequence[BlockEventBatch]) -> int:
     """Memory while an hour's worth of operations goes through."""
     made, done, cycle, told = Fed(), 0, 0, 0
     count = operations(some)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvitals.config import Slo
+from kvitals.config import SloTable
 from kvitals.diagnoser.review.result import Review
 from kvitals.rules.loader import load
 from kvitals.series.types import Floats, Labels
@@ -61,7 +61,7 @@ class Made:
 
 def make(engines: int, days: float, begin: float = BEGIN, interval: float = INTERVAL) -> Made:
     """A fleet of so many engines. Every fourth is not watched for the last two hours."""
-    knowledge, wanted, slo = load(), asked_for(), Slo(ttft_p99_seconds=0.5, itl_p99_seconds=0.3)
+    knowledge, wanted, slo = load(), asked_for(), SloTable(ttft_p99_seconds=0.5, itl_p99_seconds=0.3)
     pairs = [stretches(ROOT / path, slo, knowledge, wanted) for path in RECORDINGS]
     times = begin + np.arange(0.0, days * DAY + interval / 2, interval)
     made = []

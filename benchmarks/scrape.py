@@ -30,7 +30,7 @@ PROMETHEUS_PORT = FIRST_PORT + 99
 
 async def sense(engines: int) -> None:
     """Scrape every engine each second into a window, until interrupted; then print the times of the scrapes."""
-    from kvitals.agent.collectors.scrape import ScrapeSense, Target
+    from kvitals.agent.collectors.scrape import ScrapeSense, ScrapeTarget
     from kvitals.series.window import Window
 
     done: list[float] = []  # times of good scrapes
@@ -38,7 +38,7 @@ async def sense(engines: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
     async with ScrapeSense(Window(retention=3600.0, max_series=100_000)) as scraper:
-        keys = [scraper.add(Target(url=f"http://127.0.0.1:{FIRST_PORT + i}")) for i in range(engines)]
+        keys = [scraper.add(ScrapeTarget(url=f"http://127.0.0.1:{FIRST_PORT + i}")) for i in range(engines)]
         print("ready", flush=True)
         due = loop.time()
         while not stop.is_set():

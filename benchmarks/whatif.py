@@ -27,7 +27,7 @@ from kvitals.kvcache.eviction import POLICIES, Policy, cache
 from kvitals.kvcache.mooncake import read
 from kvitals.kvcache.reuse import MAX_BLOCKS, MAX_HOT, Curve, ReuseCurve
 from kvitals.kvcache.sessions import sessions
-from kvitals.kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
 
 BUDGET = 1_000_000
 TRACE = Path(__file__).parents[1] / "tests" / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
@@ -63,11 +63,13 @@ def main() -> None:
 
 
 def _errors(accesses: Accesses, sizes: tuple[int, ...]) -> None:
-    exact = what_if(accesses, Plan((*sizes, None), policies=POLICIES))
+    exact = what_if(accesses, ReplayPlan((*sizes, None), policies=POLICIES))
     for rate in (0.1, 0.01):
         for policy in POLICIES:
             true = _rates([row for row in exact if row.policy == policy])
-            seeds = [what_if(accesses, Plan((*sizes, None), policies=(policy,), rate=rate, seed=s)) for s in range(5)]
+            seeds = [
+                what_if(accesses, ReplayPlan((*sizes, None), policies=(policy,), rate=rate, seed=s)) for s in range(5)
+            ]
             stated = np.array([[row.error for row in rows] for rows in seeds])
             _tell(f"{rate:.0%} {policy}", np.abs([_rates(rows) - true for rows in seeds]), stated)
         lru = _rates([row for row in exact if row.policy == "lru" and row.capacity_blocks])
@@ -83,7 +85,7 @@ def _tell(what: str, off: Floats, stated: Floats) -> None:
     print(f"{what:12} mean {off.mean():.4f}, most {off.max():.4f}, within the stated error {within:.0%}")
 
 
-def _rates(rows: list[Row]) -> Floats:
+def _rates(rows: list[ReplayRow]) -> Floats:
     return np.array([row.token_hit_rate for row in rows])
 
 
@@ -115,8 +117,9 @@ def _measure(name: str, accesses: Accesses) -> float:
         "distances (all LRU sizes)": _rate(accesses, lambda: stack_distances(accesses.start, accesses.block, ones)),
         "the curve kept up": _rate(accesses, lambda: _kept_up(accesses, blocks, MAX_BLOCKS, 0)),
         "what_if, lru, 8 sizes": 8
-        * _rate(accesses, lambda: what_if(accesses, Plan((*sizes, *(s + 1 for s in sizes))))),
-        "what_if, lfu, 4 sizes": 4 * _rate(accesses, lambda: what_if(accesses, Plan(tuple(sizes), policies=("lfu",)))),
+        * _rate(accesses, lambda: what_if(accesses, ReplayPlan((*sizes, *(s + 1 for s in sizes))))),
+        "what_if, lfu, 4 sizes": 4
+        * _rate(accesses, lambda: what_if(accesses, ReplayPlan(tuple(sizes), policies=("lfu",)))),
     }
     for what, rate in figures.items():
         print(f"  {what:28} {rate / 1e6:6.2f} million references a second")

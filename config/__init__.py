@@ -4,7 +4,7 @@ Every key is described in docs/configuration.md.
 """
 
 from kvitals.config.checks import ConfigError, Seconds, is_pattern, normal_url
-from kvitals.config.judging import ENTITY_LABELS, Mute, Objective, Slo, SomeSlo
+from kvitals.config.judging import ENTITY_LABELS, MuteTable, ObjectiveTable, SloTable, SomeSlo
 from kvitals.config.listening import (
     MAX_CONNECTIONS,
     KvEventsSource,
@@ -36,8 +36,8 @@ from kvitals.config.reader import (
     read_targets,
 )
 from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
-from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
-from kvitals.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
+from kvitals.config.types import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
 
 __all__ = [
     "ENTITY_LABELS",
@@ -50,7 +50,7 @@ __all__ = [
     "ROLES",
     "TABLES",
     "TARGET_LABELS",
-    "Agent",
+    "AgentTable",
     "AlertmanagerTarget",
     "Config",
     "ConfigError",
@@ -58,11 +58,11 @@ __all__ = [
     "Kubernetes",
     "KvEventsSource",
     "KvEventsTable",
-    "Mute",
+    "MuteTable",
     "NodeLabels",
     "NotifyTable",
     "NotifyTarget",
-    "Objective",
+    "ObjectiveTable",
     "Otlp",
     "OtlpOutTable",
     "PagerDutyTarget",
@@ -72,10 +72,10 @@ __all__ = [
     "ReviewTable",
     "Seconds",
     "SlackTarget",
-    "Slo",
+    "SloTable",
     "SomeSlo",
     "TapTable",
-    "Target",
+    "TargetTable",
     "TenantsTable",
     "WebhookTarget",
     "build",

@@ -76,7 +76,7 @@ def check_seconds(name: str, value: float, least: float, most: float) -> None:
         raise ValueError(f"{name} must be from {least:g} to {most:g} seconds, not {value:g}")
 
 
-class Certified(Protocol):
+class ClientCertificate(Protocol):
     """A table of a server that is called, with our certificate where it asks for one."""
 
     @property
@@ -86,13 +86,13 @@ class Certified(Protocol):
     def key_file(self) -> Path | None: ...
 
 
-def check_own_certificate(own: Certified) -> None:
+def check_own_certificate(own: ClientCertificate) -> None:
     """Raises ValueError for a key without its certificate; a certificate may have its key in the same file."""
     if own.key_file and not own.cert_file:
         raise ValueError("key_file is the key of a certificate: name cert_file as well")
 
 
-def check_server_certificate(own: Certified) -> None:
+def check_server_certificate(own: ClientCertificate) -> None:
     """Raises ValueError where one of the two that a server of ours needs is missing."""
     if (own.cert_file is None) != (own.key_file is None):
         raise ValueError("cert_file and key_file belong together: name both")

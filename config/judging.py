@@ -16,7 +16,7 @@ ENTITY_LABELS = ("cluster", "node", "pool", "engine")
 _CODE = re.compile(r"[A-Z]{3}\d{2}")
 
 
-class Slo(Struct, frozen=True, kw_only=True):
+class SloTable(Struct, frozen=True, kw_only=True):
     """What is fast enough, in seconds."""
 
     ttft_p99_seconds: float = 2.0
@@ -36,7 +36,7 @@ class SomeSlo(Struct, frozen=True, kw_only=True):
         _check_slo(self)
 
 
-class Objective(SomeSlo, frozen=True, kw_only=True):
+class ObjectiveTable(SomeSlo, frozen=True, kw_only=True):
     """Objectives for some engines, by patterns on their model and role, or for one class of tenants on them."""
 
     model: str = "*"
@@ -58,7 +58,7 @@ class Objective(SomeSlo, frozen=True, kw_only=True):
         return fnmatchcase(model, self.model) and fnmatchcase(role, self.role)
 
 
-class Mute(Struct, frozen=True, kw_only=True):
+class MuteTable(Struct, frozen=True, kw_only=True):
     """A rule that is not to be reported, for an entity or everywhere, until a time or for good."""
 
     rule: str
@@ -83,7 +83,7 @@ class Mute(Struct, frozen=True, kw_only=True):
         return all(entity.get(label, "") == value for label, value in self.entity.items())
 
 
-def _check_slo(slo: Slo | SomeSlo) -> None:
+def _check_slo(slo: SloTable | SomeSlo) -> None:
     for name, least, most in (("ttft_p99_seconds", 0.001, 3600.0), ("itl_p99_seconds", 0.0001, 60.0)):
         value = getattr(slo, name)
         if value is not None:

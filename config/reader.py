@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.config.checks import ConfigError, Seconds, nearest, normal_url
-from kvitals.config.judging import Mute, Objective, Slo, SomeSlo
+from kvitals.config.judging import MuteTable, ObjectiveTable, SloTable, SomeSlo
 from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
 from kvitals.config.notify import NotifyTable
 from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
-from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, Target
-from kvitals.config.types import Agent, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
+from kvitals.config.types import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
 from kvitals.series.files import read_regular
 
 MAX_FILE_BYTES = 1 << 20
@@ -36,10 +36,10 @@ FROM_ENVIRONMENT = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 TABLES: dict[str, type[Struct]] = {
-    "agent": Agent,
+    "agent": AgentTable,
     "remote": Remote,
     "labels": NodeLabels,
-    "slo": Slo,
+    "slo": SloTable,
     "kubernetes": Kubernetes,
     "tenants": TenantsTable,
     "otlp": Otlp,
@@ -56,10 +56,10 @@ TABLES: dict[str, type[Struct]] = {
 MAX_OBJECTIVES = 200
 MAX_REQUEST_LOGS = 16
 LISTS: dict[str, tuple[str, type[Struct], int | None]] = {
-    "objective": ("objectives", Objective, MAX_OBJECTIVES),
-    "target": ("targets", Target, None),
+    "objective": ("objectives", ObjectiveTable, MAX_OBJECTIVES),
+    "target": ("targets", TargetTable, None),
     "request_log": ("request_logs", RequestLog, MAX_REQUEST_LOGS),
-    "mute": ("mutes", Mute, None),
+    "mute": ("mutes", MuteTable, None),
 }
 """Tables that there may be several of: the name in the file -> the name in a Config, what each is, how many."""
 
@@ -91,7 +91,7 @@ def find(env: Mapping[str, str] = os.environ) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def read_targets(path: Path) -> tuple[Target, ...]:
+def read_targets(path: Path) -> tuple[TargetTable, ...]:
     """The targets of a targets file: a URL a line (# begins a comment), or Prometheus' file_sd as JSON.
 
     Of file_sd's labels those that targets here may have are taken over, a `role` only where it is one of ours, and
@@ -246,29 +246,29 @@ def _on_its_node(data: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]
     return data | {"kubernetes": {**table, "node": node}, "labels": {"node": node, **labels}}
 
 
-def _targets_of(config: Config, env: Mapping[str, str]) -> list[Target]:
+def _targets_of(config: Config, env: Mapping[str, str]) -> list[TargetTable]:
     """The targets that the environment adds."""
     known = {target.url for target in config.targets}
     try:
         urls = [normal_url(text) for text in re.split(r"[\s,]+", env.get("KVITALS_TARGETS", "")) if text]
     except ValueError as error:
         raise ConfigError(f"KVITALS_TARGETS: {error}") from error
-    return [Target(url=url) for url in dict.fromkeys(urls) if url not in known]
+    return [TargetTable(url=url) for url in dict.fromkeys(urls) if url not in known]
 
 
-def _from_lines(text: str) -> Iterator[Target]:
+def _from_lines(text: str) -> Iterator[TargetTable]:
     """A URL a line. Raises ValueError."""
     for number, line in enumerate(text.splitlines(), 1):
         url = line.partition("#")[0].strip()
         if not url:
             continue
         try:
-            yield Target(url=url)
+            yield TargetTable(url=url)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
 
 
-def _from_groups(groups: Any) -> Iterator[Target]:
+def _from_groups(groups: Any) -> Iterator[TargetTable]:
     """Prometheus' file_sd: [{"targets": ["host:port"], "labels": {...}}]. Raises ValueError."""
     if not isinstance(groups, list):
         raise ValueError('must be a list, [{"targets": ["host:port", ...]}]')
@@ -286,7 +286,7 @@ def _from_groups(groups: Any) -> Iterator[Target]:
             if "://" in str(address):
                 raise ValueError(f"{address!r} must be HOST:PORT; its scheme is the label __scheme__")
             url = normal_url(f"{labels.get('__scheme__', 'http')}://{address}")
-            yield Target(url=url + path, labels=kept)
+            yield TargetTable(url=url + path, labels=kept)
 
 
 def _listed(table: Any) -> Any:

@@ -30,7 +30,7 @@ _SELECTOR = re.compile(r"[\w.,/()!= -]{1,1000}")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[\w.-]{1,63}")
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class TargetTable(Struct, frozen=True, kw_only=True):
     """An engine to watch."""
 
     url: str  # without a path, /metrics is meant
@@ -126,7 +126,7 @@ class Kubernetes(Struct, frozen=True, kw_only=True):
         check_seconds("timeout", self.timeout, 0.1, 60)
 
 
-def _check_tls(own: Target | Kubernetes) -> None:
+def _check_tls(own: TargetTable | Kubernetes) -> None:
     if own.insecure and own.ca_file:
         raise ValueError("insecure checks no certificate, so ca_file has no use beside it: leave one away")
     check_own_certificate(own)

@@ -8,16 +8,16 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from kvitals.config.checks import TEXT, Seconds, check_prefixes, check_seconds, host_and_port, is_pattern
-from kvitals.config.judging import Mute, Objective, Slo
+from kvitals.config.judging import MuteTable, ObjectiveTable, SloTable
 from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, TenantsTable
 from kvitals.config.notify import NotifyTable
 from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
-from kvitals.config.targets import Kubernetes, Target
+from kvitals.config.targets import Kubernetes, TargetTable
 
 MAX_PRICES = 200
 
 
-class Agent(Struct, frozen=True, kw_only=True):
+class AgentTable(Struct, frozen=True, kw_only=True):
     """The agent itself."""
 
     listen: str = "127.0.0.1:9477"
@@ -101,12 +101,12 @@ class ReviewTable(Struct, frozen=True, kw_only=True):
 class Config(Struct, frozen=True, kw_only=True):
     """A configuration as a whole."""
 
-    agent: Agent = field(default_factory=Agent)
+    agent: AgentTable = field(default_factory=AgentTable)
     remote: Remote | None = None
     labels: NodeLabels = field(default_factory=NodeLabels)
-    slo: Slo = field(default_factory=Slo)
-    objectives: tuple[Objective, ...] = ()  # later ones come before earlier ones
-    targets: tuple[Target, ...] = ()
+    slo: SloTable = field(default_factory=SloTable)
+    objectives: tuple[ObjectiveTable, ...] = ()  # later ones come before earlier ones
+    targets: tuple[TargetTable, ...] = ()
     kubernetes: Kubernetes | None = None
     tenants: TenantsTable = field(default_factory=TenantsTable)
     request_logs: tuple[RequestLog, ...] = ()
@@ -118,6 +118,6 @@ class Config(Struct, frozen=True, kw_only=True):
     prometheus: PrometheusTable | None = None
     review: ReviewTable = ReviewTable()
     notify: NotifyTable | None = None
-    mutes: tuple[Mute, ...] = ()
+    mutes: tuple[MuteTable, ...] = ()
     params: dict[str, dict[str, float]] = {}  # rule code -> parameter -> value
     file: Path | None = None  # where it was read from

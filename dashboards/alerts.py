@@ -11,7 +11,7 @@ from kvitals.dashboards.alerts_conditions import expression, positive, undecidab
 from kvitals.dashboards.alerts_guards import guards
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
-from kvitals.dashboards.recording import Recorded, Translate
+from kvitals.dashboards.recording import RecordingRules, Translate
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Rule
 from kvitals.series.promql import parse
@@ -33,7 +33,7 @@ def alertable(rule: Rule) -> bool:
 
 
 def alert_rules(
-    knowledge: Knowledge, recorded: Recorded, options: Options, translate: Translate = lambda expr: expr
+    knowledge: Knowledge, recorded: RecordingRules, options: Options, translate: Translate = lambda expr: expr
 ) -> Alerts:
     """The alerts over recorded signals. `translate`: what is read beside these, in the server's own names."""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -56,7 +56,11 @@ class CannotTellError(Exception):
 
 
 def alert(
-    rule: Rule, knowledge: Knowledge, recorded: Recorded, options: Options, translate: Translate = lambda expr: expr
+    rule: Rule,
+    knowledge: Knowledge,
+    recorded: RecordingRules,
+    options: Options,
+    translate: Translate = lambda expr: expr,
 ) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
     text = expression(rule, options)

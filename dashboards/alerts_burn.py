@@ -15,7 +15,7 @@ from typing import Any
 from kvitals.dashboards.alerts_conditions import applies
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import entity, links, signal_value
-from kvitals.dashboards.recording import indented
+from kvitals.dashboards.recording import indent_text
 from kvitals.diagnoser.evaluator import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES, Rule
@@ -30,7 +30,7 @@ RATES = "kvitals-burn-rates"
 
 
 @dataclass(frozen=True)
-class Objective:
+class BurnObjective:
     family: str
     signal: str  # the recorded objective
     of: str  # what is late, in words
@@ -47,8 +47,8 @@ class Burn:
 
 
 OBJECTIVES = {
-    "LAT01": Objective("ttft_seconds", "slo_ttft_seconds", "first tokens", LEAST_REQUESTS),
-    "LAT02": Objective("itl_seconds", "slo_itl_seconds", "gaps between tokens", 5 * LEAST_REQUESTS),
+    "LAT01": BurnObjective("ttft_seconds", "slo_ttft_seconds", "first tokens", LEAST_REQUESTS),
+    "LAT02": BurnObjective("itl_seconds", "slo_itl_seconds", "gaps between tokens", 5 * LEAST_REQUESTS),
 }
 BURNS = (
     Burn(14.4, "1h", "5m", "page", "2m"),
@@ -69,15 +69,15 @@ def rates() -> list[dict[str, Any]]:
     scope = ", ".join((*SCOPES["engine"], "le"))
     for objective in OBJECTIVES.values():
         bucket = f"kvitals_{objective.family}_bucket"
-        found.append({"record": recorded(objective, "5m"), "expr": f"sum by ({scope}) (rate({bucket}[5m]))"})
+        found.append({"record": recorded_name(objective, "5m"), "expr": f"sum by ({scope}) (rate({bucket}[5m]))"})
         for window, of in _LADDER:
             shorter, _, step = of.partition("[")
-            expr = f"avg_over_time({recorded(objective, shorter)}[{step})"
-            found.append({"record": recorded(objective, window), "expr": expr})
+            expr = f"avg_over_time({recorded_name(objective, shorter)}[{step})"
+            found.append({"record": recorded_name(objective, window), "expr": expr})
     return found
 
 
-def recorded(objective: Objective, window: str) -> str:
+def recorded_name(objective: BurnObjective, window: str) -> str:
     return f"{SIGNAL_PREFIX}{objective.family}_bucket:rate{window}"
 
 
@@ -89,7 +89,7 @@ def burn_alerts(knowledge: Knowledge, options: Options) -> Iterator[dict[str, An
         for burn in BURNS:
             yield {
                 "alert": name(rule),
-                "expr": "\n".join([f"(\n{indented(_expression(objective, burn))}\n)", *where]),
+                "expr": "\n".join([f"(\n{indent_text(_expression(objective, burn))}\n)", *where]),
                 "for": burn.for_,
                 "labels": {
                     "code": code,
@@ -113,16 +113,16 @@ def name(rule: Rule) -> str:
     return f"{rule.slug}-burn"
 
 
-def _expression(objective: Objective, burn: Burn) -> str:
+def _expression(objective: BurnObjective, burn: Burn) -> str:
     slo, scope = SIGNAL_PREFIX + objective.signal, ", ".join(SCOPES["engine"])
     quantile = f"{1 - burn.factor * BUDGET:.4g}"
-    parts = [f"histogram_quantile({quantile}, {recorded(objective, w)}) > {slo}" for w in (burn.long, burn.short)]
-    counted = f'sum by ({scope}) ({recorded(objective, burn.short)}{{le="+Inf"}})'
+    parts = [f"histogram_quantile({quantile}, {recorded_name(objective, w)}) > {slo}" for w in (burn.long, burn.short)]
+    counted = f'sum by ({scope}) ({recorded_name(objective, burn.short)}{{le="+Inf"}})'
     parts.append(f"{counted} * {seconds(burn.short):g} >= {objective.observed}")
     return "\nand ".join(parts)
 
 
-def _description(rule: Rule, objective: Objective, burn: Burn, knowledge: Knowledge) -> str:
+def _description(rule: Rule, objective: BurnObjective, burn: Burn, knowledge: Knowledge) -> str:
     slo = signal_value(objective.signal, rule.scope, knowledge)
     return (
         f"More than {100 * burn.factor * BUDGET:.3g} % of the {objective.of} of the last {burn.long}, and of the last"

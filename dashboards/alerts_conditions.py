@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvitals.dashboards.alerts_options import Options, duration
-from kvitals.dashboards.recording import indented
+from kvitals.dashboards.recording import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.loader import SIGNAL_PREFIX, parameters, signal_names
@@ -26,10 +26,10 @@ def expression(rule: Rule, options: Options) -> str:
     text = _condition(rule, rule.when)
     if rule.clear:
         firing = f'ALERTS{{alertname="{rule.slug}", alertstate="firing"}}'
-        leaving = f"(\n{indented(_condition(rule, rule.clear))}\n)\nand on ({scope}) {firing}"
-        text = f"(\n{indented(text)}\n)\nor\n(\n{indented(leaving)}\n)"
+        leaving = f"(\n{indent_text(_condition(rule, rule.clear))}\n)\nand on ({scope}) {firing}"
+        text = f"(\n{indent_text(text)}\n)\nor\n(\n{indent_text(leaving)}\n)"
     guards = list(applies(rule, options))
-    return text if not guards else "\n".join([f"(\n{indented(text)}\n)", *guards])
+    return text if not guards else "\n".join([f"(\n{indent_text(text)}\n)", *guards])
 
 
 def applies(rule: Rule, options: Options) -> Iterator[str]:

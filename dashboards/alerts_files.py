@@ -11,8 +11,8 @@ from kvitals.dashboards.alerts import Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.recording import DERIVED, Recorded, record
-from kvitals.dashboards.recording_raw import Raw
+from kvitals.dashboards.recording import DERIVED, RecordingRules, record
+from kvitals.dashboards.recording_raw import RawCoverage
 from kvitals.rules.loader import Knowledge
 from kvitals.series.promql import parse
 
@@ -32,7 +32,7 @@ def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]
 def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
     """The same over the engines' own metrics, and the rules that have no alert there."""
     options = replace(options, board_suffix=RAW_BOARDS)
-    raw = Raw(knowledge)
+    raw = RawCoverage(knowledge)
     recorded = raw.record(options)
     alerts = alert_rules(knowledge, recorded, options, raw.rewrite)
     burn = [{**rule, "expr": str(raw.rewrite(parse(rule["expr"])))} for rule in rates()]
@@ -62,7 +62,7 @@ def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
     }
 
 
-def recording_groups(recorded: Recorded, burn: list[dict[str, Any]]) -> Groups:
+def recording_groups(recorded: RecordingRules, burn: list[dict[str, Any]]) -> Groups:
     """Signals made of others come last, in the file as in the order of evaluation."""
     names = sorted(recorded.groups, key=lambda name: name == DERIVED)
     groups = [{"name": name, "rules": recorded.groups[name]} for name in names]

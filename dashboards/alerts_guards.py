@@ -16,7 +16,7 @@ CODE = "TEL01"
 
 
 @dataclass(frozen=True)
-class Guard:
+class AlertGuard:
     name: str
     expr: str
     for_: str
@@ -27,7 +27,7 @@ class Guard:
 
 
 GUARDS = (
-    Guard(
+    AlertGuard(
         "engine-gone",
         "group by (cluster, pool, node, engine) (present_over_time(kvitals_target_up[15m]))\n"
         "unless on (cluster, node, engine) kvitals_target_up",
@@ -38,7 +38,7 @@ GUARDS = (
         "It was watched within the last 15 minutes. Whoever watched it is down, can not be scraped, or was told to"
         " leave it; no other alert can fire on it.",
     ),
-    Guard(
+    AlertGuard(
         "pool-gone",
         "group by (cluster, pool) (present_over_time(kvitals_target_up[1h]))\n"
         "unless on (cluster, pool) kvitals_target_up == 1",
@@ -48,7 +48,7 @@ GUARDS = (
         "No engine of a pool can be read",
         "Within the last hour there was one. The pool is down, or nothing that watches it can be scraped.",
     ),
-    Guard(
+    AlertGuard(
         "nothing-told",
         "absent(kvitals_target_up)",
         "5m",
@@ -58,7 +58,7 @@ GUARDS = (
         "No series of kvitals_target_up: no agent is scraped, or the rules that make it of the engines' pages are not"
         " loaded.",
     ),
-    Guard(
+    AlertGuard(
         "signals-not-recorded",
         "count by (cluster) (kvitals_target_up unless on (cluster, node, engine) kvitals:target_up)",
         "5m",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvitals.diagnoser.sources.survey import FAST_SECONDS, SAMPLES_IN_WINDOW, SLOW_SECONDS
-from kvitals.rules.compiled_signal import Windows
+from kvitals.rules.compiled_signal import WindowDurations
 
 BASELINE = "1h"
 PLACEHOLDER_HOST = "example.com"
@@ -33,9 +33,9 @@ class Options:
         return max(SLOW_SECONDS, self.fast_seconds)
 
     @property
-    def windows(self) -> Windows:
+    def windows(self) -> WindowDurations:
         """What `$window` and `$baseline` stand for."""
-        return Windows(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
+        return WindowDurations(duration(self.fast_seconds), duration(self.slow_seconds), BASELINE)
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ _MAY_BE_NULL = {"id", "value"}  # a new board has no id yet; the first threshold
 
 
 @dataclass(frozen=True)
-class Target:
+class GrafanaTarget:
     """One query of a panel. `interval` is the least step, and so the least `$__rate_interval`."""
 
     ref: str

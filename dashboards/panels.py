@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from grafanalib.core import StateTimeline, TimeSeries
 
-from kvitals.dashboards.grafana import DATASOURCE, Target, drill, grid, plain, runbook
-from kvitals.dashboards.queries import FAST, Ask, By, Judged, NotToldError, Queries, Query
+from kvitals.dashboards.grafana import DATASOURCE, GrafanaTarget, drill, grid, plain, runbook
+from kvitals.dashboards.queries import FAST, Ask, BoardQuery, ConditionQuery, JudgedBy, NotToldError, Queries
 from kvitals.rules.model import SCOPES, Severity
 
 Style = Literal["data", "faint", "objective"]
@@ -53,7 +53,7 @@ class PanelError(Exception):
 
 
 @dataclass(frozen=True)
-class Line:
+class PanelLine:
     """An ask in a panel. An objective is drawn dashed in the colour of the rule that judges by it."""
 
     ask: Ask
@@ -62,13 +62,13 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
+class BoardPanel:
     """What all kinds share. `judged` colours it; `by` names rules that judge by more than one number can show."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[PanelLine, ...]
     unit: str = ""  # of Grafana; empty: from the first line
-    judged: By | None = None
+    judged: ConditionQuery | None = None
     by: tuple[str, ...] = ()
     note: str = ""
     width: int = 8
@@ -77,7 +77,7 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Panel):
+class LinePanel(BoardPanel):
     """Lines over time."""
 
     stacked: bool = False
@@ -87,7 +87,7 @@ class Question(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class States(Panel):
+class States(BoardPanel):
     """States over time: numbers that mean something by their value, in words."""
 
     words: tuple[tuple[float, str], ...]  # value -> what it says
@@ -95,26 +95,26 @@ class States(Panel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now(Panel):
+class Now(BoardPanel):
     """A number of this moment, large."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars(Panel):
+class Bars(BoardPanel):
     """Numbers of this moment side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heat(Panel):
+class Heat(BoardPanel):
     """A histogram's buckets over time; the line's query has the label `le`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Panel):
+class TablePanel(BoardPanel):
     """Numbers of this moment, a row for each entity and a column for each line, named by its legend."""
 
     units: tuple[str, ...] = ()  # by line, of Grafana; empty: from the ask
-    judges: tuple[By | None, ...] = ()  # by line
+    judges: tuple[ConditionQuery | None, ...] = ()  # by line
     hidden: tuple[str, ...] = ()  # labels and values that tell nothing
     matrix: tuple[str, str] = ("", "")  # labels of rows and columns: one number for each pair
 
@@ -123,9 +123,9 @@ class Table(Panel):
 class Built:
     """A panel's answered asks, without those that this flavour can not have."""
 
-    panel: Panel
-    lines: tuple[tuple[int, Line, Query], ...]
-    judged: Judged | None
+    panel: BoardPanel
+    lines: tuple[tuple[int, PanelLine, BoardQuery], ...]
+    judged: JudgedBy | None
     missing: tuple[str, ...]  # legends of the lines that are left out
 
     @property
@@ -136,7 +136,7 @@ class Built:
         return unit
 
 
-def answer(panel: Panel, queries: Queries) -> Built:
+def answer(panel: BoardPanel, queries: Queries) -> Built:
     """Build a panel's queries. Raises NotToldError where this flavour can not have what it is about."""
     if not panel.title.endswith("?"):
         raise PanelError(f"a panel's title is a question: {panel.title!r}")
@@ -144,13 +144,13 @@ def answer(panel: Panel, queries: Queries) -> Built:
         raise PanelError(f"{panel.title!r} does not fit over a panel of {panel.width} columns")
     if len(panel.lines) > MAX_QUERIES:
         raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
-    lines: list[tuple[int, Line, Query]] = []
+    lines: list[tuple[int, PanelLine, BoardQuery]] = []
     missing = []
     for i, line in enumerate(panel.lines):
         try:
             lines.append((i, line, queries.ask(line.ask)))
         except NotToldError:
-            if i == 0 and not isinstance(panel, Table | States):
+            if i == 0 and not isinstance(panel, TablePanel | States):
                 raise
             missing.append(line.legend)
     if not lines:
@@ -177,7 +177,7 @@ def make(built: Built, queries: Queries, id_: int, x: int, y: int, runbooks: str
     return {**made, **common}
 
 
-def steps(judged: Judged | None) -> list[dict[str, Any]]:
+def steps(judged: JudgedBy | None) -> list[dict[str, Any]]:
     """Threshold colours: neutral, and from the rule's limit on the colour of its severity."""
     if judged is None:
         return [{"color": NEUTRAL, "value": None}]
@@ -203,7 +203,7 @@ def describe(built: Built, queries: Queries) -> str:
     return "\n\n".join(" ".join(text.split()) for text in dict.fromkeys(parts))
 
 
-def _meanings(query: Query, queries: Queries) -> list[str]:
+def _meanings(query: BoardQuery, queries: Queries) -> list[str]:
     """What a line shows: the signal, with the traffic that it needs, or else the families."""
     if query.rule:
         return []
@@ -232,7 +232,7 @@ def _sources(built: Built, queries: Queries) -> list[str]:
 def _judges(built: Built, queries: Queries) -> list[str]:
     found = [f"Judged by {code}: {queries.rule(code).title}." for code in built.panel.by]
     judges = [built.judged] if built.judged is not None else []
-    if isinstance(built.panel, Table):
+    if isinstance(built.panel, TablePanel):
         judges += [queries.judged(by) for i, by in enumerate(built.panel.judges) if by and _has(built, i)]
     for j in judges:
         why = f" ({j.why})" if j.why else ""
@@ -260,16 +260,16 @@ def _check_legends(built: Built, queries: Queries) -> None:
             raise PanelError(f"{built.panel.title!r}: {said}")
 
 
-def _target(built: Built, line: Line, query: Query, i: int) -> Target:
+def _target(built: Built, line: PanelLine, query: BoardQuery, i: int) -> GrafanaTarget:
     panel = built.panel
-    return Target(
+    return GrafanaTarget(
         string.ascii_uppercase[i],
         query.expr,
         line.legend,
         FAST,
-        instant=isinstance(panel, Now | Bars | Table),
-        format={Table: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
-        exemplar=isinstance(panel, Question) and panel.exemplars,
+        instant=isinstance(panel, Now | Bars | TablePanel),
+        format={TablePanel: "table", Heat: "heatmap"}.get(type(panel), "time_series"),
+        exemplar=isinstance(panel, LinePanel) and panel.exemplars,
     )
 
 
@@ -289,7 +289,7 @@ def _defaults(built: Built, **more: Any) -> dict[str, Any]:
 
 def _question(built: Built, queries: Queries) -> dict[str, Any]:
     panel = built.panel
-    assert isinstance(panel, Question)
+    assert isinstance(panel, LinePanel)
     made = plain(
         TimeSeries(
             title=panel.title,
@@ -403,7 +403,7 @@ def _heat(built: Built, queries: Queries) -> dict[str, Any]:
 
 def _table(built: Built, queries: Queries) -> dict[str, Any]:
     panel = built.panel
-    assert isinstance(panel, Table)
+    assert isinstance(panel, TablePanel)
     cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "minWidth": CELL_PIXELS}
     defaults = {**_defaults(built, links=[]), "custom": cells}
     rows, columns = panel.matrix
@@ -435,10 +435,10 @@ def _table(built: Built, queries: Queries) -> dict[str, Any]:
     }
 
 
-def _cell(built: Built, queries: Queries, i: int, query: Query) -> dict[str, Any]:
+def _cell(built: Built, queries: Queries, i: int, query: BoardQuery) -> dict[str, Any]:
     """What sets a column apart: its unit, and colour where a rule judges it."""
     panel = built.panel
-    assert isinstance(panel, Table)
+    assert isinstance(panel, TablePanel)
     unit = panel.units[i] if i < len(panel.units) and panel.units[i] else UNITS.get(query.unit, "short")
     by = panel.judges[i] if i < len(panel.judges) else None
     if by is None:
@@ -456,7 +456,7 @@ def _legend(*calcs: str) -> dict[str, Any]:
     return {"calcs": list(calcs), "displayMode": "table", "placement": "bottom", "showLegend": True}
 
 
-def _style(panel: Question, queries: Queries, i: int, line: Line) -> list[dict[str, Any]]:
+def _style(panel: LinePanel, queries: Queries, i: int, line: PanelLine) -> list[dict[str, Any]]:
     if line.style == "data":
         return []
     properties: list[dict[str, Any]] = [{"id": "custom.fillOpacity", "value": 0}]
@@ -482,4 +482,4 @@ def _colored(i: int, severity: Severity) -> dict[str, Any]:
     return {"matcher": matcher, "properties": [{"id": "thresholds", "value": value}]}
 
 
-_KINDS = {Question: _question, States: _states, Now: _now, Bars: _bars, Heat: _heat, Table: _table}
+_KINDS = {LinePanel: _question, States: _states, Now: _now, Bars: _bars, Heat: _heat, TablePanel: _table}

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kvitals.dashboards.raw import Raw
-from kvitals.rules.compiled_signal import Windows, compile_signal
+from kvitals.dashboards.raw import RawTranslator
+from kvitals.rules.compiled_signal import WindowDurations, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
 from kvitals.rules.model import Rule, Scope, Severity, Signal
@@ -21,7 +21,7 @@ from kvitals.series.promql import (
     Binary,
     Call,
     Expr,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     String,
@@ -45,7 +45,7 @@ OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
-WINDOWS = Windows(fast=_STAND_IN)
+WINDOWS = WindowDurations(fast=_STAND_IN)
 
 
 class UnknownSeriesError(Exception):
@@ -57,14 +57,14 @@ class NotToldError(Exception):
 
 
 @dataclass(frozen=True)
-class Of:
+class SignalQuery:
     """Asks for a signal. Below its minimum of samples it is NaN, so that too little traffic differs from no data."""
 
     signal: str
 
 
 @dataclass(frozen=True)
-class From:
+class ExpressionQuery:
     """Asks for what no signal covers, in the notation of signals (`$window`, `$scope`)."""
 
     text: str
@@ -79,11 +79,11 @@ class Holds:
     code: str
 
 
-Ask = Of | From | Holds
+Ask = SignalQuery | ExpressionQuery | Holds
 
 
 @dataclass(frozen=True)
-class By:
+class ConditionQuery:
     """The comparison of a rule with a signal: with the value of `param`, or with the number in its condition."""
 
     code: str
@@ -92,7 +92,7 @@ class By:
 
 
 @dataclass(frozen=True)
-class Query:
+class BoardQuery:
     """A query as a board has it, and what is known of what it reads."""
 
     expr: str
@@ -105,7 +105,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedBy:
     """The comparison of a rule that gives a panel its colours."""
 
     code: str
@@ -119,55 +119,55 @@ class Judged:
 class Queries:
     """Builds queries from one state of the knowledge; with `raw`, over the names on engines' own pages."""
 
-    def __init__(self, knowledge: Knowledge, raw: Raw | None = None) -> None:
+    def __init__(self, knowledge: Knowledge, raw: RawTranslator | None = None) -> None:
         self.knowledge = knowledge
         self.raw = raw
 
-    def ask(self, ask: Ask) -> Query:
+    def ask(self, ask: Ask) -> BoardQuery:
         """The query that answers. Raises UnknownSeriesError, and NotToldError where no engine's page tells it."""
-        if isinstance(ask, Of):
+        if isinstance(ask, SignalQuery):
             return self.signal(ask.signal)
         if isinstance(ask, Holds):
             return self.firing(ask.code)
         return self.family(ask.text, ask.unit, ask.scope)
 
-    def signal(self, name: str) -> Query:
-        """See `Of`."""
+    def signal(self, name: str) -> BoardQuery:
+        """See `SignalQuery`."""
         signal = self._signal(name)
         compiled = compile_signal(signal, WINDOWS)
         expr = compiled.expr
         if (few := compiled.too_few) is not None:
-            blank = Binary("*", few, Number(float("nan")))
+            blank = Binary("*", few, NumberLiteral(float("nan")))
             self._check_told(expr)
             expr = Binary("or", Binary("unless", expr, few), blank)
         return replace(self._query(expr, signal.unit, signal.scope), signals=(name,))
 
-    def family(self, text: str, unit: str, scope: Scope = "engine") -> Query:
-        """See `From`."""
+    def family(self, text: str, unit: str, scope: Scope = "engine") -> BoardQuery:
+        """See `ExpressionQuery`."""
         expr = parse(expand(text, WINDOWS.values("fast", scope)))
         self._check_labels(expr)
         return self._query(expr, unit, scope, tenants=True)
 
-    def firing(self, code: str) -> Query:
+    def firing(self, code: str) -> BoardQuery:
         """See `Holds`."""
         rule = self.rule(code)
         when = parse(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
         self._check_told(when)
         known = Aggregate("count", Selector("kvitals_target_up"))
-        counted = Binary("or", Aggregate("count", when), Binary("*", Number(0), known))
+        counted = Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), known))
         return replace(self._query(counted, "count", "fleet"), rule=code)
 
-    def judged(self, by: By) -> Judged:
+    def judged(self, by: ConditionQuery) -> JudgedBy:
         """The limit at which a rule judges a signal. Raises UnknownSeriesError where it makes no such comparison."""
         code, signal, param = by.code, by.signal, by.param
         rule = self.rule(code)
         condition = self.knowledge.condition(rule)
         wanted = rule.params[param].default if param else None
         for c in comparisons(condition):
-            limit = c.right.value if isinstance(c.right, Number) else None
+            limit = c.right.value if isinstance(c.right, NumberLiteral) else None
             if _compares(c, signal) and limit is not None and wanted in (None, limit):
                 why = rule.params[param].why if param else ""
-                return Judged(code, rule.title, rule.severity, c.op, limit, why)
+                return JudgedBy(code, rule.title, rule.severity, c.op, limit, why)
         raise UnknownSeriesError(f"{code} does not compare {signal} with {param or 'a number'}")
 
     def rule(self, code: str) -> Rule:
@@ -181,7 +181,7 @@ class Queries:
         """That what a query is about is told, and not only what stands in for it. Raises NotToldError."""
         self._query(expr, "", "engine")
 
-    def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> Query:
+    def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> BoardQuery:
         read = sorted(names(expr))
         whole = inline(expr, self._definitions(read))
         families = self._families(whole)
@@ -194,7 +194,7 @@ class Queries:
         text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}")
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
         reads = tuple(sorted(names(bound))) if self.raw is not None else families
-        return Query(text, families, reads, signals, unit, scope)
+        return BoardQuery(text, families, reads, signals, unit, scope)
 
     def _matchers(self, tenants: bool) -> Callable[[str], tuple[Matcher, ...]]:
         """What narrows a selector of a name. Signals that compare tenants go on comparing all of them."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kvitals.diagnoser.sources.pages import LOCAL, Pages
 from kvitals.rules.engine_map import EngineMap, load_map
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
-from kvitals.series.promql import Binary, Call, Expr, Number, Range, Selector
+from kvitals.series.promql import Binary, Call, Expr, NumberLiteral, Range, Selector
 from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher
 
@@ -28,7 +28,7 @@ SEEN_SECONDS = 3600.0
 _UP = "kvitals_target_up"
 
 
-class Raw:
+class RawTranslator:
     """Translates expressions over families into the names that Prometheus scraped from engines' pages."""
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -67,8 +67,8 @@ class Raw:
         shown, was = (self.translate(e) for e in (running, Call("present_over_time", (Range(running, SEEN_SECONDS),))))
         if shown is None or was is None:
             return None
-        now = Binary("+", Binary("*", Number(0.0), shown), Number(1.0))
-        return Binary("or", now, Binary("*", Number(0.0), was))
+        now = Binary("+", Binary("*", NumberLiteral(0.0), shown), NumberLiteral(1.0))
+        return Binary("or", now, Binary("*", NumberLiteral(0.0), was))
 
 
 def _names(map_: EngineMap, knowledge: Knowledge) -> list[str]:

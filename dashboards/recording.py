@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kvitals.dashboards.alerts_options import Options
-from kvitals.rules.compiled_signal import compile_signal, least
+from kvitals.rules.compiled_signal import compile_signal, sample_gate
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as
 from kvitals.rules.model import Signal
 from kvitals.series.promql import Expr, expand
@@ -27,7 +27,7 @@ Translate = Callable[[Expr], Expr]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordingRules:
     """Rules by group, in the order of evaluation, and the signals that can not be told, each with why."""
 
     groups: Mapping[str, list[dict[str, Any]]]
@@ -39,14 +39,14 @@ class Recorded:
         return frozenset(name.removeprefix(SIGNAL_PREFIX) for name in named if name.startswith(SIGNAL_PREFIX))
 
 
-def record(knowledge: Knowledge, options: Options) -> Recorded:
+def record(knowledge: Knowledge, options: Options) -> RecordingRules:
     """The recording rules of every signal, over the families of agents."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for name in in_order(knowledge):
         signal = knowledge.signals[name]
         text = definition(signal, options)
         groups.setdefault(group_of(name, knowledge, options), []).append(rule_of(name, text))
-    return Recorded(groups, {})
+    return RecordingRules(groups, {})
 
 
 def rule_of(name: str, text: str) -> dict[str, Any]:
@@ -60,11 +60,11 @@ def definition(signal: Signal, options: Options) -> str:
     if signal.samples is None:
         return text
     counted = expand(signal.samples.expr, values).strip()
-    enough = f"{least(signal.samples):.12g}"
-    return f"(\n{indented(text)}\n)\nand on ({values['scope']})\n(\n{indented(counted)}\n) >= {enough}"
+    enough = f"{sample_gate(signal.samples):.12g}"
+    return f"(\n{indent_text(text)}\n)\nand on ({values['scope']})\n(\n{indent_text(counted)}\n) >= {enough}"
 
 
-def indented(text: str) -> str:
+def indent_text(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options
-from kvitals.dashboards.recording import Recorded, definition, group_of, in_order, rule_of
+from kvitals.dashboards.recording import RecordingRules, definition, group_of, in_order, rule_of
 from kvitals.diagnoser.sources.pages import FACT, OBJECTIVE, Pages
-from kvitals.rules.compiled_signal import needed
+from kvitals.rules.compiled_signal import needed_metrics
 from kvitals.rules.engine_map import EngineMap, load_map, systems
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family
@@ -29,7 +29,7 @@ max by (cluster, pool, node, engine) (0 * present_over_time(kvitals_requests_run
 _INFO = "group by (cluster, pool, node, engine, model) (kvitals_requests_running)"
 
 
-class Raw:
+class RawCoverage:
     """What can be told of engines by their own pages."""
 
     def __init__(self, knowledge: Knowledge) -> None:
@@ -38,7 +38,7 @@ class Raw:
         self._pages = _pages(self._maps, knowledge.families, without=FACT)  # these are recorded
         self._told = {"kvitals_target_up", "kvitals_engine_info", OBJECTIVE, FACT}
 
-    def record(self, options: Options) -> Recorded:
+    def record(self, options: Options) -> RecordingRules:
         """The recording rules of every signal that the pages tell."""
         groups: dict[str, list[dict[str, Any]]] = {ENGINES: list(self._engines(options))}
         left_out: dict[str, str] = {}
@@ -50,7 +50,7 @@ class Raw:
             self._told.add(SIGNAL_PREFIX + name)
             rule = rule_of(name, str(self.rewrite(expr)))
             groups.setdefault(group_of(name, self._knowledge, options), []).append(rule)
-        return Recorded(groups, left_out)
+        return RecordingRules(groups, left_out)
 
     def rewrite(self, expr: Expr) -> Expr:
         """An expression over families and recorded signals in raw names."""
@@ -58,7 +58,7 @@ class Raw:
 
     def why_not(self, expr: Expr) -> str:
         """Why an expression can have no value here; empty where it can."""
-        for either in needed(expr):
+        for either in needed_metrics(expr):
             if not any(metric in self._told or self._pages.sources(metric) for metric in either):
                 return f"{' or '.join(sorted(either))} needs the agent"
         return ""

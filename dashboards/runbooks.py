@@ -9,7 +9,7 @@ from kvitals.dashboards.alerts import alertable, labels
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_burn import name as burn_name
 from kvitals.rules.loader import Knowledge
-from kvitals.rules.model import Lever, Rule, Setting
+from kvitals.rules.model import Lever, Rule, SystemSetting
 
 FOLDER = "runbooks"
 INDEX = "README.md"
@@ -133,7 +133,7 @@ def _settings(lever: Lever) -> Iterator[str]:
         yield f"{setting.system}{versions}: `{setting.flag}`{_value(setting)}.{note}"
 
 
-def _value(setting: Setting) -> str:
+def _value(setting: SystemSetting) -> str:
     return f", {_line(setting.value)}" if setting.value else ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.compiled_signal import FROM_NOTHING, compile_signal
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES
@@ -23,7 +23,7 @@ class Reach:
 
     knowledge: Knowledge
     source: SeriesSource
-    span: Span
+    span: EvaluationSpan
     _having: dict[tuple[Selector, Sequence[str]], set[Labels]] = field(default_factory=dict)
     _signals: dict[str, Expr] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from kvitals.diagnoser.signals import Known, Signals, Span, with_enough_samples
+from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues, with_enough_samples
 from kvitals.rules.loader import Knowledge, signal_names
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Expr, Moment, PromQLError, evaluate_range
@@ -23,9 +23,9 @@ class Ahead(Signals):
 
     def __init__(self, knowledge: Knowledge, families: SeriesSource) -> None:
         super().__init__(knowledge, families)
-        self._foreseen: dict[Span, dict[str, Known]] = {}
+        self._foreseen: dict[EvaluationSpan, dict[str, SignalValues]] = {}
 
-    def foresee(self, spans: Sequence[Span]) -> None:
+    def foresee(self, spans: Sequence[EvaluationSpan]) -> None:
         """Evaluate the signals of moments to come: as far from one another each, over windows of the same length.
 
         The families' rows up to the last of them are in. Each is to be observed, in this order, before others are.
@@ -47,7 +47,7 @@ class Ahead(Signals):
                     courses[name] = self._course(name, spans)
         self._foreseen = {span: {name: of[i] for name, of in courses.items()} for i, span in enumerate(spans)}
 
-    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         known = self._foreseen.pop(span, None)
         if known is None:
             return (yield from super().observe_steps(span))
@@ -62,7 +62,7 @@ class Ahead(Signals):
         self.now = Moment(self.source, span.at)
         return known
 
-    def _course(self, name: str, spans: Sequence[Span]) -> list[Known]:
+    def _course(self, name: str, spans: Sequence[EvaluationSpan]) -> list[SignalValues]:
         """What is known of a signal at each moment. Raises PromQLError."""
         signal, compiled = self.knowledge.signals[name], self._compile(spans[0])[name]
         scope = SCOPES[signal.scope]
@@ -70,11 +70,11 @@ class Ahead(Signals):
         possible = all(any(self.source.may_find(one, last) for one in either) for either in compiled.reads)
         values = self._values(compiled.expr, scope, spans) if possible else [{} for _ in spans]
         if compiled.samples is None:
-            return [Known(each) for each in values]
+            return [SignalValues(each) for each in values]
         counts = self._values(compiled.samples, scope, spans)
         return [with_enough_samples(signal, *each) for each in zip(values, counts, strict=True)]
 
-    def _values(self, expr: Expr, scope: tuple[str, ...], spans: Sequence[Span]) -> list[dict[Labels, float]]:
+    def _values(self, expr: Expr, scope: tuple[str, ...], spans: Sequence[EvaluationSpan]) -> list[dict[Labels, float]]:
         """An expression's values by entity, at each moment."""
         found: list[dict[Labels, float]] = [{} for _ in spans]
         start, step = spans[0].at, spans[1].at - spans[0].at
@@ -85,12 +85,12 @@ class Ahead(Signals):
                 found[place][entity] = value
         return found
 
-    def _reads_its_like(self, name: str, span: Span) -> bool:
+    def _reads_its_like(self, name: str, span: EvaluationSpan) -> bool:
         """Whether it is made of signals that are themselves made of signals: of what was remembered a moment before."""
         return any(self._readers.intersection(signal_names(expr)) for expr in self._compile(span)[name].exprs)
 
 
-def _alike(spans: Sequence[Span]) -> bool:
+def _alike(spans: Sequence[EvaluationSpan]) -> bool:
     """Whether a range query meets all of them: to the millisecond, as PromQL counts."""
     first, second = (round(span.at * 1000) for span in spans[:2])
     due = range(first, first + (second - first) * len(spans), second - first) if second > first else ()

@@ -62,7 +62,7 @@ def alike(load: Floats, observations: Floats) -> tuple[Ints, int]:
     return number, current + 1 if inside >= MIN_OBSERVATIONS else 0
 
 
-def rising(values: Floats, weights: Floats) -> Floats:
+def isotonic_fit(values: Floats, weights: Floats) -> Floats:
     """The closest values that nowhere fall: isotonic regression by pooling adjacent violators (Ayer et al., Annals of
     Mathematical Statistics 1955). A NaN is as the one before it."""
     blocks: list[list[float]] = []  # value, weight, how many
@@ -86,7 +86,7 @@ def crossing(load: Floats, late: Floats, total: Floats, allowed: float) -> Cross
     next; a straight line through the shares themselves would meet a hundredth at the lower load.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = rising(late / total, total)
+        share = isotonic_fit(late / total, total)
     over = np.flatnonzero(share > allowed)
     if not len(over) or over[0] == 0:
         return None

@@ -20,7 +20,7 @@ import msgspec
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.steps import Ask, Steps
 from kvitals.diagnoser.text import render
-from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, Predicted
+from kvitals.rules.finding import Effect, EffectVerdict, LeverAdvice, PredictedValue
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES, Lever, Quantity, Signal
 from kvitals.rules.versions import in_range
@@ -68,7 +68,7 @@ Look = Callable[[float, float], Values]
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingChange:
     """What was before and is now; empty where it was or is not told."""
 
     name: str
@@ -80,13 +80,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigurationChange:
     """An engine's configuration became another. last: when the old one was last told, first: the new one first."""
 
     entity: Labels
     last: float
     first: float
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingChange, ...]
     old: Mapping[str, str]
     new: Mapping[str, str]
 
@@ -110,7 +110,7 @@ class Period:
         return [(self.end - i * each, each) for i in range(PARTS)][::-1]
 
 
-def changes(ask: Ask, start: float, end: float, gap: float) -> list[Change]:
+def changes(ask: Ask, start: float, end: float, gap: float) -> list[ConfigurationChange]:
     """Every change of an engine's configuration that was seen, the latest last. gap: seconds between rows."""
     told: dict[Labels, dict[float, dict[str, str]]] = {}
     for family in FACTS:
@@ -118,12 +118,12 @@ def changes(ask: Ask, start: float, end: float, gap: float) -> list[Change]:
             entity = one.labels.keep(SCOPES["engine"])
             rows = told.setdefault(entity, {})
             for t, value in zip(one.times.tolist(), one.values.tolist(), strict=True):
-                rows.setdefault(round(t, 3), {}).update(said(family, one.labels, value))
+                rows.setdefault(round(t, 3), {}).update(stated_settings(family, one.labels, value))
     found = [change for entity, rows in told.items() for change in _of_engine(entity, rows)]
     return sorted(found, key=lambda change: change.first)
 
 
-def said(family: str, labels: Labels, value: float) -> dict[str, str]:
+def stated_settings(family: str, labels: Labels, value: float) -> dict[str, str]:
     """What a series tells of a configuration: names and values."""
     if family == FACTS[0]:
         return (
@@ -133,7 +133,7 @@ def said(family: str, labels: Labels, value: float) -> dict[str, str]:
     return dict(rest)
 
 
-def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Iterator[Change]:
+def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Iterator[ConfigurationChange]:
     """Between rows next to each other that say otherwise of what both tell; a fact is not gone because a scrape was."""
     before: tuple[float, dict[str, str]] | None = None
     for t in sorted(rows):
@@ -141,15 +141,15 @@ def _of_engine(entity: Labels, rows: Mapping[float, Mapping[str, str]]) -> Itera
         if before is not None:
             then, old = before
             if settings := differences(old, now):
-                yield Change(entity, then, t, settings, old, now)
+                yield ConfigurationChange(entity, then, t, settings, old, now)
             now = {**old, **now}
         before = t, now
 
 
-def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Setting, ...]:
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[SettingChange, ...]:
     """What both tell, and tell otherwise."""
     names = sorted(name for name in old.keys() & new.keys() if not _same(name, old[name], new[name]))
-    return tuple(Setting(name, old[name], new[name]) for name in names)
+    return tuple(SettingChange(name, old[name], new[name]) for name in names)
 
 
 def _same(name: str, old: str, new: str) -> bool:
@@ -173,21 +173,21 @@ def busy(steps: Steps, start: float, end: float, most: float = MOST_SECONDS) -> 
 
 
 @dataclass(frozen=True)
-class Sides:
+class BeforeAfter:
     """The value of a query for the changed engine before and after; None where it has none."""
 
     before: Callable[[str], float | None]
     after: Callable[[str], float | None]
 
 
-def pulled(change: Change, knowledge: Knowledge, sides: Sides) -> list[Lever]:
+def pulled_levers(change: ConfigurationChange, knowledge: Knowledge, sides: BeforeAfter) -> list[Lever]:
     """The levers that a change pulled: their setting moved as they would have moved it then, or what tells that they
     are in force became so."""
     named = {one.name: one for one in change.settings}
     return [lever for lever in knowledge.levers.values() if _pulls(lever, named, change, sides)]
 
 
-def _pulls(lever: Lever, named: Mapping[str, Setting], change: Change, sides: Sides) -> bool:
+def _pulls(lever: Lever, named: Mapping[str, SettingChange], change: ConfigurationChange, sides: BeforeAfter) -> bool:
     if lever.in_force and sides.before(lever.in_force) is None and sides.after(lever.in_force) is not None:
         return True
     system, version = change.new.get("system", ""), change.new.get("version", "")
@@ -202,7 +202,7 @@ def _pulls(lever: Lever, named: Mapping[str, Setting], change: Change, sides: Si
     return False
 
 
-def as_set(advice: LeverAdvice, lever: Lever, change: Change) -> LeverAdvice:
+def as_set(advice: LeverAdvice, lever: Lever, change: ConfigurationChange) -> LeverAdvice:
     """Advice with the value that was set in place of the one that had been advised."""
     told = advice.setting
     named = {one.name: one for one in change.settings}
@@ -215,7 +215,7 @@ def as_set(advice: LeverAdvice, lever: Lever, change: Change) -> LeverAdvice:
     return advice
 
 
-def _moved(setting: Setting) -> float:
+def _moved(setting: SettingChange) -> float:
     return float(setting.after) - float(setting.before)
 
 
@@ -255,13 +255,13 @@ def _there(entity: Labels, values: Values) -> float | None:
 
 
 @dataclass(frozen=True)
-class Course:
+class SignalCourse:
     """A signal's value over a period and over those parts of it in which it is told."""
 
     value: float
     parts: tuple[float, ...]
 
-    def apart(self, other: Course) -> bool:
+    def apart(self, other: SignalCourse) -> bool:
         """Whether the other course is elsewhere: nearly all pairs of parts are in one order, and the values differ by
         what can be noticed."""
         least = NOTICEABLE
@@ -277,36 +277,36 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Looked:
+class SignalCourses:
     """Signals over a whole period and over its parts."""
 
     whole: Values
     parts: Sequence[Values]
 
-    def course(self, signal: str, entity: Labels) -> Course | None:
+    def course(self, signal: str, entity: Labels) -> SignalCourse | None:
         """The value over the whole period and over its parts."""
         value = self.whole.get(signal, {}).get(entity)
         if value is None:
             return None
         parts = tuple(part[signal][entity] for part in self.parts if entity in part.get(signal, {}))
-        return Course(value, parts)
+        return SignalCourse(value, parts)
 
 
-def looked(look: Look, period: Period) -> Looked:
+def observe_period(look: Look, period: Period) -> SignalCourses:
     """What signals were in a period."""
     parts = [look(end, seconds) for end, seconds in period.parts]
-    return Looked(look(period.end, period.seconds), parts)
+    return SignalCourses(look(period.end, period.seconds), parts)
 
 
 def effects(
     entity: Labels,
     levers: Sequence[Lever],
-    predicted: Sequence[Predicted],
-    sides: tuple[Looked, Looked],
+    predicted: Sequence[PredictedValue],
+    sides: tuple[SignalCourses, SignalCourses],
     known: Knowledge,
 ) -> list[Effect]:
     """What became of what was predicted, then of what the levers move besides."""
-    wanted: dict[str, tuple[str, Predicted | None]] = {one.metric: (one.title, one) for one in predicted}
+    wanted: dict[str, tuple[str, PredictedValue | None]] = {one.metric: (one.title, one) for one in predicted}
     for name, title in _watched(levers):
         wanted.setdefault(name, (title, None))
     found = (_effect(entity, known.signals[name], name, *told, *sides) for name, told in wanted.items())
@@ -320,7 +320,13 @@ def _watched(levers: Sequence[Lever]) -> Iterator[tuple[str, str]]:
 
 
 def _effect(
-    entity: Labels, signal: Signal, name: str, title: str, told: Predicted | None, before: Looked, after: Looked
+    entity: Labels,
+    signal: Signal,
+    name: str,
+    title: str,
+    told: PredictedValue | None,
+    before: SignalCourses,
+    after: SignalCourses,
 ) -> Effect | None:
     was, now = before.course(name, entity), after.course(name, entity)
     if was is None or now is None:
@@ -329,7 +335,7 @@ def _effect(
     return Effect(name, title, signal.unit, was.value, now.value, told, _verdict(signal, told, was, now), text)
 
 
-def _verdict(signal: Signal, told: Predicted | None, was: Course, now: Course) -> EffectVerdict:
+def _verdict(signal: Signal, told: PredictedValue | None, was: SignalCourse, now: SignalCourse) -> EffectVerdict:
     moved = now.value - was.value
     if not was.apart(now):
         return "nothing"

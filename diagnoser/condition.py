@@ -18,7 +18,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True)
-class Decided:
+class ComparisonResult:
     """One comparison for one entity. `truth` is None when a side has no value."""
 
     comparison: Comparison
@@ -32,18 +32,18 @@ class Verdict:
     """A whole condition for one entity: its Kleene value and the comparisons that made it."""
 
     truth: bool | None
-    decided: tuple[Decided, ...]
+    decided: tuple[ComparisonResult, ...]
 
-    def _with(self, truth: bool | None) -> Iterator[Decided]:
+    def _with(self, truth: bool | None) -> Iterator[ComparisonResult]:
         return (d for d in self.decided if d.truth is truth)
 
     @property
-    def false(self) -> list[Decided]:
+    def false(self) -> list[ComparisonResult]:
         """The comparisons that were false, in order."""
         return list(self._with(False))
 
     @property
-    def unknown(self) -> list[Decided]:
+    def unknown(self) -> list[ComparisonResult]:
         return list(self._with(None))
 
 
@@ -52,7 +52,7 @@ def decide(condition: Condition, entity: Labels, side: Callable[[Comparison], tu
     if isinstance(condition, Comparison):
         left, right = (_value(values, entity) for values in side(condition))
         truth = None if left is None or right is None else _COMPARE[condition.op](left, right)
-        return Verdict(truth, (Decided(condition, truth, left, right),))
+        return Verdict(truth, (ComparisonResult(condition, truth, left, right),))
     left_verdict = decide(condition.left, entity, side)
     right_verdict = decide(condition.right, entity, side)
     return Verdict(

@@ -16,7 +16,7 @@ from typing import Literal
 from kvitals.diagnoser.binding import CONSTRAINTS, UNKNOWN, over_known
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import render
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.loader import SIGNAL_PREFIX
@@ -51,7 +51,7 @@ class Weight:
 class Weighing:
     """Weighs the causes of one moment."""
 
-    def __init__(self, judge: Judge, span: Span) -> None:
+    def __init__(self, judge: Judge, span: EvaluationSpan) -> None:
         self._judge = judge
         self._span = span
         self._shares = _shares(judge)  # at once: later a server is asked about a few entities only

@@ -10,16 +10,16 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from kvitals.diagnoser.condition import Decided, Values, Verdict, decide, truths
+from kvitals.diagnoser.condition import ComparisonResult, Values, Verdict, decide, truths
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.signals import Known, Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render, render_apart
 from kvitals.rules.condition import Comparison, Condition, comparisons, parse_condition
 from kvitals.rules.engine_map import find_map, told_by_programs
 from kvitals.rules.finding import Outcome
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters, signal_names
 from kvitals.rules.model import AROUND, SCOPES, Applies, Rule, Scope
-from kvitals.series.promql import Batch, Expr, Number, Selector, evaluate, expand
+from kvitals.series.promql import Expr, ExpressionBatch, NumberLiteral, Selector, evaluate, expand
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import Labels
 
@@ -177,9 +177,9 @@ class Judge:
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
-    _batch: Batch | None = None  # what the sides of all conditions read
+    _batch: ExpressionBatch | None = None  # what the sides of all conditions read
     _entities: _Entities | None = None
-    _span: Span | None = None  # the moment that is judged
+    _span: EvaluationSpan | None = None  # the moment that is judged
     _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
@@ -188,17 +188,17 @@ class Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
         return Judge(knowledge, signals, params, self.memory, _since=self._since)
 
-    def judge(self, span: Span) -> list[Judgement]:
+    def judge(self, span: EvaluationSpan) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
         return complete(self.judge_steps(span))
 
-    def judge_steps(self, span: Span) -> Steps[list[Judgement]]:
+    def judge_steps(self, span: EvaluationSpan) -> Steps[list[Judgement]]:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
         return judgements
 
-    def _judge_rules(self, span: Span) -> list[Judgement]:
+    def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
         self.signals.now.prepare(self._reads())
         self._span, self._values = span, {}
@@ -213,7 +213,7 @@ class Judge:
         self._forget(span.at)
         return self._promoted(found, span.at)
 
-    def again(self, found: Sequence[Judgement], span: Span, before: Mapping[str, Memory]) -> list[Judgement]:
+    def again(self, found: Sequence[Judgement], span: EvaluationSpan, before: Mapping[str, Memory]) -> list[Judgement]:
         """What was found true at a moment, judged once more with the memory of the moments before it."""
 
         def with_memory(judgement: Judgement) -> Judgement:
@@ -268,7 +268,7 @@ class Judge:
             known.at = at
         return known
 
-    def _reads(self) -> Batch:
+    def _reads(self) -> ExpressionBatch:
         """What the conditions read beside what is known of signals."""
         if self._batch is None:
             sides: list[Expr] = []
@@ -276,10 +276,10 @@ class Judge:
                 with suppress(Exception):  # it crashes again where it is judged, and there it is said
                     both = [s for c in self._condition(rule) for one in comparisons(c) for s in (one.left, one.right)]
                     sides += [side for side in both if not self._known_as(side, rule)]
-            self._batch = Batch(sides, self.signals.source.window)
+            self._batch = ExpressionBatch(sides, self.signals.source.window)
         return self._batch
 
-    def _judge_rule(self, rule: Rule, span: Span) -> list[Judgement]:
+    def _judge_rule(self, rule: Rule, span: EvaluationSpan) -> list[Judgement]:
         pairs = self._pairs(rule, span.at)
         for key in pairs.not_for:
             if key in self.memory:
@@ -337,7 +337,7 @@ class Judge:
         pairs.here.append(_Pair(entity, key, clear, unknown, there.info(entity).get("kind") in IN_FRONT))
         pairs.entities.append(entity)
 
-    def _let_go(self, key: str, span: Span) -> None:
+    def _let_go(self, key: str, span: EvaluationSpan) -> None:
         """Forget what was true of a pair of which there is nothing to judge now."""
         memory = self.memory.get(key)
         if memory is not None and not self._may_go_on(memory, span):
@@ -371,7 +371,7 @@ class Judge:
         return found
 
     def _side(self, expr: Expr, rule: Rule) -> Values:
-        if isinstance(expr, Number):
+        if isinstance(expr, NumberLiteral):
             return expr.value
         if name := self._known_as(expr, rule):
             return self.signals.known[name].values  # what was just stored need not be looked up
@@ -384,12 +384,12 @@ class Judge:
         signal = self.knowledge.signals.get(name)
         return name if signal is not None and signal.scope == rule.scope else ""
 
-    def not_applicable(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
+    def not_applicable(self, rule: Rule, entity: Labels, span: EvaluationSpan, *, idle: bool = False) -> str:
         """Why a rule has nothing to judge on an entity; empty where it has. With `idle` no traffic is no reason."""
         info = self.info(entity, span.at) if rule.scope == "engine" else _NOTHING
         return _not_for(rule.applies, info) or self._nothing_to_judge(rule, entity, span, idle=idle)
 
-    def _nothing_to_judge(self, rule: Rule, entity: Labels, span: Span, *, idle: bool = False) -> str:
+    def _nothing_to_judge(self, rule: Rule, entity: Labels, span: EvaluationSpan, *, idle: bool = False) -> str:
         """The same, of an entity that the rule is for."""
         applies = rule.applies
         if applies.having and not self.signals.exists(applies.having, entity, span):
@@ -407,7 +407,7 @@ class Judge:
                 return f"a {known.title} need not tell {family}; the engines behind it do"
         return ""
 
-    def _untold(self, pair: _Pair, rule: Rule, verdict: Verdict | None, span: Span) -> Judgement | None:
+    def _untold(self, pair: _Pair, rule: Rule, verdict: Verdict | None, span: EvaluationSpan) -> Judgement | None:
         """The judgement where what is missing for a verdict is no fault of the page; None where it is one."""
         if not pair.in_front:
             return None
@@ -417,7 +417,7 @@ class Judge:
         return Judgement(rule, pair.entity, "n/a", untold, verdict) if untold else None
 
     def _outcome(
-        self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: Span, watched: float
+        self, rule: Rule, entity: Labels, verdict: Verdict, memory: Memory, span: EvaluationSpan, watched: float
     ) -> Judgement:
         """`watched`: seconds for which there has been a judge of the entity."""
         at = span.at
@@ -444,7 +444,7 @@ class Judge:
             return Judgement(rule, entity, "unknown", partial(self.why_unknown, verdict, entity, span), verdict)
         return Judgement(rule, entity, "clear", partial(self.why_false, verdict, entity), verdict)
 
-    def _may_go_on(self, memory: Memory, span: Span) -> bool:
+    def _may_go_on(self, memory: Memory, span: EvaluationSpan) -> bool:
         """Whether it was true when an agent ended that this one took over from, and this one has not looked for as long
         as its signals need: that there is no traffic, or too little to tell, is not seen yet."""
         since = span.at if self._since is None else self._since
@@ -467,7 +467,7 @@ class Judge:
             for j in found
         ]
 
-    def why_unknown(self, verdict: Verdict, entity: Labels, span: Span) -> str:
+    def why_unknown(self, verdict: Verdict, entity: Labels, span: EvaluationSpan) -> str:
         """Which signals were missing, and why."""
         missing = missing_signals(verdict)
         known = self.signals.known
@@ -518,7 +518,7 @@ def missing_signals(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def describe(decided: Decided, entity: Labels, known: Mapping[str, Known], knowledge: Knowledge) -> str:
+def describe(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
     """A false comparison in words: `kv usage p90 is 41 %, not above 90 %`, or the values that it was made of."""
 
     def is_(name: str) -> str:

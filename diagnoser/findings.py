@@ -15,7 +15,7 @@ from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.text import fill, plain, render
 from kvitals.rules.finding import (
     Entity,
@@ -61,7 +61,7 @@ class Findings:
     """Builds the findings of one moment. What is seen of an entity is explained by causes of its own, of its node and
     of its pool (`Judge.around`); entities beside one another explain nothing of each other."""
 
-    def __init__(self, judge: Judge, judgements: Sequence[Judgement], span: Span) -> None:
+    def __init__(self, judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan) -> None:
         self._judge = judge
         self._judgements = judgements
         self._span = span

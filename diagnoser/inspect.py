@@ -11,23 +11,23 @@ import numpy as np
 
 from kvitals.diagnoser.availability import Reach
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.signals import FACT, Span, by_entity
+from kvitals.diagnoser.signals import FACT, EvaluationSpan, by_entity
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.units import oddities
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.inspection import (
     Fact,
     FamilyState,
-    Inspected,
+    InspectedTarget,
     Inspection,
     Lack,
-    Problem,
     Resolution,
     Score,
     Sense,
     State,
     Switch,
+    TelemetryProblem,
 )
 from kvitals.rules.journeys import Journey, journeys
 from kvitals.rules.loader import family_of, parameters
@@ -55,7 +55,7 @@ _DROPS = {
 }
 
 
-def inspect(judge: Judge, span: Span, source: Source) -> Inspection:
+def inspect(judge: Judge, span: EvaluationSpan, source: DocumentSource) -> Inspection:
     """The inspection of everything that a judge's source has at a moment."""
     look = _Look(judge, span)
     targets = [look.target(entity) for entity in judge.entities("engine", span.at)]
@@ -71,13 +71,13 @@ def inspect(judge: Judge, span: Span, source: Source) -> Inspection:
 
 
 class _Look:
-    def __init__(self, judge: Judge, span: Span) -> None:
+    def __init__(self, judge: Judge, span: EvaluationSpan) -> None:
         self._judge = judge
         self._span = span
         self._source: SeriesSource = judge.signals.source
         self._reach = Reach(judge.knowledge, self._source, span)
 
-    def target(self, entity: Labels) -> Inspected:
+    def target(self, entity: Labels) -> InspectedTarget:
         """One target or rank, inspected."""
         info = self._judge.info(entity, self._span.at)
         system = load_map(info["system"]) if info.get("system") in systems() else None
@@ -88,7 +88,7 @@ class _Look:
         own = Labels() if info.get("kind") == "exporter" else entity  # an exporter's series are of GPUs
         families = list(self._families(system, version, own)) if system else []
         known = {fact.fact: fact.value for fact in facts}
-        return Inspected(
+        return InspectedTarget(
             engine=entity.get("engine", ""),
             up=up,
             state=state,
@@ -174,32 +174,34 @@ class _Look:
 
     def _problems(
         self, entity: Labels, system: EngineMap | None, info: Labels, up: bool, state: str
-    ) -> Iterator[Problem]:
+    ) -> Iterator[TelemetryProblem]:
         if not up:
-            yield Problem(f"not readable: {state}", "kvitals triage on its URL says what to do", True)
+            yield TelemetryProblem(f"not readable: {state}", "kvitals triage on its URL says what to do", True)
         if info.get("untested") and system:
             what = f"newer than the versions that kvitals was tested with (to {system.newest})"
-            yield Problem(f"{what}: read with the newest map", "look at unknown and missing names below", False)
+            yield TelemetryProblem(
+                f"{what}: read with the newest map", "look at unknown and missing names below", False
+            )
         outdated = sorted(x["raw"] for x in self._labels("kvitals_family_outdated", entity))
         if outdated:
             what = f"names of another version than {info.get('version', '?')}: {_listed(outdated)}"
-            yield Problem(what, "the values are taken; boards and alerts that use these names go dead", True)
+            yield TelemetryProblem(what, "the values are taken; boards and alerts that use these names go dead", True)
         missing = sorted(x["raw"] for x in self._labels("kvitals_family_missing", entity))
         if missing:
             what = f"missing although this version shows them: {_listed(missing)}"
-            yield Problem(what, "statistics switched off, a filter between, or a wrong version", True)
+            yield TelemetryProblem(what, "statistics switched off, a filter between, or a wrong version", True)
         unknown = sorted(x["raw"] for x in self._labels("kvitals_name_unknown", entity))
         if unknown:
-            yield Problem(
+            yield TelemetryProblem(
                 f"names that kvitals does not know: {_listed(unknown)}", "they are left out; report them", False
             )
         for labels, count in self._pairs("kvitals_scrape_dropped_total", entity):
             if count and labels["reason"] in _DROPS:
                 what, remedy = _DROPS[labels["reason"]]
-                yield Problem(f"{count:.0f} {what}", remedy, labels["reason"] != "falling_sum")
+                yield TelemetryProblem(f"{count:.0f} {what}", remedy, labels["reason"] != "falling_sum")
         yield from self._ranks(entity)
 
-    def _ranks(self, entity: Labels) -> Iterator[Problem]:
+    def _ranks(self, entity: Labels) -> Iterator[TelemetryProblem]:
         """Whether a page shows as many ranks as were configured."""
         told = self._values('max by (cluster, node, engine) (kvitals_engine_fact{fact="data_parallel"})').get(entity)
         address, _, rank = entity.get("engine", "").rpartition("/")
@@ -208,11 +210,11 @@ class _Look:
         seen = sum(e.get("engine", "").startswith(f"{address}/") for e in self._judge.entities("engine", self._span.at))
         if seen < told:
             what = f"{told:.0f} data-parallel ranks are configured, this page shows {seen}"
-            yield Problem(what, "the other ranks' API servers are targets of their own", False)
+            yield TelemetryProblem(what, "the other ranks' API servers are targets of their own", False)
 
-    def _units(self, entity: Labels) -> Iterator[Problem]:
+    def _units(self, entity: Labels) -> Iterator[TelemetryProblem]:
         for oddity, remedy in oddities(self._source, _of(entity), self._span, self._judge.knowledge.families):
-            yield Problem(oddity, remedy, True)
+            yield TelemetryProblem(oddity, remedy, True)
 
     def _score(self, journey: Journey, entity: Labels, kind: str) -> Score:
         if kind and journey.kinds and kind not in journey.kinds:

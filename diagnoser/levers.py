@@ -9,7 +9,7 @@ from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill
 from kvitals.rules.finding import LeverAdvice, LeverSetting
-from kvitals.rules.model import Lever, LeverUse, Quantity, Setting
+from kvitals.rules.model import Lever, LeverUse, Quantity, SystemSetting
 from kvitals.rules.versions import in_range
 from kvitals.series.types import Labels
 
@@ -108,10 +108,10 @@ class Levers:
         elsewhere = ": it is done outside of the engine" if lever.outside else ""
         return None, f"no setting is known for {system} {version}".strip() + elsewhere
 
-    def _is_the_one(self, setting: Setting, version: str, judgement: Judgement) -> bool:
+    def _is_the_one(self, setting: SystemSetting, version: str, judgement: Judgement) -> bool:
         return _in_range(setting, version) and (not setting.when or self._holds(setting.when, judgement))
 
-    def _render(self, judgement: Judgement, setting: Setting, note: str) -> LeverSetting:
+    def _render(self, judgement: Judgement, setting: SystemSetting, note: str) -> LeverSetting:
         def number(text: str) -> str:
             found = self._ask.number(judgement.rule, judgement.entity, text) if text else None
             return "" if found is None else f"{found:.12g}"
@@ -147,6 +147,6 @@ def _advice(
     )
 
 
-def _in_range(setting: Setting, version: str) -> bool:
+def _in_range(setting: SystemSetting, version: str) -> bool:
     """Whether a setting is for a version; one that is not known may be any."""
     return not version or in_range(version, setting.versions)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
+from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, isotonic_fit
 from kvitals.diagnoser.load import littles_gap, loads, steady
 from kvitals.diagnoser.steps import Counts, Steps
 from kvitals.series.types import Floats, Labels
@@ -57,7 +57,7 @@ DRAWS = 200
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BoundedEstimate:
     """A value, and the bounds between which it lies with a chance of 90 %."""
 
     value: float
@@ -89,7 +89,7 @@ class Knee:
     """concurrency: requests at a time. most: throughput that can not be passed, `alone` that of one request at a time,
     `there` at the knee; all in the unit of the curve."""
 
-    concurrency: Estimate
+    concurrency: BoundedEstimate
     most: float
     alone: float
     there: float
@@ -103,7 +103,7 @@ class Limit:
 
     objective: str
     seconds: float
-    concurrency: Estimate | None
+    concurrency: BoundedEstimate | None
     requests: float | None
     tokens: float | None
     holds_to: float | None
@@ -205,7 +205,7 @@ class Curves(NamedTuple):
         return done
 
 
-def fitted(load: Floats, work: Floats, weight: Floats) -> Curves:
+def fit_curves(load: Floats, work: Floats, weight: Floats) -> Curves:
     """The curves closest to bins, one for each row.
 
     For given p and g the curve is a line, (N/X)^p = R0^p (1 + g (N - 1))^p + N^p / B^p, which weighted least squares
@@ -263,7 +263,7 @@ def _knee(load: Floats, work: Floats, number: Ints, count: int, drawn: Floats) -
     # Draws of steps tell how sure each bin is, and those of bins how much hangs on a single one.
     weight = np.where(gone, 0.0, size / (size + WEIGHT_STEPS))
     weight[1:] *= np.random.default_rng(count).exponential(size=(len(drawn), count))
-    curves = fitted(n, x, weight)
+    curves = fit_curves(n, x, weight)
     if not math.isfinite(float(curves.error[0])):
         return None, f"the knee: throughput still grows in step with load, up to {load.max():.1f} requests at a time"
     knees = curves.alone * curves.most
@@ -281,7 +281,7 @@ def _knee(load: Floats, work: Floats, number: Ints, count: int, drawn: Floats) -
         )
     low, high = np.quantile(spread, (0.05, 0.95)).tolist() if len(spread) >= len(drawn) / 2 else (0.0, math.inf)
     off = 1 + math.sqrt(float(curves.error[0]) / float(weight[0].sum()))  # by as much is the curve off the bins
-    estimate = Estimate(value, min(low, value) / off, max(high, value) * off)
+    estimate = BoundedEstimate(value, min(low, value) / off, max(high, value) * off)
     if not estimate.error <= SURE:
         return None, (
             f"the knee: somewhere between {estimate.low:.1f} and {estimate.high:.1f} requests at a time; steps of"
@@ -307,7 +307,7 @@ def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, dr
     lates, totals = (weights * late) @ member, (weights * total) @ member
     size = weights @ member
     at = np.where(size > 0, (weights * n) @ member / np.maximum(size, 1), (n @ member) / member.sum(axis=0))
-    share = rising(lates[0] / np.maximum(totals[0], 1e-9), totals[0])
+    share = isotonic_fit(lates[0] / np.maximum(totals[0], 1e-9), totals[0])
     holds_to = max((float(a) for a, b in zip(at[0], share, strict=True) if b <= 1 - PERCENTILE), default=None)
     crossed = [crossing(*row, 1 - PERCENTILE) for row in zip(at, lates, totals, strict=True)]
     here = crossed[0]
@@ -323,7 +323,7 @@ def _limit(name: str, seconds: float, steps: Steps, load: Floats, busy: Ints, dr
     found = [c.below + u * (c.above - c.below) for c, u in zip(crossed, places.tolist(), strict=True) if c is not None]
     low, high = np.quantile(found, (0.05, 0.95)).tolist()
     requests, tokens = (_rate_at(n, rate[busy], number, count, here.at) for rate in (steps.requests, steps.tokens))
-    estimate = Estimate(here.at, min(low, here.at), max(high, here.at))
+    estimate = BoundedEstimate(here.at, min(low, here.at), max(high, here.at))
     return Limit(name, seconds, estimate, requests, tokens, holds_to, "")
 
 

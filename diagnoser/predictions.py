@@ -15,7 +15,7 @@ import msgspec
 from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import render
-from kvitals.rules.finding import LeverAdvice, LeverSetting, Predicted
+from kvitals.rules.finding import LeverAdvice, LeverSetting, PredictedValue
 from kvitals.rules.loader import SIGNAL_PREFIX
 from kvitals.rules.model import Prediction
 
@@ -33,7 +33,7 @@ class Predictions:
         found = list(self._of(advice, judgement))
         return msgspec.structs.replace(advice, predicted=found) if found else advice
 
-    def _of(self, advice: LeverAdvice, judgement: Judgement) -> Iterator[Predicted]:
+    def _of(self, advice: LeverAdvice, judgement: Judgement) -> Iterator[PredictedValue]:
         told, knowledge = set(), self._ask.judge.knowledge
         for one in knowledge.levers[advice.lever].predicts:
             signal = knowledge.signals[one.signal]
@@ -44,7 +44,7 @@ class Predictions:
                 told.add(one.signal)
                 yield found
 
-    def _one(self, one: Prediction, setting: LeverSetting | None, judgement: Judgement) -> Predicted | None:
+    def _one(self, one: Prediction, setting: LeverSetting | None, judgement: Judgement) -> PredictedValue | None:
         """None where a number is missing."""
         values = _numbers(setting)
         asked = {text for query in (one.to, one.before or "") for text in _SETTING.findall(query)}
@@ -57,7 +57,7 @@ class Predictions:
         error = self._number(one.error, judgement, values) if one.error else None
         unit = self._ask.judge.knowledge.signals[one.signal].unit
         text = f"{render(before, unit)} → {_bounded(one.bound, before, render(to, unit), to)}"
-        return Predicted(
+        return PredictedValue(
             metric=one.signal,
             title=one.title,
             from_=before,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.signals import Span, by_entity
+from kvitals.diagnoser.signals import EvaluationSpan, by_entity
 from kvitals.rules.loader import parameters
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Vector, expand
@@ -16,7 +16,7 @@ from kvitals.series.types import Labels
 class Questions:
     """What can be asked at the moment that a judge looked at last."""
 
-    def __init__(self, judge: Judge, span: Span) -> None:
+    def __init__(self, judge: Judge, span: EvaluationSpan) -> None:
         self.judge = judge
         self.span = span
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from kvitals.diagnoser.text import render
 from kvitals.kvcache.accesses import Accesses
-from kvitals.kvcache.whatif import Plan, what_if
-from kvitals.rules.finding import Finding, LeverAdvice, Predicted, Triage
+from kvitals.kvcache.whatif import ReplayPlan, what_if
+from kvitals.rules.finding import Finding, LeverAdvice, PredictedValue, Triage
 from kvitals.rules.loader import Knowledge
-from kvitals.rules.model import Replay
+from kvitals.rules.model import ReplaySpec
 
 MAX_REFERENCES = 50_000
 """The latest that are replayed, some 30 ms each time."""
@@ -34,7 +34,7 @@ GROUPS = ("causes", "symptoms", "telemetry", "notes")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedLookups:
     """Look-ups of a node's engines, and the blocks of each."""
 
     accesses: Accesses
@@ -44,7 +44,7 @@ class Recorded:
 class Replays:
     """Replays of one node's look-ups, each made once in a while."""
 
-    def __init__(self, recorded: Callable[[], Recorded | None]) -> None:
+    def __init__(self, recorded: Callable[[], RecordedLookups | None]) -> None:
         """`recorded` is asked when there are levers that a replay can tell of."""
         self._recorded = recorded
         self._made: _Replayed | None = None
@@ -74,17 +74,19 @@ class Replays:
         return self._made
 
 
-def _replayable(knowledge: Knowledge) -> dict[str, Replay]:
+def _replayable(knowledge: Knowledge) -> dict[str, ReplaySpec]:
     return {name: lever.replay for name, lever in knowledge.levers.items() if lever.replay is not None}
 
 
-def _finding(finding: Finding, levers: Mapping[str, Replay], replayed: _Replayed) -> Finding:
+def _finding(finding: Finding, levers: Mapping[str, ReplaySpec], replayed: _Replayed) -> Finding:
     if not any(advice.lever in levers for advice in finding.levers):
         return finding
     return msgspec.structs.replace(finding, levers=[_advice(finding, one, levers, replayed) for one in finding.levers])
 
 
-def _advice(finding: Finding, advice: LeverAdvice, levers: Mapping[str, Replay], replayed: _Replayed) -> LeverAdvice:
+def _advice(
+    finding: Finding, advice: LeverAdvice, levers: Mapping[str, ReplaySpec], replayed: _Replayed
+) -> LeverAdvice:
     how = levers.get(advice.lever)
     metric = BELOW if how is not None and how.below else HITS.get(finding.entity.kind)
     if how is None or metric is None or any(one.metric == metric and one.bound == "about" for one in advice.predicted):
@@ -97,12 +99,12 @@ def _advice(finding: Finding, advice: LeverAdvice, levers: Mapping[str, Replay],
         f"The latest {words} once more {_words(how)}; replayed as it is now they hit {error:.1%} otherwise than seen."
     )
     text = f"{render(now, 'ratio')} → about {render(to, 'ratio')}, give or take {render(error, 'ratio')}"
-    told = Predicted(metric, TITLES.get(metric, TITLES[""]), now, to, "ratio", "about", error, method, text)
+    told = PredictedValue(metric, TITLES.get(metric, TITLES[""]), now, to, "ratio", "about", error, method, text)
     others = [one for one in advice.predicted if one.metric != metric]
     return msgspec.structs.replace(advice, predicted=[told, *others])
 
 
-def _words(how: Replay) -> str:
+def _words(how: ReplaySpec) -> str:
     if how.routing:
         return f"with {how.routing} routing"
     if how.policy != "lru":
@@ -115,12 +117,12 @@ def _words(how: Replay) -> str:
 class _Replayed:
     """The replays of some look-ups, each made once."""
 
-    def __init__(self, of: Recorded) -> None:
+    def __init__(self, of: RecordedLookups) -> None:
         self._of = of
         self._rates: dict[tuple[str, int, str], float] = {}
         self._routings: dict[str, Gain | None] = {}
 
-    def gain(self, finding: Finding, advice: LeverAdvice, how: Replay) -> Gain | None:
+    def gain(self, finding: Finding, advice: LeverAdvice, how: ReplaySpec) -> Gain | None:
         if how.routing:
             if how.routing not in self._routings:
                 self._routings[how.routing] = self._routed(how)
@@ -135,7 +137,7 @@ class _Replayed:
         then = self._rate(accesses, engine, max(1, int(pool * times)), how.policy)
         return _anchored([accesses], now, then)
 
-    def _routed(self, how: Replay) -> Gain | None:
+    def _routed(self, how: ReplaySpec) -> Gain | None:
         """Of all engines, each a node with the blocks of the smallest, instead of as requests came to them."""
         parts = {name: one for name in self._of.pools if (one := self._accesses(name)) is not None}
         if len(parts) < 2:
@@ -147,7 +149,7 @@ class _Replayed:
         together = _tail(self._of.accesses.select(since=latest))
         if not together.references:
             return None
-        plan = Plan(capacities=(pool,), nodes=len(parts), routings=(how.routing,))  # type: ignore[arg-type]
+        plan = ReplayPlan(capacities=(pool,), nodes=len(parts), routings=(how.routing,))  # type: ignore[arg-type]
         then = what_if(together, plan)[0].token_hit_rate
         return _anchored(list(parts.values()), float((rates * tokens).sum() / tokens.sum()), then)
 
@@ -158,12 +160,12 @@ class _Replayed:
     def _rate(self, accesses: Accesses, engine: str, blocks: int, policy: str) -> float:
         key = engine, blocks, policy
         if key not in self._rates:
-            plan = Plan(capacities=(blocks,), policies=(policy,))  # type: ignore[arg-type]
+            plan = ReplayPlan(capacities=(blocks,), policies=(policy,))  # type: ignore[arg-type]
             self._rates[key] = what_if(accesses, plan)[0].token_hit_rate
         return self._rates[key]
 
 
-def _times(advice: LeverAdvice, how: Replay) -> float | None:
+def _times(advice: LeverAdvice, how: ReplaySpec) -> float | None:
     """How many times today's blocks there would be."""
     if not how.by_setting:
         return how.capacity

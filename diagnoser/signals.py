@@ -14,27 +14,34 @@ from typing import NamedTuple
 
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.text import render
-from kvitals.rules.compiled_signal import STAND_INS, CompiledSignal, Windows, compile_signal, least, with_windows
+from kvitals.rules.compiled_signal import (
+    STAND_INS,
+    CompiledSignal,
+    WindowDurations,
+    compile_signal,
+    sample_gate,
+    with_windows,
+)
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of
 from kvitals.rules.model import SCOPES, Signal
 from kvitals.rules.origins import FACTS, HISTORY, PAGE, TRAFFIC, origins
-from kvitals.series.promql import Batch, Expr, Moment, Selector, Series, Vector, evaluate_range, selectors
+from kvitals.series.promql import Expr, ExpressionBatch, Moment, Selector, Series, Vector, evaluate_range, selectors
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import (
     METRIC_NAME,
     Frame,
+    InstantRow,
     Labels,
     LabelSets,
     Matcher,
     MatchOp,
-    Row,
     SeriesSource,
     SourceView,
     label_sets,
     newest_rows,
     views,
 )
-from kvitals.series.window import Group, Window
+from kvitals.series.window import SeriesGroup, Window
 
 FACT = "kvitals_engine_fact"
 BASELINE_SECONDS = 3600.0
@@ -45,7 +52,7 @@ MAX_ENTITIES = 100_000
 
 
 @dataclass(frozen=True)
-class Span:
+class EvaluationSpan:
     """The moment that is judged and the windows that lead up to it. Seconds since the epoch."""
 
     at: float
@@ -62,10 +69,10 @@ class Span:
         return self.at - self.fast
 
     @property
-    def windows(self) -> Windows:
+    def windows(self) -> WindowDurations:
         """The windows as expressions have them. With nothing before the fast window, the slow one is no longer."""
         slow = self.fast if self.cold else self.slow
-        return Windows(duration(self.fast), duration(slow), duration(BASELINE_SECONDS))
+        return WindowDurations(duration(self.fast), duration(slow), duration(BASELINE_SECONDS))
 
 
 class Missing(NamedTuple):
@@ -76,14 +83,14 @@ class Missing(NamedTuple):
     remedy: str
 
 
-def lacking(origin: str, why: str) -> Missing:
+def missing_origin(origin: str, why: str) -> Missing:
     """What is missing for want of an origin (rules/origins.yaml)."""
     known = origins()[origin]
     return Missing(why, known.title, known.brings)
 
 
 @dataclass
-class Known:
+class SignalValues:
     """What is known of one signal at one moment: values by entity, and why others are missing."""
 
     values: dict[Labels, float] = field(default_factory=dict)
@@ -100,8 +107,8 @@ class Union:
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         return [frame for source in self._of(matchers) for frame in source.select(matchers, start, end)]
 
-    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
-        found: list[Row] = []
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow] | None:
+        found: list[InstantRow] = []
         for source in self._of(matchers):
             rows = newest_rows(source, matchers, start, end)
             if rows is None:
@@ -174,33 +181,33 @@ class Signals:
         self.knowledge = knowledge
         self.store = Window(retention=retention, max_series=200_000)
         self.source = Union(families, self.store)
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, SignalValues] = {}
         self.now = Moment(self.source, 0.0)  # of the last observation
-        self._columns: dict[Group, set[int]] = {}  # with a value in the last row
+        self._columns: dict[SeriesGroup, set[int]] = {}  # with a value in the last row
         self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
         self._compiled: dict[tuple[float, float, bool], dict[str, CompiledSignal]] = {}
-        self._batches: list[Batch] = []  # of each stage
-        self._that_can: dict[Group, _Possible] = {}  # of each stage
+        self._batches: list[ExpressionBatch] = []  # of each stage
+        self._that_can: dict[SeriesGroup, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
         self._stages = [(self.store.group(g), n) for g, n in _stages(knowledge, self._readers).items()]
         self._reads: dict[str, list[str]] = {}  # signal -> metrics of families that it reads
         self._series: dict[str, dict[Labels, Labels]] = {}  # signal -> entity -> its series
         self._identities: dict[tuple[str, ...], dict[Labels, Labels]] = {}  # scope -> labels -> whose they are
         self._whose: dict[tuple[str, ...], dict[LabelSets, list[Labels]]] = {}  # the same of whole results
-        self._asked: Span | None = None  # the moment of `_seen`
+        self._asked: EvaluationSpan | None = None  # the moment of `_seen`
         self._seen: dict[tuple[str, ...], set[Labels]] = {}  # metric and names of labels -> their values
 
-    def observe(self, span: Span) -> dict[str, Known]:
+    def observe(self, span: EvaluationSpan) -> dict[str, SignalValues]:
         """Evaluate every signal at `span.at` and keep the values. Returns them by signal name."""
         return complete(self.observe_steps(span))
 
-    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         """The same in steps; what is known is replaced as a whole at the end of each stage.
 
         Expressions are evaluated as pure work: one over 20,000 series takes half a second.
         """
         compiled: dict[str, CompiledSignal] = yield partial(self._compile, span)
-        known: dict[str, Known] = {}
+        known: dict[str, SignalValues] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
             self.now = Moment(self.source, span.at)
             yield partial(self.now.prepare, batch)
@@ -212,13 +219,13 @@ class Signals:
         return self.known
 
     def _evaluate_stage(
-        self, group: Group, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
-    ) -> dict[str, Known]:
+        self, group: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
+    ) -> dict[str, SignalValues]:
         possible = self._that_may_be(group, names, compiled, at)
         return {name: self._evaluate(name, compiled[name], possible=name in possible) for name in names}
 
     def _that_may_be(
-        self, stage: Group, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
+        self, stage: SeriesGroup, names: Sequence[str], compiled: Mapping[str, CompiledSignal], at: float
     ) -> frozenset[str]:
         """Those of a stage's signals of which there are the series that they can not do without."""
         known = self._that_can.get(stage)
@@ -232,29 +239,29 @@ class Signals:
             self._that_can[stage] = _Possible(found, self.source.version, at, until)
         return found
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
+    def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         """Why a signal has no value for an entity, what it lacks, and what would bring that."""
         signal = self.knowledge.signals[name]
-        known = self.known.get(name, Known())
+        known = self.known.get(name, SignalValues())
         if signal.samples is not None and entity in known.too_few:
             seen = f"{render(known.too_few[entity], 'count')} of {render(signal.samples.min, 'count')}"
-            return lacking(TRAFFIC, f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}")
+            return missing_origin(TRAFFIC, f"only {seen} {signal.samples.of} in {render(span.fast, 'seconds')}")
         for metric in self.untold(name, entity, span):
             family = family_of(metric, self.knowledge.families)
             origin = self.knowledge.families[family].origin if family else PAGE
-            return lacking(origin, f"no {metric} from this engine")
+            return missing_origin(origin, f"no {metric} from this engine")
         if name in self._readers or self._looks_before(name, span):
-            return lacking(HISTORY, "no history before this window")
+            return missing_origin(HISTORY, "no history before this window")
         for fact in self._unknown_facts(name, entity, span):
-            missing = lacking(FACTS, f"fact {fact} is not known")
+            missing = missing_origin(FACTS, f"fact {fact} is not known")
             return missing._replace(remedy=missing.remedy.replace("NAME", fact))
-        return lacking(signal.origin, "no value in the window")
+        return missing_origin(signal.origin, "no value in the window")
 
-    def _looks_before(self, name: str, span: Span) -> bool:
+    def _looks_before(self, name: str, span: EvaluationSpan) -> bool:
         """Whether a signal compares with a time before the first that was seen."""
         return any(self.source.begins(use.selector) > span.at for use in selectors(self._compile(span)[name].expr))
 
-    def _unknown_facts(self, name: str, entity: Labels, span: Span) -> list[str]:
+    def _unknown_facts(self, name: str, entity: Labels, span: EvaluationSpan) -> list[str]:
         """The facts of the configuration that a signal names and an entity does not have."""
         if not self.source.has(FACT):
             return []
@@ -267,33 +274,34 @@ class Signals:
         ]
         return [m.value for m in dict.fromkeys(matchers) if not self._has_fact(m, entity, span)]
 
-    def _has_fact(self, fact: Matcher, entity: Labels, span: Span) -> bool:
+    def _has_fact(self, fact: Matcher, entity: Labels, span: EvaluationSpan) -> bool:
         frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, FACT), fact], span.start, span.at)
         return any(labels.keep(tuple(entity)) == entity for frame in frames for labels in frame.labels)
 
-    def untold(self, name: str, entity: Labels, span: Span) -> list[str]:
+    def untold(self, name: str, entity: Labels, span: EvaluationSpan) -> list[str]:
         """The metrics of a signal that an entity does not have, if the signal has no value for it."""
-        if entity in self.known.get(name, Known()).values:
+        if entity in self.known.get(name, SignalValues()).values:
             return []
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
-    def _compile(self, span: Span) -> dict[str, CompiledSignal]:
+    def _compile(self, span: EvaluationSpan) -> dict[str, CompiledSignal]:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
             windows = span.windows
             compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
             self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
-                Batch([e for n in names for e in compiled[n].exprs], self.source.window) for _, names in self._stages
+                ExpressionBatch([e for n in names for e in compiled[n].exprs], self.source.window)
+                for _, names in self._stages
             ]
         return self._compiled[key]
 
-    def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> Known:
+    def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> SignalValues:
         signal = self.knowledge.signals[name]
         scope = SCOPES[signal.scope]
         values = self.by_entity(self.now.evaluate(compiled.expr), scope) if possible else {}
         if compiled.samples is None or signal.samples is None:
-            return Known(values)
+            return SignalValues(values)
         return with_enough_samples(signal, values, self.by_entity(self.now.evaluate(compiled.samples), scope))
 
     def by_entity(self, result: Vector | float, scope: tuple[str, ...]) -> dict[Labels, float]:
@@ -326,7 +334,7 @@ class Signals:
         """An expression over families and signals from `start` to `end`, for people to look at. Seconds."""
         return evaluate_range(expr, self.source, start, end, step)
 
-    def _remember(self, group: Group, names: Sequence[str], at: float) -> None:
+    def _remember(self, group: SeriesGroup, names: Sequence[str], at: float) -> None:
         """One row of this moment's values; a signal without a value now has a gap, not its last value."""
         row: dict[int, float] = {}
         for name in names:
@@ -348,13 +356,13 @@ class Signals:
             found = known[entity] = entity.with_(**{METRIC_NAME: SIGNAL_PREFIX + name})
         return found
 
-    def _families(self, name: str, span: Span) -> list[str]:
+    def _families(self, name: str, span: EvaluationSpan) -> list[str]:
         if name not in self._reads:
             found = self._compile(span)[name].metrics
             self._reads[name] = [metric for metric in found if family_of(metric, self.knowledge.families)]
         return self._reads[name]
 
-    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+    def exists(self, metric: str, entity: Labels, span: EvaluationSpan) -> bool:
         """Whether an entity had any series of a metric in the fast window."""
         if span != self._asked:
             self._asked, self._seen = span, {}
@@ -363,20 +371,22 @@ class Signals:
             self._seen[key] = self._with(metric, key[1:], span)
         return entity in self._seen[key]
 
-    def _with(self, metric: str, names: tuple[str, ...], span: Span) -> set[Labels]:
+    def _with(self, metric: str, names: tuple[str, ...], span: EvaluationSpan) -> set[Labels]:
         if not self.source.has(metric):
             return set()
         frames = self.source.select([Matcher(METRIC_NAME, MatchOp.EQ, metric)], span.start, span.at)
         return {labels.keep(names) for frame in frames for labels in frame.labels}
 
 
-def with_enough_samples(signal: Signal, values: dict[Labels, float], counts: dict[Labels, float] | None) -> Known:
+def with_enough_samples(
+    signal: Signal, values: dict[Labels, float], counts: dict[Labels, float] | None
+) -> SignalValues:
     """The values of the entities that have as many samples as the signal asks for; counts: None where it asks none."""
     if counts is None or signal.samples is None:
-        return Known(values)
-    enough = least(signal.samples)
+        return SignalValues(values)
+    enough = sample_gate(signal.samples)
     few = {e: n for e, n in counts.items() if n < enough}
-    return Known({e: v for e, v in values.items() if e in counts and e not in few}, few)
+    return SignalValues({e: v for e, v in values.items() if e in counts and e not in few}, few)
 
 
 def by_entity(result: Vector | float, scope: Sequence[str]) -> dict[Labels, float]:

@@ -129,7 +129,7 @@ def objectives(ask: Ask, at: float) -> dict[Labels, dict[str, float]]:
     return found
 
 
-def joined(before: Steps, after: Steps, since: float) -> Steps:
+def join_steps(before: Steps, after: Steps, since: float) -> Steps:
     """One after the other; what is older than `since` is let go. Both have the same step."""
     old, new = before.times >= since, after.times > (before.times[-1] if len(before.times) else -np.inf) + 1e-3
     series: dict[str, Any] = {

@@ -71,7 +71,7 @@ def plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-def lowered(title: str) -> str:
+def lower_title(title: str) -> str:
     """A title as it stands within a sentence; one that begins with an abbreviation stays."""
     return title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 

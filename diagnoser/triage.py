@@ -10,9 +10,18 @@ import msgspec
 
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Findings, Mute
-from kvitals.diagnoser.signals import Span
-from kvitals.diagnoser.text import lowered
-from kvitals.rules.finding import Coverage, Finding, Lacking, RuledOut, Slo, Source, Triage, Window
+from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.diagnoser.text import lower_title
+from kvitals.rules.finding import (
+    Coverage,
+    DocumentSource,
+    DocumentWindow,
+    Finding,
+    MissingData,
+    RuledOut,
+    SloInForce,
+    Triage,
+)
 from kvitals.rules.origins import origins
 
 MAX_OF_A_RULE = 20
@@ -24,9 +33,9 @@ _WEIGHT = {"page": 4, "ticket": 2, "info": 0}
 def triage(
     judge: Judge,
     judgements: Sequence[Judgement],
-    span: Span,
-    source: Source,
-    slo: Sequence[Slo] = (),
+    span: EvaluationSpan,
+    source: DocumentSource,
+    slo: Sequence[SloInForce] = (),
     mutes: Sequence[Mute] = (),
 ) -> Triage:
     """Rank what was judged at one moment into the answer that people and pipelines read."""
@@ -40,7 +49,7 @@ def triage(
     healthy = is_healthy(judge, judgements, open_)
     return Triage(
         source=source,
-        window=Window(span.start, span.at, round(span.fast, 3), span.cold),
+        window=DocumentWindow(span.start, span.at, round(span.fast, 3), span.cold),
         slo=list(slo),
         healthy=healthy,
         verdict=verdict(healthy, causes, symptoms, telemetry, judgements),
@@ -57,7 +66,7 @@ def triage(
 
 
 def true_findings(
-    judge: Judge, judgements: Sequence[Judgement], span: Span, known: Container[str] = ()
+    judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, known: Container[str] = ()
 ) -> dict[str, Finding | None]:
     """The findings of the document that are true, muted ones included, by episode, for whoever does not ask about the
     others; None of those that are `known`."""
@@ -81,7 +90,7 @@ def _best(findings: Findings, judgements: Sequence[Judgement]) -> list[Judgement
     return [j for j in judgements if j.outcome == "fired" and not findings.superseded(j)]
 
 
-def headline(judge: Judge, judgements: Sequence[Judgement], span: Span, mutes: Sequence[Mute] = ()) -> str:
+def headline(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, mutes: Sequence[Mute] = ()) -> str:
     """The verdict of the document alone, for whoever judges often and is rarely asked."""
     findings = Findings(judge, judgements, span)
     return _begun(judge, judgements, map(findings.outline, _best(findings, judgements)), mutes, span.at).verdict
@@ -99,7 +108,7 @@ class Brief:
 def brief(
     judge: Judge,
     judgements: Sequence[Judgement],
-    span: Span,
+    span: EvaluationSpan,
     mutes: Sequence[Mute] = (),
     before: Sequence[Finding] = (),
 ) -> Brief:
@@ -172,12 +181,12 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
     if any(f.kind != "note" and _WEIGHT[f.severity] > 0 for f in open_):
         return False
     core = [j for j in judgements if j.rule.core]
-    if judge.crashed or not core or pending(judgements):
+    if judge.crashed or not core or pending_judgements(judgements):
         return None
     return True if all(j.outcome in ("clear", "n/a", "fired") for j in core) else None
 
 
-def pending(judgements: Sequence[Judgement]) -> list[Judgement]:
+def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
     """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
@@ -198,11 +207,11 @@ def verdict(
     if down:
         return unread
     if any(_WEIGHT[s.severity] > 0 for s in symptoms):
-        return f"Cause unknown: {lowered(symptoms[0].title)}, and no known cause fired."
+        return f"Cause unknown: {lower_title(symptoms[0].title)}, and no known cause fired."
     if telemetry:
         return f"{telemetry[0].title}."
     core = [j for j in judgements if j.rule.core]
-    if early := pending(judgements):
+    if early := pending_judgements(judgements):
         return f"Too early to judge: “{early[0].rule.title}” is true, and counts after {early[0].rule.for_}."
     if healthy:
         return f"No trouble found: {len(core)} core checks clear or not applicable."
@@ -249,18 +258,18 @@ def _in_order(fired: Sequence[Judgement], findings: Findings) -> list[list[Judge
     return _by_rule(fired[i] for i in order)
 
 
-def _lacking(unknown: Sequence[Finding]) -> list[Lacking]:
+def _lacking(unknown: Sequence[Finding]) -> list[MissingData]:
     """What would have told them: each rule by the first thing that it lacks, most rules first."""
     brings = {origin.title: origin.brings for origin in origins().values()}
     codes: dict[str, set[str]] = {}
     for finding in unknown:
         if finding.unknowns and finding.unknowns[0].lacks in brings:
             codes.setdefault(finding.unknowns[0].lacks, set()).add(finding.code)
-    found = [Lacking(what, brings[what], sorted(of_it)) for what, of_it in codes.items()]
+    found = [MissingData(what, brings[what], sorted(of_it)) for what, of_it in codes.items()]
     return sorted(found, key=lambda lacking: (-len(lacking.codes), lacking.what))
 
 
-def _coverage(judge: Judge, judgements: Sequence[Judgement], span: Span, listed: int) -> Coverage:
+def _coverage(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan, listed: int) -> Coverage:
     counts = Counter(j.outcome for j in judgements)
     engines = [
         {"engine": e.get("engine", ""), **{k: v for k, v in judge.info(e, span.at).items() if k in _SHOWN}}

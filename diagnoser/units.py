@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.loader import family_of
 from kvitals.rules.model import Family
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher, SeriesSource, is_stale
@@ -24,7 +24,7 @@ WRONG_SUM = (
 
 
 def oddities(
-    source: SeriesSource, of: Sequence[Matcher], span: Span, families: dict[str, Family]
+    source: SeriesSource, of: Sequence[Matcher], span: EvaluationSpan, families: dict[str, Family]
 ) -> Iterator[tuple[str, str]]:
     """What can not be among the newest values of an entity's series, in words, and what it may come from."""
     latest = dict(_latest(source.select(list(of), span.at - span.fast, span.at)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvitals.kvcache.whatif import Row
+from kvitals.kvcache.whatif import ReplayRow
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Worth:
     ttft_change: float | None
 
 
-def base_of(rows: Sequence[Row], today: int | None) -> Row:
+def base_of(rows: Sequence[ReplayRow], today: int | None) -> ReplayRow:
     """The row to compare with: of the first policy and routing that with today's capacity, else the first."""
     first = rows[0]
     same = (row for row in rows if (row.policy, row.routing) == (first.policy, first.routing))
     return next((row for row in same if today is not None and row.capacity_blocks == today), first)
 
 
-def worth(row: Row, base: Row, requests: int, prefill_rate: float | None) -> Worth:
+def worth(row: ReplayRow, base: ReplayRow, requests: int, prefill_rate: float | None) -> Worth:
     """`prefill_rate` is what one node computes, in prompt tokens a second."""
     saved = base.prefill_tokens - row.prefill_tokens
     seconds = saved / prefill_rate if prefill_rate else None

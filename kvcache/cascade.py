@@ -55,7 +55,7 @@ SLOWER, FEWER, LATE = 2.0, 0.8, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CascadeSecond:
     """One second. Counts are of that second; None is unknown."""
 
     t: float
@@ -171,7 +171,7 @@ class Detector:
     ended: list[Cascade] = field(default_factory=list)
     pressure: Onset | None = None
     is_cold: bool = True  # nothing was pushed out yet since the cache was empty
-    _rows: deque[Row] = field(default_factory=lambda: deque(maxlen=ALARM))
+    _rows: deque[CascadeSecond] = field(default_factory=lambda: deque(maxlen=ALARM))
     _usual: deque[_Now] = field(default_factory=lambda: deque(maxlen=BASELINE + LAG))
     _baseline: Baseline = field(default_factory=Baseline)
     _runs: dict[int, _Run] = field(default_factory=lambda: {stage: _Run() for stage in STAGES})
@@ -192,7 +192,7 @@ class Detector:
         """What is taken for usual now."""
         return self._baseline
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: CascadeSecond) -> None:
         """The next row."""
         if row.cleared:
             self._clear(row.t)
@@ -238,7 +238,7 @@ class Detector:
         if steady:
             self._usual.clear()
 
-    def _advance(self, now: _Now, row: Row) -> None:
+    def _advance(self, now: _Now, row: CascadeSecond) -> None:
         cascade = self.open
         if cascade is None:
             cascade = self._begin(now, row.t)
@@ -298,7 +298,7 @@ def _is_asked(now: _Now, base: Baseline) -> bool:
     return now.asked >= base.running + (base.waiting or 0.0)
 
 
-def _together(rows: deque[Row]) -> _Now:
+def _together(rows: deque[CascadeSecond]) -> _Now:
     recent = list(rows)
     short, long = recent[-SHORT:], recent[-LONG:]
     stored, removed = sum(row.stored for row in short), sum(row.removed for row in short)
@@ -346,6 +346,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _rate(rows: list[Row]) -> float | None:
+def _rate(rows: list[CascadeSecond]) -> float | None:
     tokens = _sum(row.output for row in rows)
     return tokens / len(rows) / ROW_SECONDS if tokens is not None else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvitals.kvcache.accesses import Accesses, Floats, Ints, concatenate
 from kvitals.kvcache.distances import stack_distances
-from kvitals.kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, chosen, jackknife, mixed, whole
+from kvitals.kvcache.sampling import GROUPS, HOT_SHARE, MIN_REFERENCES, Bools, choose_blocks, hash_ids, jackknife, whole
 
 MAX_BLOCKS = 65_536
 """Blocks remembered by default: 2 MB, and 20 MB for the moment in which a batch is counted."""
@@ -123,12 +123,12 @@ class ReuseCurve:
 
     def _count(self, batch: Accesses) -> None:
         stream = whole(batch)
-        hashes = mixed(stream.block, self._seed)
+        hashes = hash_ids(stream.block, self._seed)
         hot = self._hot.among(stream.block, len(batch)) if self.rate < 1 else np.ones(len(stream.block), dtype=bool)
         self._references += batch.references
         self._tokens += float(batch.tokens.sum())
         self._cold_tokens += float(stream.tokens[~hot].sum())
-        keep = np.flatnonzero(hot | chosen(hashes, self.rate))
+        keep = np.flatnonzero(hot | choose_blocks(hashes, self.rate))
         block, tokens, hot, group = (
             stream.block[keep],
             stream.tokens[keep],

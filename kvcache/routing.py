@@ -13,7 +13,7 @@ import numpy as np
 
 from kvitals.kvcache.accesses import Accesses, Ints
 from kvitals.kvcache.eviction import Cache
-from kvitals.kvcache.sampling import Stream, mixed
+from kvitals.kvcache.sampling import ReferenceStream, hash_ids
 
 Routing = Literal["round-robin", "least-loaded", "sticky", "prefix", "pooled"]
 ROUTINGS: tuple[Routing, ...] = ("round-robin", "least-loaded", "sticky", "prefix", "pooled")
@@ -49,7 +49,7 @@ def default_rate(accesses: Accesses, nodes: int) -> float:
     return float(accesses.tokens.sum()) / (lasted * nodes * UTILISATION) if lasted else 0.0
 
 
-def assigned(routing: Routing, accesses: Accesses, session: Ints, nodes: int, rate: float, seed: int) -> Ints:
+def assign_nodes(routing: Routing, accesses: Accesses, session: Ints, nodes: int, rate: float, seed: int) -> Ints:
     """The node of each access, for routings that do not look into caches.
 
     Round-robin: one after the other. Least-loaded: where the load is least. Sticky: by a hash of the session, and in
@@ -61,7 +61,7 @@ def assigned(routing: Routing, accesses: Accesses, session: Ints, nodes: int, ra
     if routing == "round-robin":
         return np.arange(rows) % nodes
     if routing == "sticky":
-        found = (mixed(session, seed) % np.uint64(nodes)).astype(np.int64)
+        found = (hash_ids(session, seed) % np.uint64(nodes)).astype(np.int64)
         anywhere = session < 0
         found[anywhere] = np.arange(anywhere.sum()) % nodes
         return found
@@ -78,7 +78,7 @@ def assigned(routing: Routing, accesses: Accesses, session: Ints, nodes: int, ra
 
 
 def by_prefix(
-    accesses: Accesses, stream: Stream, session: Ints, caches: Sequence[Cache], rate: float
+    accesses: Accesses, stream: ReferenceStream, session: Ints, caches: Sequence[Cache], rate: float
 ) -> tuple[Ints, Ints]:
     """The node of each access and how many of its blocks in `stream` hit there, for a router that knows all caches.
 

@@ -37,7 +37,7 @@ class SampleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stream:
+class ReferenceStream:
     """The block references to replay, one cell each but for `start`, and what they stand for.
 
     weight: blocks of the cache. tokens, blocks: of all references, as those before them in the chain do count when this
@@ -60,34 +60,34 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SampledSum:
     """A sum over all references, and how far off it may be (twice its standard error; 0 where all were counted)."""
 
     value: float
     error: float
 
 
-def whole(accesses: Accesses) -> Stream:
+def whole(accesses: Accesses) -> ReferenceStream:
     """All references."""
     row = np.repeat(np.arange(len(accesses)), accesses.lengths)
     before = (np.arange(accesses.references) - accesses.start[row]) * accesses.block_size
     tokens = np.clip(accesses.tokens[row] - before, 0, accesses.block_size).astype(np.float64)
     ones = np.ones(accesses.references)
     nothing = np.zeros(accesses.references, dtype=np.int64)
-    return Stream(accesses.start, accesses.block, ones, tokens, ones, nothing == 0, nothing, 1.0)
+    return ReferenceStream(accesses.start, accesses.block, ones, tokens, ones, nothing == 0, nothing, 1.0)
 
 
-def sampled(stream: Stream, rate: float, seed: int) -> Stream:
+def sample_references(stream: ReferenceStream, rate: float, seed: int) -> ReferenceStream:
     """References to the hottest blocks and to a share of the others. Raises SampleError for one that is too small."""
     if not 0 < rate <= 1:
         raise SampleError(f"a sample of {rate:g}; write a share above 0 and up to 1")
     if rate == 1:
         return stream
-    hashes = mixed(stream.block, seed)
+    hashes = hash_ids(stream.block, seed)
     _, code, count = np.unique(stream.block, return_inverse=True, return_counts=True)
     least = max(HOT_SHARE * (len(stream.start) - 1), np.sort(count)[-MAX_HOT:][0], 2)
     hot = (count >= least)[code]
-    by_chance = chosen(hashes, rate) & ~hot
+    by_chance = choose_blocks(hashes, rate) & ~hot
     seen = int(by_chance.sum())
     if seen < MIN_REFERENCES:
         enough = (~hot).sum() > MIN_REFERENCES
@@ -95,7 +95,7 @@ def sampled(stream: Stream, rate: float, seed: int) -> Stream:
         raise SampleError(f"{seen:,} block references in a sample of {rate:g} tell too little: {advice}")
     keep = np.flatnonzero(hot | by_chance)
     weight = np.where(hot, 1.0, 1 / rate)[keep]
-    return Stream(
+    return ReferenceStream(
         start=np.searchsorted(keep, stream.start),
         block=stream.block[keep],
         weight=weight,
@@ -107,13 +107,13 @@ def sampled(stream: Stream, rate: float, seed: int) -> Stream:
     )
 
 
-def divided(stream: Stream, node: Ints) -> Stream:
+def divide_by_node(stream: ReferenceStream, node: Ints) -> ReferenceStream:
     """The same references, those of each node together and with ids of their own, as `node` has it for each access."""
     order = np.argsort(node, kind="stable")
     row = stream.row
     keep = np.argsort(node[row], kind="stable")
     blocks, code = np.unique(stream.block, return_inverse=True)
-    return Stream(
+    return ReferenceStream(
         start=np.concatenate(([0], np.cumsum(np.diff(stream.start)[order]))),
         block=(code + node[row] * len(blocks))[keep],
         weight=stream.weight[keep],
@@ -128,32 +128,32 @@ def divided(stream: Stream, node: Ints) -> Stream:
 class Estimator:
     """What hits add up to over all references, from a sample of them; `whole` and `sample` are of the same accesses."""
 
-    def __init__(self, whole: Stream, sample: Stream) -> None:
+    def __init__(self, whole: ReferenceStream, sample: ReferenceStream) -> None:
         self._sample = sample
         self._all = seen_before(whole.start, whole.block)
         self.attainable = self._all if sample is whole else seen_before(sample.start, sample.block)
         self._tokens = float(whole.tokens[self._all].sum())
         self._blocks = float(self._all.sum())
 
-    def token_hits(self, hit: Bools) -> Estimate:
+    def token_hits(self, hit: Bools) -> SampledSum:
         """Tokens; `hit` has a cell for each sampled reference."""
         return self._estimate(hit, self._sample.tokens, self._tokens)
 
-    def block_hits(self, hit: Bools) -> Estimate:
+    def block_hits(self, hit: Bools) -> SampledSum:
         """Blocks."""
         return self._estimate(hit, self._sample.blocks, self._blocks)
 
-    def _estimate(self, hit: Bools, size: Floats, attainable: float) -> Estimate:
+    def _estimate(self, hit: Bools, size: Floats, attainable: float) -> SampledSum:
         hot = float(size[hit & self._sample.hot].sum())
         if self._sample.rate == 1:
-            return Estimate(hot, 0.0)
+            return SampledSum(hot, 0.0)
         cold = ~self._sample.hot
         left = max(attainable - float(size[self.attainable & self._sample.hot].sum()), 0.0)
         hits = _by_group(self._sample, size, hit & cold)
         able = _by_group(self._sample, size, self.attainable & cold)
         if not able.sum():
-            return Estimate(hot, left)
-        return Estimate(hot + left * float(hits.sum() / able.sum()), left * float(jackknife(hits[:, None], able)[0]))
+            return SampledSum(hot, left)
+        return SampledSum(hot + left * float(hits.sum() / able.sum()), left * float(jackknife(hits[:, None], able)[0]))
 
 
 def jackknife(part: Floats, of: Floats) -> Floats:
@@ -166,16 +166,16 @@ def jackknife(part: Floats, of: Floats) -> Floats:
     return np.asarray(2 * np.sqrt((groups - 1) / groups * ((without - without.mean(axis=0)) ** 2).sum(axis=0)))
 
 
-def chosen(hashes: npt.NDArray[np.uint64], rate: float) -> Bools:
+def choose_blocks(hashes: npt.NDArray[np.uint64], rate: float) -> Bools:
     """Which blocks are in a sample of this share, by their hashes."""
     return hashes < np.uint64(rate * 2**64) if rate < 1 else np.ones(len(hashes), dtype=bool)
 
 
-def _by_group(stream: Stream, size: Floats, which: Bools) -> Floats:
+def _by_group(stream: ReferenceStream, size: Floats, which: Bools) -> Floats:
     return np.bincount(stream.group[which], size[which], GROUPS).astype(np.float64)
 
 
-def mixed(block: Ints, seed: int) -> npt.NDArray[np.uint64]:
+def hash_ids(block: Ints, seed: int) -> npt.NDArray[np.uint64]:
     """A hash of each id (splitmix64)."""
     x = block.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

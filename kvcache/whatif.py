@@ -10,15 +10,15 @@ import numpy as np
 from kvitals.kvcache.accesses import Accesses, Floats, Ints
 from kvitals.kvcache.distances import stack_distances
 from kvitals.kvcache.eviction import Policy, cache
-from kvitals.kvcache.routing import Routing, assigned, by_prefix, default_rate
-from kvitals.kvcache.sampling import Bools, Estimator, Stream, divided, sampled, whole
+from kvitals.kvcache.routing import Routing, assign_nodes, by_prefix, default_rate
+from kvitals.kvcache.sampling import Bools, Estimator, ReferenceStream, divide_by_node, sample_references, whole
 from kvitals.kvcache.sessions import sessions
 
 MAX_NODES = 1024
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """Which caches to try: all combinations.
 
     capacities: blocks of one node, None for endless. host_blocks: of a second tier in each node's host memory, which is
@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Row:
+class ReplayRow:
     """One combination and what would have hit.
 
     capacity_blocks: of one node, None for endless; `pooled` has that of all nodes in one cache. Rates are shares of all
@@ -69,16 +69,16 @@ class Row:
     error: float
 
 
-def what_if(accesses: Accesses, plan: Plan) -> list[Row]:
+def what_if(accesses: Accesses, plan: ReplayPlan) -> list[ReplayRow]:
     """A row for each routing, policy and capacity, in this order. Raises SampleError; ValueError for no accesses."""
     if not accesses.references or not accesses.tokens.any():
         raise ValueError("there is no block in these accesses")
     return list(_rows(accesses, plan))
 
 
-def _rows(accesses: Accesses, plan: Plan) -> Iterator[Row]:
+def _rows(accesses: Accesses, plan: ReplayPlan) -> Iterator[ReplayRow]:
     everything = whole(accesses)
-    sample = sampled(everything, plan.rate, plan.seed)
+    sample = sample_references(everything, plan.rate, plan.seed)
     session = sessions(accesses) if {"sticky", "prefix"} & set(plan.routings) or "priority" in plan.policies else None
     session = accesses.session if session is None else session
     rate = plan.prefill_rate or default_rate(accesses, plan.nodes)
@@ -86,7 +86,7 @@ def _rows(accesses: Accesses, plan: Plan) -> Iterator[Row]:
         if routing == "prefix":
             yield from _by_prefix(accesses, everything, sample, session, rate, plan)
             continue
-        node = assigned(routing, accesses, session, plan.nodes, rate, plan.seed)
+        node = assign_nodes(routing, accesses, session, plan.nodes, rate, plan.seed)
         division = _Division(accesses, everything, sample, session, node, plan)
         for policy in plan.policies:
             for capacity, first, second in division.hits(policy, plan.nodes if routing == "pooled" else 1):
@@ -94,8 +94,13 @@ def _rows(accesses: Accesses, plan: Plan) -> Iterator[Row]:
 
 
 def _by_prefix(
-    accesses: Accesses, everything: Stream, sample: Stream, session: Ints, rate: float, plan: Plan
-) -> Iterator[Row]:
+    accesses: Accesses,
+    everything: ReferenceStream,
+    sample: ReferenceStream,
+    session: Ints,
+    rate: float,
+    plan: ReplayPlan,
+) -> Iterator[ReplayRow]:
     """Where a request goes depends on what the caches hold, so each cache decides anew."""
     for policy in plan.policies:
         for capacity in plan.capacities:
@@ -111,7 +116,13 @@ class _Division:
     """The accesses as they went to the nodes, and what hits there."""
 
     def __init__(
-        self, accesses: Accesses, everything: Stream, sample: Stream, session: Ints, node: Ints, plan: Plan
+        self,
+        accesses: Accesses,
+        everything: ReferenceStream,
+        sample: ReferenceStream,
+        session: Ints,
+        node: Ints,
+        plan: ReplayPlan,
     ) -> None:
         self.order = np.argsort(node, kind="stable")
         self._accesses = accesses
@@ -119,8 +130,8 @@ class _Division:
         self._node = node[self.order]
         self._time = accesses.time[self.order]
         self._session = session[self.order]
-        every = divided(everything, node)
-        self._stream = every if sample is everything else divided(sample, node)
+        every = divide_by_node(everything, node)
+        self._stream = every if sample is everything else divide_by_node(sample, node)
         self._estimator = Estimator(every, self._stream)
         self._distances: Floats | None = None
 
@@ -170,14 +181,14 @@ class _Division:
             begin = end
         return np.array(depth, dtype=np.int64)
 
-    def row(self, policy: Policy, routing: Routing, capacity: int | None, first: Bools, both: Bools) -> Row:
+    def row(self, policy: Policy, routing: Routing, capacity: int | None, first: Bools, both: Bools) -> ReplayRow:
         """What is told of one combination."""
         plan, accesses = self._plan, self._accesses
         tokens, blocks = self._estimator.token_hits(first), self._estimator.block_hits(first)
         in_both = self._estimator.token_hits(both)
         prompts = int(accesses.tokens.sum())
         load = np.bincount(self._node, accesses.tokens[self.order], plan.nodes if routing != "pooled" else 1)
-        return Row(
+        return ReplayRow(
             policy=policy,
             routing=routing,
             nodes=plan.nodes,
@@ -194,7 +205,7 @@ class _Division:
         )
 
 
-def _scaled(sample: Stream, blocks: int | None) -> int:
+def _scaled(sample: ReferenceStream, blocks: int | None) -> int:
     """The capacity of a cache for the sample alone: the hottest take their own blocks, the others share the rest."""
     if blocks is None:
         return len(sample.block) + 1

@@ -20,13 +20,13 @@ from kvitals.rules.loader import (
     ROOT,
     SIGNAL_PREFIX,
     Knowledge,
-    Problem,
+    KnowledgeProblem,
     YamlFile,
     family_of,
     parameters,
     read_yaml,
 )
-from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Setting, Signal
+from kvitals.rules.model import AROUND, SCOPES, Lever, Quantity, Rule, Signal, SystemSetting
 from kvitals.rules.versions import in_range
 from kvitals.series.promql import Expr, Selector, expand, names, parse
 
@@ -48,7 +48,7 @@ Found = Iterator[tuple[int, str]]
 """What is wrong, as (line, message)."""
 
 
-def lint(knowledge: Knowledge, directory: Path) -> list[Problem]:
+def lint(knowledge: Knowledge, directory: Path) -> list[KnowledgeProblem]:
     """Everything wrong with the rules, levers and signals of one directory, what could not be loaded included."""
     found = [p for p in knowledge.problems if p.file == directory or p.file.is_relative_to(directory)]
     named = {path: name for name, path in knowledge.files.items() if path.is_relative_to(directory)}
@@ -118,7 +118,7 @@ def check_signals(knowledge: Knowledge, file: YamlFile) -> Found:
                 yield file.line("signals", name), f"signal `{name}` reads `{metric}`, which is no family of signals/"
 
 
-def explained(rule: Rule, knowledge: Knowledge) -> set[str]:
+def explained_codes(rule: Rule, knowledge: Knowledge) -> set[str]:
     """The codes of all that a rule explains, causes in between included."""
     seen: set[str] = set()
     open_ = [rule.code]
@@ -130,9 +130,13 @@ def explained(rule: Rule, knowledge: Knowledge) -> set[str]:
     return seen
 
 
-def _problems(path: Path, check: Callable[[YamlFile], Found]) -> list[Problem]:
+def _problems(path: Path, check: Callable[[YamlFile], Found]) -> list[KnowledgeProblem]:
     file = read_yaml(path)
-    return [Problem(path, line, message) for line, message in check(file)] if isinstance(file, YamlFile) else [file]
+    return (
+        [KnowledgeProblem(path, line, message) for line, message in check(file)]
+        if isinstance(file, YamlFile)
+        else [file]
+    )
 
 
 def _check_texts(rule: Rule, file: YamlFile) -> Found:
@@ -262,7 +266,7 @@ def _cycle(rule: Rule, knowledge: Knowledge) -> list[str]:
 
 
 def _check_levers(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Found:
-    codes = {rule.code, *explained(rule, knowledge)} & knowledge.rules.keys()
+    codes = {rule.code, *explained_codes(rule, knowledge)} & knowledge.rules.keys()
     amiss: set[Quantity] = {quantity for code in codes for quantity in knowledge.rules[code].about}
     before: list[Lever] = []
     for i, use in enumerate(rule.levers):
@@ -316,7 +320,7 @@ def _check_settings(lever: Lever, file: YamlFile) -> Found:
                 break
 
 
-def _common_version(one: Setting, other: Setting) -> str:
+def _common_version(one: SystemSetting, other: SystemSetting) -> str:
     """A version that both settings are for, of those that their bounds name or that lie just beyond; else empty."""
     named = re.findall(r"\d+(?:\.\d+)*", f"0 {one.versions} {other.versions}")
     tried = [version for name in named for version in (name, f"{name}.0.1")]

@@ -16,7 +16,7 @@ from kvitals.series.promql import (
     Call,
     Expr,
     Matching,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     Subquery,
@@ -34,7 +34,7 @@ FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowDurations:
     """The durations that `$window` and `$baseline` stand for, as PromQL writes them."""
 
     fast: str = "1m"
@@ -47,11 +47,11 @@ class Windows:
         return {"window": length, "baseline": self.baseline, "scope": ", ".join(SCOPES[scope])}
 
 
-NOMINAL = Windows()
+NOMINAL = WindowDurations()
 """For those who ask what a signal reads, which no window's length changes."""
 
 
-def least(samples: Samples) -> float:
+def sample_gate(samples: Samples) -> float:
     """The count from which on a signal has enough samples."""
     return samples.min - HALF_SAMPLE
 
@@ -94,7 +94,7 @@ class CompiledSignal:
     @cached_property
     def needs(self) -> list[frozenset[str]]:
         """The same by metric."""
-        return needed(self.expr)
+        return needed_metrics(self.expr)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
@@ -109,21 +109,23 @@ class CompiledSignal:
     def _compared(self, op: str) -> Expr | None:
         if self.samples is None or self.signal.samples is None:
             return None
-        return Binary(op, self.samples, Number(least(self.signal.samples)))
+        return Binary(op, self.samples, NumberLiteral(sample_gate(self.signal.samples)))
 
 
-def compile_signal(signal: Signal, windows: Windows = NOMINAL, parsed: Callable[[str], Expr] = parse) -> CompiledSignal:
+def compile_signal(
+    signal: Signal, windows: WindowDurations = NOMINAL, parsed: Callable[[str], Expr] = parse
+) -> CompiledSignal:
     """A signal for these windows. `parsed` turns text into an expression. Raises PromQLError."""
     values = windows.values(signal.window, signal.scope)
     samples = parsed(expand(signal.samples.expr, values)) if signal.samples is not None else None
     return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)
 
 
-STAND_INS = Windows("1234577ms", "1234591ms", "1234603ms")
+STAND_INS = WindowDurations("1234577ms", "1234591ms", "1234603ms")
 """Durations that no expression has. A signal that is compiled with them is a template for any windows."""
 
 
-def with_windows(template: CompiledSignal, windows: Windows) -> CompiledSignal:
+def with_windows(template: CompiledSignal, windows: WindowDurations) -> CompiledSignal:
     """The signal that was compiled with `STAND_INS`, for these windows. Much cheaper than to parse it again."""
     seconds = {
         _seconds(stand_in): _seconds(length)
@@ -165,7 +167,7 @@ def _with_durations(expr: Expr, seconds: Mapping[float, float]) -> Expr:
     return changed
 
 
-def needed(expr: Expr) -> list[frozenset[str]]:
+def needed_metrics(expr: Expr) -> list[frozenset[str]]:
     """Metrics of which at least one of each set must be there for an expression to have a value."""
     return list(dict.fromkeys(frozenset(one.name for one in either) for either in selections(expr)))
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from kvitals.rules.shipped import shipped
+from kvitals.rules.shipped import load_shipped
 from kvitals.rules.versions import in_range, release
 
 ROOT = Path(__file__).parent / "engines"
@@ -98,7 +98,7 @@ class InfoMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     derived: dict[str, tuple[str, str]] = {}  # fact -> two facts whose product it is, where no label has it
 
 
-class Adapters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AdapterMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An info metric that lists the LoRA adapters in use, its value being the time of the report."""
 
     raw: str
@@ -199,7 +199,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     endpoint: Endpoint | None = None
     ignored: dict[str, str] = {}  # raw name -> why it is not mapped
     infos: tuple[InfoMetric, ...] = ()
-    adapters: Adapters | None = None
+    adapters: AdapterMetric | None = None
     flags: dict[str, Flag] = {}
     telemetry: tuple[Telemetry, ...] = ()
     companions: tuple[str, ...] = ()  # prefixes of the guests that this map was joined with
@@ -249,7 +249,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         parts = self.newest.count(".") + 1
         return release(version)[:parts] > release(self.newest)[:parts]
 
-    def learn(self, flags: FlagReader, version: str) -> tuple[dict[str, float], dict[str, str]]:
+    def learn(self, flags: FlagMapping, version: str) -> tuple[dict[str, float], dict[str, str]]:
         """Facts and strings from a command line. `version` decides on defaults; empty: none apply."""
         facts: dict[str, float] = {}
         info: dict[str, str] = {}
@@ -271,7 +271,7 @@ class EngineMap(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return facts, info
 
 
-class FlagReader(Protocol):
+class FlagMapping(Protocol):
     """The flags of a command line, by name without dashes; `a.b` is key b of the JSON value of flag a."""
 
     def get(self, name: str, /) -> object: ...
@@ -289,7 +289,7 @@ def usable(version: str) -> bool:
 @lru_cache
 def load_map(system: str) -> EngineMap:
     """The map of one engine. Raises FileNotFoundError, or ValueError for a broken one."""
-    found = msgspec.convert(shipped(ROOT / f"{system}.yaml"), EngineMap)
+    found = msgspec.convert(load_shipped(ROOT / f"{system}.yaml"), EngineMap)
     for metric in found.metrics:
         metric.expected_in(found.newest), metric.known_in(found.newest)
     return found

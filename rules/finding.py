@@ -65,7 +65,7 @@ class Unknown(Struct, frozen=True):
     lacks: str = ""  # where it would come from, in words
 
 
-class Lacking(Struct, frozen=True):
+class MissingData(Struct, frozen=True):
     """Something for want of which rules could not be told, each by the first thing that it lacks."""
 
     what: str
@@ -88,7 +88,7 @@ class LeverSetting(Struct, frozen=True):
     note: str
 
 
-class Predicted(Struct, frozen=True):
+class PredictedValue(Struct, frozen=True):
     """What a signal will be once a lever is pulled, at a like load. error: by how much `to` may be off either way, in
     the signal's unit; None: not known. bound: whether `to` is about right, or the least or the most that it can be."""
 
@@ -114,7 +114,7 @@ class LeverAdvice(Struct, frozen=True):
     setting: LeverSetting | None  # None: no setting is known for this engine and version
     setting_note: str  # why there is none
     references: list[str]
-    predicted: list[Predicted] = []  # nothing where nothing can tell
+    predicted: list[PredictedValue] = []  # nothing where nothing can tell
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -148,19 +148,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     muted: str = ""  # the reason of the mute, if any
 
 
-class Source(Struct, frozen=True):
+class DocumentSource(Struct, frozen=True):
     kind: Literal["live", "agent", "capture", "prometheus"]
     name: str
 
 
-class Window(Struct, frozen=True):
+class DocumentWindow(Struct, frozen=True):
     start: float
     end: float
     seconds: float
     cold: bool  # no history before the window: `for` and baselines do not apply
 
 
-class Slo(Struct, frozen=True):
+class SloInForce(Struct, frozen=True):
     name: str
     seconds: float
     source: str  # "default", "command line", "configuration"
@@ -204,7 +204,7 @@ class Effect(Struct, frozen=True):
     unit: str
     before: float
     after: float
-    predicted: Predicted | None  # None: nothing was
+    predicted: PredictedValue | None  # None: nothing was
     verdict: EffectVerdict
     text: str  # rendered: "970 ms → 12 ms"
 
@@ -227,9 +227,9 @@ class Triage(Struct, frozen=True, kw_only=True):
     """The whole answer of one triage."""
 
     version: str = VERSION
-    source: Source
-    window: Window
-    slo: list[Slo]
+    source: DocumentSource
+    window: DocumentWindow
+    slo: list[SloInForce]
     healthy: bool | None
     verdict: str  # one sentence
     causes: list[Finding]
@@ -240,7 +240,7 @@ class Triage(Struct, frozen=True, kw_only=True):
     unknown: list[Finding]
     muted: list[Finding]
     coverage: Coverage
-    lacking: list[Lacking] = []  # for want of what, most rules first
+    lacking: list[MissingData] = []  # for want of what, most rules first
     since_change: SinceChange | None = None  # only where it was asked for
 
 

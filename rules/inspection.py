@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 
 VERSION = "1.0"
 
@@ -47,7 +47,7 @@ class Resolution(Struct, frozen=True):
     text: str
 
 
-class Problem(Struct, frozen=True):
+class TelemetryProblem(Struct, frozen=True):
     """Something about a target's telemetry. A defect makes numbers wrong or absent; the rest is good to know."""
 
     what: str
@@ -76,7 +76,7 @@ class Score(Struct, frozen=True):
     lacks: list[Lack]
 
 
-class Inspected(Struct, frozen=True, kw_only=True):
+class InspectedTarget(Struct, frozen=True, kw_only=True):
     """One target, or one rank of it."""
 
     engine: str
@@ -94,7 +94,7 @@ class Inspected(Struct, frozen=True, kw_only=True):
     families: list[FamilyState]
     switches: list[Switch]
     resolutions: list[Resolution]
-    problems: list[Problem]
+    problems: list[TelemetryProblem]
     scores: list[Score]
 
 
@@ -108,9 +108,9 @@ class Sense(Struct, frozen=True):
 
 class Inspection(Struct, frozen=True, kw_only=True):
     version: str = VERSION
-    source: Source
+    source: DocumentSource
     at: float
-    targets: list[Inspected]
+    targets: list[InspectedTarget]
     senses: list[Sense]
     ok: bool | None  # False: some target has a defect; None: no target could be read
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from kvitals.rules.engine_map import Program
 from kvitals.rules.model import Slug, Text
-from kvitals.rules.shipped import shipped
+from kvitals.rules.shipped import load_shipped
 
 FILE = Path(__file__).parent / "journeys.yaml"
 
@@ -34,4 +34,4 @@ class Journey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 @lru_cache
 def journeys() -> tuple[Journey, ...]:
     """All journeys, in the order in which they are shown."""
-    return msgspec.convert(shipped(FILE), tuple[Journey, ...])
+    return msgspec.convert(load_shipped(FILE), tuple[Journey, ...])

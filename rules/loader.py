@@ -40,7 +40,7 @@ K = TypeVar("K", Family, Signal)
 
 
 @dataclass(frozen=True)
-class Problem:
+class KnowledgeProblem:
     """What is wrong with a file of knowledge, where, and what is allowed there. line: 0 is the file as a whole."""
 
     file: Path
@@ -63,7 +63,7 @@ class Knowledge:
     signals: dict[str, Signal] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
     levers: dict[str, Lever] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[KnowledgeProblem] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)  # rule code or lever name -> its file
 
     def condition(self, rule: Rule, params: Mapping[str, float] | None = None) -> Condition:
@@ -119,7 +119,7 @@ def load(extra: Sequence[Path] = ()) -> Knowledge:
             _load_directory(knowledge, directory)
             _override(knowledge, directory)
         else:
-            knowledge.problems.append(Problem(directory, 0, "no such directory"))
+            knowledge.problems.append(KnowledgeProblem(directory, 0, "no such directory"))
     return knowledge
 
 
@@ -133,13 +133,13 @@ def _shipped(root: Path) -> Knowledge:
     return knowledge
 
 
-def read_as(path: Path, type_: type[T]) -> T | Problem:
+def read_as(path: Path, type_: type[T]) -> T | KnowledgeProblem:
     """Read a file of another kind of knowledge, as safely: its content as a type, or what is wrong with it."""
     try:
         file = read_yaml(path)
     except OSError as error:
-        return Problem(path, 0, f"cannot be read: {error.strerror}")
-    return file if isinstance(file, Problem) else convert(file, file.data, type_)
+        return KnowledgeProblem(path, 0, f"cannot be read: {error.strerror}")
+    return file if isinstance(file, KnowledgeProblem) else convert(file, file.data, type_)
 
 
 def _load_directory(knowledge: Knowledge, root: Path) -> None:
@@ -152,7 +152,7 @@ def _load_directory(knowledge: Knowledge, root: Path) -> None:
         if file is not None:
             loaded.append((file.value, file))
     broken = [
-        (rule.code, Problem(file.path, line, message))
+        (rule.code, KnowledgeProblem(file.path, line, message))
         for rule, file in loaded
         for line, message in check_rule(rule, knowledge, file)
     ]
@@ -165,32 +165,36 @@ def _override(knowledge: Knowledge, root: Path) -> None:
     """Take over the parameters of `params/CODE.yaml`; a file with something wrong is left out as a whole."""
     for path in sorted((root / "params").glob("*.yaml")):
         file = read_yaml(path)
-        if isinstance(file, Problem):
+        if isinstance(file, KnowledgeProblem):
             knowledge.problems.append(file)
             continue
         found = convert(file, file.data, Overrides)
-        problems = [found] if isinstance(found, Problem) else list(_check_overrides(found, knowledge, file))
+        problems = [found] if isinstance(found, KnowledgeProblem) else list(_check_overrides(found, knowledge, file))
         knowledge.problems += problems
         if not problems and isinstance(found, Overrides):
             rule = knowledge.rules[found.code]
             knowledge.rules[found.code] = msgspec.structs.replace(rule, params={**rule.params, **found.params})
 
 
-def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> Iterator[Problem]:
+def _check_overrides(found: Overrides, knowledge: Knowledge, file: YamlFile) -> Iterator[KnowledgeProblem]:
     rule = knowledge.rules.get(found.code)
     if file.path.stem != found.code:
-        yield Problem(file.path, 1, f"the file is named {file.path.name}, by its content it must be {found.code}.yaml")
+        yield KnowledgeProblem(
+            file.path, 1, f"the file is named {file.path.name}, by its content it must be {found.code}.yaml"
+        )
     if rule is None:
-        yield Problem(file.path, file.line("code"), f"no rule {found.code} whose parameters these could be")
+        yield KnowledgeProblem(file.path, file.line("code"), f"no rule {found.code} whose parameters these could be")
         return
     for name, param in found.params.items():
         if name not in rule.params:
             has = ", ".join(rule.params) or "none"
-            yield Problem(
+            yield KnowledgeProblem(
                 file.path, file.line("params", name), f"{found.code} has no parameter `{name}` (it has: {has})"
             )
         elif not math.isfinite(param.default):
-            yield Problem(file.path, file.line("params", name), f"`{name}` must be a number, not {param.default}")
+            yield KnowledgeProblem(
+                file.path, file.line("params", name), f"`{name}` must be a number, not {param.default}"
+            )
 
 
 def _load_levers(knowledge: Knowledge, directory: Path) -> None:
@@ -201,7 +205,7 @@ def _load_levers(knowledge: Knowledge, directory: Path) -> None:
             loaded.append(file)
     broken = [(f, problem) for f in loaded for problem in check_lever(f.value, knowledge, f)]
     for file, (line, message) in broken:
-        knowledge.problems.append(Problem(file.path, line, message))
+        knowledge.problems.append(KnowledgeProblem(file.path, line, message))
         knowledge.levers.pop(file.value.name, None)
 
 
@@ -239,31 +243,31 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
     return None
 
 
-def read_yaml(path: Path) -> YamlFile | Problem:
+def read_yaml(path: Path) -> YamlFile | KnowledgeProblem:
     try:
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
-        return Problem(path, 0, f"cannot be read: {error.strerror}")
+        return KnowledgeProblem(path, 0, f"cannot be read: {error.strerror}")
     try:
         text = content.decode()
         depth = 0
         for event in yaml.parse(text, YAML_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
-                return Problem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
+                return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
             if depth > MAX_DEPTH:
-                return Problem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
+                return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
         yaml_loader = YAML_LOADER(text)
         node = yaml_loader.get_single_node()
         data = None if node is None else yaml_loader.construct_document(node)
     except UnicodeDecodeError:
-        return Problem(path, 0, "not UTF-8 text")
+        return KnowledgeProblem(path, 0, "not UTF-8 text")
     except yaml.MarkedYAMLError as error:
-        return Problem(path, _line(error.problem_mark), f"not valid YAML: {error.problem}")
+        return KnowledgeProblem(path, _line(error.problem_mark), f"not valid YAML: {error.problem}")
     except yaml.YAMLError as error:
-        return Problem(path, 0, f"not valid YAML: {error}")
+        return KnowledgeProblem(path, 0, f"not valid YAML: {error}")
     if not isinstance(data, dict) or node is None:
-        return Problem(path, 1, "expected a mapping of keys to values")
+        return KnowledgeProblem(path, 1, "expected a mapping of keys to values")
     return YamlFile(path, data, node)
 
 
@@ -271,14 +275,14 @@ def _line(mark: Any) -> int:
     return 0 if mark is None else int(mark.line) + 1
 
 
-def convert(file: YamlFile, data: Any, type_: type[T], *keys: str) -> T | Problem:
+def convert(file: YamlFile, data: Any, type_: type[T], *keys: str) -> T | KnowledgeProblem:
     try:
         return msgspec.convert(data, type_, strict=True)
     except msgspec.ValidationError as error:
         message = str(error)
         text, _, where = message.partition(" - at `")
         line = file.line(*keys) if not where else YamlFile(file.path, data, _node(file, keys)).line_of(where)
-        return Problem(file.path, line, f"{text}{_allowed(type_, text)}")
+        return KnowledgeProblem(file.path, line, f"{text}{_allowed(type_, text)}")
 
 
 def _node(file: YamlFile, keys: Sequence[str]) -> yaml.Node:
@@ -305,11 +309,11 @@ def _load_one(
 ) -> YamlFile | None:
     """Read one file that holds one rule or lever; returns it unless it had to be left out."""
     file = read_yaml(path)
-    if isinstance(file, Problem):
+    if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return None
     value = convert(file, file.data, type_)
-    if isinstance(value, Problem):
+    if isinstance(value, KnowledgeProblem):
         knowledge.problems.append(value)
         return None
     problem = ""
@@ -318,7 +322,7 @@ def _load_one(
     elif key(value) in into:
         problem = f"{key(value)} is already defined in {knowledge.files[key(value)]}; codes are never reused"
     if problem:
-        knowledge.problems.append(Problem(path, 1, problem))
+        knowledge.problems.append(KnowledgeProblem(path, 1, problem))
         return None
     into[key(value)] = value
     knowledge.files[key(value)] = path
@@ -329,16 +333,18 @@ def _load_one(
 def _load_subject(knowledge: Knowledge, path: Path) -> None:
     """Read one subject: its `families` and `signals`, and where they come from."""
     file = read_yaml(path)
-    if isinstance(file, Problem):
+    if isinstance(file, KnowledgeProblem):
         knowledge.problems.append(file)
         return
     for key in file.data.keys() - {"families", "signals", "origin"}:
-        problem = Problem(path, file.line(key), f"unknown key `{key}` (allowed: families, signals, origin)")
+        problem = KnowledgeProblem(path, file.line(key), f"unknown key `{key}` (allowed: families, signals, origin)")
         knowledge.problems.append(problem)
     origin = file.data.get("origin", PAGE)
     if not isinstance(origin, str) or origin not in origins():
         allowed = ", ".join(sorted(origins()))
-        knowledge.problems.append(Problem(path, file.line("origin"), f"unknown origin `{origin}` (allowed: {allowed})"))
+        knowledge.problems.append(
+            KnowledgeProblem(path, file.line("origin"), f"unknown origin `{origin}` (allowed: {allowed})")
+        )
         return
     _collect(knowledge, file, "families", Family, knowledge.families, _check_family, origin)
     _collect(knowledge, file, "signals", Signal, knowledge.signals, check_signal, origin)
@@ -355,17 +361,19 @@ def _collect(
 ) -> None:
     named = file.data.get(section) or {}
     if not isinstance(named, dict):
-        knowledge.problems.append(Problem(file.path, file.line(section), f"`{section}` must be a mapping by name"))
+        knowledge.problems.append(
+            KnowledgeProblem(file.path, file.line(section), f"`{section}` must be a mapping by name")
+        )
         return
     for name, data in named.items():
         value = convert(file, data, type_, section, name)
-        if not isinstance(value, Problem):
+        if not isinstance(value, KnowledgeProblem):
             value = value if value.origin else msgspec.structs.replace(value, origin=origin)
             message = f"`{name}` is defined twice" if name in into else check(name, value)
             if message is None:
                 into[name] = value
                 continue
-            value = Problem(file.path, file.line(section, name), message)
+            value = KnowledgeProblem(file.path, file.line(section, name), message)
         knowledge.problems.append(value)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from kvitals.rules.loader import Problem, read_as
+from kvitals.rules.loader import KnowledgeProblem, read_as
 
 ROOT = Path(__file__).parent / "observers" / "logs"
 
@@ -99,7 +99,7 @@ def formats() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def shipped(name: str) -> LogMap:
+def shipped_log_map(name: str) -> LogMap:
     """The map of a known log. Raises ValueError."""
     return load_log_map(ROOT / f"{name}.yaml")
 
@@ -107,7 +107,7 @@ def shipped(name: str) -> LogMap:
 def load_log_map(path: Path) -> LogMap:
     """The map in a file. Raises ValueError with file, line and what would be right."""
     found = read_as(path, LogMap)
-    if isinstance(found, Problem):
+    if isinstance(found, KnowledgeProblem):
         raise ValueError(str(found))
     if problem := _problem(found):
         raise ValueError(f"{path}: {problem}")

@@ -120,7 +120,7 @@ class LeverUse(Struct, frozen=True, forbid_unknown_fields=True):
     when: str = ""  # PromQL pre-condition on the entity, beyond the lever's own
 
 
-class Page(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RulePage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rule's page, in the order in which it is printed."""
 
     sees: Text
@@ -160,7 +160,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     severity: Severity
     when: Text
     conclusion: Text  # one sentence; {signal} and {$param} are filled in with unit
-    page: Page
+    page: RulePage
     evidence: tuple[EvidenceQuery, ...]
     about: tuple[Quantity, ...] = ()  # of a symptom: what is amiss; levers that move none of it are not offered
     core: bool = False
@@ -185,7 +185,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"{self.code}-{self.name}"
 
 
-class Setting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SystemSetting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to pull a lever on one system, for a range of versions."""
 
     system: str
@@ -199,7 +199,7 @@ class Setting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     note: str = ""
 
 
-class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+class LeverEstimate(Struct, frozen=True, forbid_unknown_fields=True):
     """How a lever's effect can be told before it is pulled."""
 
     method: Literal["replay", "formula", "none"]
@@ -219,7 +219,7 @@ class Prediction(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     how: Text  # one sentence: the method
 
 
-class Replay(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReplaySpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a replay of recorded look-ups is made with, to tell what a lever does to hits."""
 
     capacity: float = 1.0  # times today's blocks
@@ -240,15 +240,15 @@ class Lever(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     does_not_fix: Text
     risk: Text
     moves: Annotated[tuple[Quantity, ...], Meta(min_length=1)]
-    estimate: Estimate
+    estimate: LeverEstimate
     outside: bool = False  # it can be pulled outside of the engine, so it needs no setting of the engine's
     cost: Literal["free", "low", "medium", "high"]
     step: Annotated[int, Meta(ge=1, le=9)]  # place in the order of trying (KNOWLEDGE, levers)
     references: tuple[str, ...]
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[SystemSetting, ...] = ()
     in_force: str = ""  # PromQL: has a value for entities where the lever is already pulled
     possible: str = ""  # PromQL: has a value for entities where it can be pulled; empty: everywhere
     contradicts: tuple[Slug, ...] = ()
     predicts: tuple[Prediction, ...] = ()  # the first of each signal that has a value is told
-    replay: Replay | None = None  # how its effect on hits is replayed, where look-ups are recorded
+    replay: ReplaySpec | None = None  # how its effect on hits is replayed, where look-ups are recorded
     no_rule: str = ""  # why no rule offers it, where none does

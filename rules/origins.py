@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.rules.model import Text
-from kvitals.rules.shipped import shipped
+from kvitals.rules.shipped import load_shipped
 
 FILE = Path(__file__).parent / "origins.yaml"
 PAGE, TRAFFIC, HISTORY, FACTS, SERVER, AGENT = "page", "traffic", "history", "facts", "server", "agent"
@@ -27,4 +27,4 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def origins() -> Mapping[str, Origin]:
     """All origins by name."""
-    return msgspec.convert(shipped(FILE), dict[str, Origin])
+    return msgspec.convert(load_shipped(FILE), dict[str, Origin])

@@ -10,7 +10,7 @@ import yaml
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, where there is one
 
 
-def shipped(path: Path) -> Any:
+def load_shipped(path: Path) -> Any:
     """The content of a file. Raises OSError or yaml.YAMLError."""
     with path.open(encoding="utf-8") as file:
         return yaml.load(file, YAML_LOADER)  # noqa: S506 (either is a safe one)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from kvitals.rules.shipped import shipped
+from kvitals.rules.shipped import load_shipped
 
 ROOT = Path(__file__).parent / "observers" / "spans"
 
@@ -118,7 +118,7 @@ def load_span_maps() -> tuple[SpanMap, ...]:
 
 
 def _load(path: Path) -> SpanMap:
-    found = msgspec.convert(shipped(path), SpanMap)
+    found = msgspec.convert(load_shipped(path), SpanMap)
     kinds = tuple(_completed(kind, found) for kind in found.spans)
     for kind in kinds:
         problem = _problem(kind)

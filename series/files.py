@@ -78,13 +78,13 @@ def read_certificates(path: Path) -> str:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file as a whole, as `replacing` does. Raises OSError."""
-    with replacing(path, mode) as file:
+    """Replace a file as a whole, as `replace_on_success` does. Raises OSError."""
+    with replace_on_success(path, mode) as file:
         file.write(content)
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+def replace_on_success(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """A file to write to, which replaces `path` when the block ends without an error.
 
     After a crash or a power cut `path` has the old content or the new, never a part: content and directory are synced

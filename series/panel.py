@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.types import Floats, Labels, LabelSets, Matcher
-from kvitals.series.window import Columns, Group, Window
+from kvitals.series.window import Columns, SeriesGroup, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PanelRows:
     """Rows of the panel's columns that are in one group. times: float64[T], seconds; values: float64[T, S].
 
     place: where these columns stand among the panel's.
@@ -28,14 +28,14 @@ class Part:
     place: slice
 
 
-class Panel:
+class SelectionPanel:
     """The selections `wanted` of a window. The parts' columns, one part after the other, are its columns."""
 
     def __init__(self, window: Window, wanted: Sequence[tuple[Matcher, ...]]) -> None:
         self._window = window
         self._wanted = wanted
         self._version = -1
-        self._groups: list[tuple[Group, Columns, slice]] = []  # with its columns and their place
+        self._groups: list[tuple[SeriesGroup, Columns, slice]] = []  # with its columns and their place
         self.width = 0
         self.labels: list[LabelSets] = []
         """Of each selection, in the order of its columns. Series without a sample are among them."""
@@ -67,20 +67,20 @@ class Panel:
         self.doubled = frozenset(i for i, one in enumerate(labels) if len(set(one)) < len(one))
         return True
 
-    def read(self, start: float, end: float) -> list[Part]:
+    def read(self, start: float, end: float) -> list[PanelRows]:
         """The rows in start <= t <= end of each group that has some."""
         parts = []
         for group, columns, place in self._groups:
             times, values = group.rows_between(start, end)
             if len(times):
-                parts.append(Part(times, values.take(columns, axis=1), place))
+                parts.append(PanelRows(times, values.take(columns, axis=1), place))
         return parts
 
-    def newest(self, start: float, end: float) -> list[Part]:
+    def newest(self, start: float, end: float) -> list[PanelRows]:
         """The newest row in start <= t <= end of each group that has one."""
         parts = []
         for group, columns, place in self._groups:
             times, values = group.rows_between(start, end)
             if len(times):
-                parts.append(Part(times[-1:], values[-1:].take(columns, axis=1), place))
+                parts.append(PanelRows(times[-1:], values[-1:].take(columns, axis=1), place))
         return parts

@@ -55,7 +55,7 @@ class Pattern:
         return self._matches(value)
 
 
-class Groups:
+class PatternGroups:
     """A compiled pattern that gives the parts of a value that its groups match."""
 
     __slots__ = ("_names", "_regex")
@@ -80,15 +80,15 @@ class Groups:
 
 
 @lru_cache(maxsize=_KEPT)
-def compiled(text: str) -> Pattern:
+def compile_pattern(text: str) -> Pattern:
     """The pattern, compiled once. Raises PatternError."""
     return Pattern(text)
 
 
 @lru_cache(maxsize=_KEPT // 4)
-def groups(text: str) -> Groups:
+def groups(text: str) -> PatternGroups:
     """The pattern with its groups, compiled once. Raises PatternError."""
-    return Groups(text)
+    return PatternGroups(text)
 
 
 def _simple(text: str) -> Callable[[str], bool] | None:

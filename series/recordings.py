@@ -71,7 +71,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Limits:
+class RecordingLimits:
     """The most that a reader takes from a file, in bytes after decompression."""
 
     chunk: int = 64 << 20
@@ -184,18 +184,18 @@ class CaptureReader:
     Whatever looks like an attack (sizes over the limits) raises CaptureError.
     """
 
-    def __init__(self, stream: BinaryIO, name: str = "the capture", limits: Limits | None = None) -> None:
+    def __init__(self, stream: BinaryIO, name: str = "the capture", limits: RecordingLimits | None = None) -> None:
         """Read the header. Raises CaptureError for what is no capture or needs a newer kvitals."""
         self._stream = stream
         self._name = name
-        self._limits = limits or Limits()
+        self._limits = limits or RecordingLimits()
         self._total = 0
         self._records = 0
         self.problem: str | None = None
         self.header = self._read_header()
 
     @classmethod
-    def open(cls, path: Path, limits: Limits | None = None) -> Self:
+    def open(cls, path: Path, limits: RecordingLimits | None = None) -> Self:
         """Raises CaptureError, also when the file cannot be read."""
         try:
             stream = open_regular(path)

@@ -148,13 +148,13 @@ class Matcher:
             return actual == self.value
         if self.op is MatchOp.NE:
             return actual != self.value
-        return patterns.compiled(self.value).matches(actual) == (self.op is MatchOp.RE)
+        return patterns.compile_pattern(self.value).matches(actual) == (self.op is MatchOp.RE)
 
     def tester(self) -> Callable[[Labels], bool]:
         """`matches`, for many label sets: each value of the label is tried once. Raises PatternError."""
         if self.op in (MatchOp.EQ, MatchOp.NE):
             return self.matches
-        name, wanted, pattern = self.name, self.op is MatchOp.RE, patterns.compiled(self.value)
+        name, wanted, pattern = self.name, self.op is MatchOp.RE, patterns.compile_pattern(self.value)
         known: dict[str, bool] = {}
 
         def test(labels: Labels) -> bool:
@@ -184,7 +184,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Row:
+class InstantRow:
     """Series at one instant. time: seconds since the epoch. values: float64[S], `STALE` where there is no sample."""
 
     time: float
@@ -206,15 +206,15 @@ class SeriesSource(Protocol):
 class NewestSource(SeriesSource, Protocol):
     """A source that gives the last row of a selection for less than all of it. Any other has no `newest`."""
 
-    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow] | None:
         """Of each frame that `select` would give, the last row, samples or not. None where it can not tell."""
         ...
 
 
-def newest_rows(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> list[Row] | None:
+def newest_rows(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow] | None:
     """`newest` of a source, None of one that has no such thing."""
     newest = getattr(source, "newest", None)  # a check for the protocol would cost more than the answer
-    rows: list[Row] | None = newest(matchers, start, end) if newest is not None else None
+    rows: list[InstantRow] | None = newest(matchers, start, end) if newest is not None else None
     return rows
 
 

@@ -27,10 +27,10 @@ from kvitals.series.types import (
     STALE,
     Floats,
     Frame,
+    InstantRow,
     Labels,
     Matcher,
     MatchOp,
-    Row,
     TooManyCellsError,
     is_stale,
 )
@@ -71,13 +71,13 @@ class Window:
         """False: new series are refused, as beyond `max_series`; those that there are go on."""
         self.version = 0
         """Counted up whenever series or groups come, go or change their labels."""
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, SeriesGroup] = {}
         self._series = 0
         self._begun = float("inf")  # the earliest row there ever was
         self._dropped = float("-inf")  # the newest row of a group that was dropped
 
     @property
-    def groups(self) -> Mapping[str, Group]:
+    def groups(self) -> Mapping[str, SeriesGroup]:
         """The groups by name."""
         return MappingProxyType(self._groups)
 
@@ -92,11 +92,11 @@ class Window:
         """Time of the oldest row that is here; infinity where there is none."""
         return min((group.first_time for group in self._groups.values() if group.rows), default=float("inf"))
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> SeriesGroup:
         """The group of that name, made if there is none."""
         found = self._groups.get(name)
         if found is None:
-            found = self._groups[name] = Group(self)
+            found = self._groups[name] = SeriesGroup(self)
             self.version += 1
         return found
 
@@ -139,7 +139,7 @@ class Window:
         """The series that `select` would give, without a copy of their samples."""
         return {labels for view in self.views(matchers, start, end) for labels in view.label_sets()}
 
-    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[View]:
+    def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[SeriesView]:
         """What `select` needs, of each group: taken in little time here, worked on in any thread."""
         key, name = tuple(matchers), _name(matchers)
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
@@ -153,14 +153,14 @@ class Window:
         """Whether there is a series that satisfies all matchers, if only an ended one."""
         return any(group.selected(matchers)[1] for group in self._groups.values())
 
-    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Row]:
+    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow]:
         """The newest row of each group in start <= t <= end, of its matching series."""
         key, name = tuple(matchers), _name(matchers)
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
         rows = (group.newest(key, start, end) for group in groups)
         return [row for row in rows if row is not None]
 
-    def _take(self, group: Group) -> bool:
+    def _take(self, group: SeriesGroup) -> bool:
         """Account for one more column of a group; false when a cap is reached."""
         if group.series >= self.group_series:
             group.reclaim()
@@ -180,7 +180,7 @@ class Window:
         self._series -= columns
 
 
-class Group:
+class SeriesGroup:
     """Series with one time axis. Get one from `Window.group`.
 
     A column keeps its number for as long as its series lives; the number of a series that ended longer ago
@@ -352,13 +352,13 @@ class Group:
         self._selected(matchers)  # kept for the next time
         return self.view(matchers, start, end).frame()
 
-    def view(self, matchers: tuple[Matcher, ...], start: float, end: float) -> View:
+    def view(self, matchers: tuple[Matcher, ...], start: float, end: float) -> SeriesView:
         """The group as it is now, for a selection in start <= t <= end that any thread may make."""
         known = self._selections.get(matchers)
         numbers, labels = self._candidates(matchers) if known is None else ((), ())
-        return View(self, self._version, matchers, known, numbers, labels, *self.rows_between(start, end))
+        return SeriesView(self, self._version, matchers, known, numbers, labels, *self.rows_between(start, end))
 
-    def keep(self, view: View) -> None:
+    def keep(self, view: SeriesView) -> None:
         """Remember what a view selected, where the group has the same series still."""
         if view.version == self._version and view.selected is not None and view.matchers not in self._selections:
             self._remember(view.matchers, view.selected)
@@ -371,7 +371,7 @@ class Group:
         low = int(live.searchsorted(t, "right"))
         return Frame(live[low:], self._values[self._first + low : self._last][:, columns], labels)
 
-    def newest(self, matchers: tuple[Matcher, ...], start: float, end: float) -> Row | None:
+    def newest(self, matchers: tuple[Matcher, ...], start: float, end: float) -> InstantRow | None:
         """The newest row in start <= t <= end, of the matching series."""
         columns, labels = self._selected(matchers)
         last = self._last - 1
@@ -379,7 +379,7 @@ class Group:
             last = self._first + int(self._times[self._first : self._last].searchsorted(end, "right")) - 1
         if not labels or last < self._first or self._times[last] < start:
             return None
-        return Row(float(self._times[last]), self._values[last, columns], labels)
+        return InstantRow(float(self._times[last]), self._values[last, columns], labels)
 
     def selected(self, matchers: tuple[Matcher, ...]) -> tuple[Sequence[int], Sequence[Labels]]:
         """The columns of the matching series, and their labels."""
@@ -506,7 +506,7 @@ def _nothing() -> None:
 
 
 @dataclass
-class View:
+class SeriesView:
     """A group as it was at one moment. Any thread may select from it, while the group goes on to change.
 
     selected: the matching series, where they are known. numbers, labels: else the columns to search; a label set of
@@ -514,7 +514,7 @@ class View:
     times, rows: float64[T] and float64[T, columns], of the time range; never written to again.
     """
 
-    group: Group
+    group: SeriesGroup
     version: int
     matchers: tuple[Matcher, ...]
     selected: _Selection | None

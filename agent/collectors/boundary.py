@@ -57,7 +57,7 @@ class CollectorError(Exception):
         self.reason = reason
 
 
-class Run(NamedTuple):
+class CollectorRun(NamedTuple):
     """What a collector does in one cycle."""
 
     read: Callable[[], Awaitable[Sequence[Record]]]
@@ -93,7 +93,7 @@ class Collectors:
         """Collectors whose last run failed, with the reason."""
         return {name: state.reason for name, state in self._states.items() if state.reason != OK}
 
-    async def gather(self, runs: Mapping[Name, Run], patience: float | None = None) -> list[Record]:
+    async def gather(self, runs: Mapping[Name, CollectorRun], patience: float | None = None) -> list[Record]:
         """Run collectors side by side and return the records of those that are done, in the order of `runs`.
 
         patience: seconds that are waited; without it, until each is done or over its deadline. A collector that was not

@@ -93,10 +93,10 @@ class Cgroups:
             key=key,
             parent=parent,
             cores=self._cores(folder),
-            cpu_seconds=procfs.scaled(cpu, "usage_usec", 1e-6),
-            periods=procfs.scaled(cpu, "nr_periods"),
-            throttled_periods=procfs.scaled(cpu, "nr_throttled"),
-            throttled_seconds=procfs.scaled(cpu, "throttled_usec", 1e-6),
+            cpu_seconds=procfs.scaled_value(cpu, "usage_usec", 1e-6),
+            periods=procfs.scaled_value(cpu, "nr_periods"),
+            throttled_periods=procfs.scaled_value(cpu, "nr_throttled"),
+            throttled_seconds=procfs.scaled_value(cpu, "throttled_usec", 1e-6),
             memory=procfs.limit(used),
             memory_max=limit(f"{folder}/memory.max"),
             memory_high=limit(f"{folder}/memory.high"),
@@ -121,9 +121,9 @@ class Cgroups:
             parent=parent,
             cores=procfs.cfs_quota(self._read(f"{folder}/cpu.cfs_quota_us"), self._read(f"{folder}/cpu.cfs_period_us")),
             cpu_seconds=usage / 1e9 if usage is not None and parent else None,
-            periods=procfs.scaled(cpu, "nr_periods"),
-            throttled_periods=procfs.scaled(cpu, "nr_throttled"),
-            throttled_seconds=procfs.scaled(cpu, "throttled_time", 1e-9),
+            periods=procfs.scaled_value(cpu, "nr_periods"),
+            throttled_periods=procfs.scaled_value(cpu, "nr_throttled"),
+            throttled_seconds=procfs.scaled_value(cpu, "throttled_time", 1e-9),
         )
 
     def _v1_memory(self, folder: str, key: str, parent: str) -> CgroupSample | None:

@@ -68,7 +68,7 @@ _TOO_LARGE = "That is more than an engine's page has; check that the URL is an e
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What a page may ask of us."""
 
     page_bytes: int = 16 * 2**20
@@ -80,7 +80,7 @@ class Limits:
     page_labels: int = 500_000  # of all series together
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = PageLimits()
 
 
 class ExpositionError(Exception):
@@ -93,7 +93,7 @@ class ExpositionError(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
+class PageLayout:
     """Which series a page has, in the order of the page. The same object as long as that does not change."""
 
     series: list[Series]
@@ -102,7 +102,7 @@ class Layout:
     created: int  # `_created` samples, which are dropped: they are start times and never move
 
 
-class Page(msgspec.Struct, frozen=True):
+class PageSamples(msgspec.Struct, frozen=True):
     """What a page says that the last good one did not.
 
     fresh: the layout is new, so every sample is listed.
@@ -111,7 +111,7 @@ class Page(msgspec.Struct, frozen=True):
     timestamped: samples on the whole page that carried a time of their own, which is ignored.
     """
 
-    layout: Layout
+    layout: PageLayout
     fresh: bool
     indices: Indices
     values: Floats
@@ -126,7 +126,7 @@ class Page(msgspec.Struct, frozen=True):
 class _Memo:
     """The lines of the last good page: which of them move, and what they are."""
 
-    def __init__(self, open_metrics: bool, heads: list[bytes], samples: list[int], layout: Layout) -> None:
+    def __init__(self, open_metrics: bool, heads: list[bytes], samples: list[int], layout: PageLayout) -> None:
         self.open_metrics = open_metrics
         self.heads = heads  # name and labels as they are written; `_NO_HEAD` for a line without a sample
         self.samples = samples  # position in layout.series; -1 for a line that gives none
@@ -183,12 +183,12 @@ class _Memo:
 class PageParser:
     """Parses the pages of one target, one after another."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: PageLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._memo: _Memo | None = None
         self._known: dict[bytes, Series] = {}  # by head, of the last good page
 
-    def parse(self, body: bytes, content_type: str = "") -> Page:
+    def parse(self, body: bytes, content_type: str = "") -> PageSamples:
         """Parse a page. Raises ExpositionError; the parser can go on with the next page then.
 
         Reasons: empty, not_metrics, too_large, truncated, bad_encoding, line_too_long, too_many_lines,
@@ -226,7 +226,7 @@ class PageParser:
             raise ExpositionError("truncated", f"The page lacks its `# EOF`. {_TRUNCATED}", len(lines))
         return lines
 
-    def _follow(self, memo: _Memo, body: bytes, lines: list[bytes]) -> Page | None:
+    def _follow(self, memo: _Memo, body: bytes, lines: list[bytes]) -> PageSamples | None:
         """The page as it follows from the last one; None where the layout may differ."""
         still = b"\n".join(compress(lines, memo.stays))
         if still != memo.still and not memo.move(lines, still):
@@ -248,7 +248,7 @@ class PageParser:
         elif memo.timestamped:
             memo.timestamped.difference_update(memo.numbers)
         indices = memo.indices
-        page = Page(
+        page = PageSamples(
             memo.layout, False, indices, values if memo.all_taken else values[memo.taken], len(memo.timestamped)
         )
         memo.rest_if_still(lines, values)
@@ -265,7 +265,7 @@ class PageParser:
         memo.timestamped.update(number for number in timed if memo.samples[number] >= 0)
         return np.array([value for value, _ in found], dtype=np.float64)
 
-    def _rebuild(self, body: bytes, lines: list[bytes], open_metrics: bool) -> Page:
+    def _rebuild(self, body: bytes, lines: list[bytes], open_metrics: bool) -> PageSamples:
         """The page parsed from scratch but for the heads that are known."""
         try:
             body.decode()
@@ -282,13 +282,13 @@ class PageParser:
         memo.arrange(lines, [head in moving for head in builder.heads])
         self._known = builder.seen
         indices = np.arange(len(values))
-        return Page(layout, True, indices, np.array(values, dtype=np.float64), len(memo.timestamped))
+        return PageSamples(layout, True, indices, np.array(values, dtype=np.float64), len(memo.timestamped))
 
 
 class _Builder:
     """Collects the lines of one page into a layout."""
 
-    def __init__(self, limits: Limits, open_metrics: bool, known: dict[bytes, Series]) -> None:
+    def __init__(self, limits: PageLimits, open_metrics: bool, known: dict[bytes, Series]) -> None:
         self._limits = limits
         self._open_metrics = open_metrics
         self._known = known
@@ -337,9 +337,9 @@ class _Builder:
         if timed:
             self.timestamped.add(number)
 
-    def finish(self) -> tuple[Layout, list[int], list[float]]:
+    def finish(self) -> tuple[PageLayout, list[int], list[float]]:
         """The layout, the sample of each line (-1 for none), and the values."""
-        layout = Layout([], [], 0, 0)
+        layout = PageLayout([], [], 0, 0)
         duplicates = created = 0
         samples = [-1] * len(self.heads)
         values: list[float] = []
@@ -359,7 +359,7 @@ class _Builder:
                 values.append(value)
                 layout.series.append(series)
                 layout.types.append(types[name])
-        return Layout(layout.series, layout.types, duplicates, created), samples, values
+        return PageLayout(layout.series, layout.types, duplicates, created), samples, values
 
     def _comment(self, text: str) -> None:
         words = text.split(None, 3)

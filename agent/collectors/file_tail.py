@@ -42,7 +42,7 @@ ROTATED_SECONDS = 60.0
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
-class Place(msgspec.Struct, frozen=True):
+class TailPosition(msgspec.Struct, frozen=True):
     """How far a file was read."""
 
     inode: int
@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Budget:
+class TailBudget:
     """What a look may cost."""
 
     left: int  # bytes
@@ -62,7 +62,7 @@ class Budget:
 class Tail:
     """The files of one path, whose last part may be a pattern. For one thread at a time."""
 
-    def __init__(self, path: Path, places: Sequence[Place] | None) -> None:
+    def __init__(self, path: Path, places: Sequence[TailPosition] | None) -> None:
         """`places`: where it was before the agent restarted. None: what is there now is not read, only what comes."""
         self.path = path
         self._is_pattern = any(c in path.name for c in "*?[")
@@ -74,7 +74,7 @@ class Tail:
         """What kept the last look from seeing all, for people."""
 
     @property
-    def places(self) -> list[Place] | None:
+    def places(self) -> list[TailPosition] | None:
         """Where each file is, for after a restart; None as long as nobody looked."""
         if self._first:
             return None if self._from_end else self._unclaimed
@@ -105,7 +105,7 @@ class Tail:
                 del self._files[key]
         self._first, self._unclaimed = False, []
 
-    def lines(self, budget: Budget) -> Iterator[bytes | None]:
+    def lines(self, budget: TailBudget) -> Iterator[bytes | None]:
         """What came since the last time, as far as the budget goes, the files that were rotated away first."""
         for file in sorted(self._files.values(), key=lambda one: one.is_present):
             yield from file.lines(budget)
@@ -215,16 +215,16 @@ class _File:
         return max(self._size - self._offset, 0)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TailPosition:
         octets = min(self._offset, len(self._begin))
-        return Place(self.key[1], self._offset, _hash(self._begin[:octets]), octets, self._skipping)
+        return TailPosition(self.key[1], self._offset, _hash(self._begin[:octets]), octets, self._skipping)
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: TailPosition) -> bool:
         """Whether a place is one of this file."""
         same = place.inode == self.key[1] and place.offset <= self._size and 0 <= place.head_bytes <= HEAD
         return same and _hash(os.pread(self._fd, place.head_bytes, 0)) == place.head
 
-    def go_to(self, place: Place) -> None:
+    def go_to(self, place: TailPosition) -> None:
         """Go on at a place that is one of this file."""
         self._begin = os.pread(self._fd, place.head_bytes, 0)
         self._offset, self._skipping = place.offset, place.skipping
@@ -251,7 +251,7 @@ class _File:
         elif self.idle_since is None:
             self.idle_since = t
 
-    def lines(self, budget: Budget) -> Iterator[bytes | None]:
+    def lines(self, budget: TailBudget) -> Iterator[bytes | None]:
         rest = b""
         while budget.left > 0:
             chunk = os.pread(self._fd, CHUNK, self._offset + len(rest))

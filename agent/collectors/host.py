@@ -173,7 +173,7 @@ def _process(root: str, target: str, ref: ProcessRef, seen: Cgroups) -> ProcessS
         system=found.system,
         threads=found.threads,
         resident=float(found.resident),
-        swapped=procfs.scaled(counts, "VmSwap", _KB),
+        swapped=procfs.scaled_value(counts, "VmSwap", _KB),
         fds=_descriptors(base),
         main_running=main.running if main else None,
         main_waiting=main.waiting if main else None,
@@ -211,12 +211,12 @@ def _memory(text: bytes) -> dict[str, float]:
     kb = procfs.pick(_MEMORY, text)
     page = kb.get("Hugepagesize", 0) * _KB
     sizes = {
-        "total": procfs.scaled(kb, "MemTotal", _KB),
-        "available": procfs.scaled(kb, "MemAvailable", _KB),
-        "swap_total": procfs.scaled(kb, "SwapTotal", _KB),
-        "swap_free": procfs.scaled(kb, "SwapFree", _KB),
-        "hugepages_total": procfs.scaled(kb, "HugePages_Total", page),
-        "hugepages_free": procfs.scaled(kb, "HugePages_Free", page),
+        "total": procfs.scaled_value(kb, "MemTotal", _KB),
+        "available": procfs.scaled_value(kb, "MemAvailable", _KB),
+        "swap_total": procfs.scaled_value(kb, "SwapTotal", _KB),
+        "swap_free": procfs.scaled_value(kb, "SwapFree", _KB),
+        "hugepages_total": procfs.scaled_value(kb, "HugePages_Total", page),
+        "hugepages_free": procfs.scaled_value(kb, "HugePages_Free", page),
     }
     return {name: size for name, size in sizes.items() if size is not None}
 
@@ -224,9 +224,9 @@ def _memory(text: bytes) -> dict[str, float]:
 def _paging(text: bytes) -> dict[str, float]:
     found = procfs.pick(_PAGING, text)
     counts = {
-        "swapped_in": procfs.scaled(found, "pswpin", procfs.PAGE),
-        "swapped_out": procfs.scaled(found, "pswpout", procfs.PAGE),
-        "oom_kills": procfs.scaled(found, "oom_kill"),
+        "swapped_in": procfs.scaled_value(found, "pswpin", procfs.PAGE),
+        "swapped_out": procfs.scaled_value(found, "pswpout", procfs.PAGE),
+        "oom_kills": procfs.scaled_value(found, "oom_kill"),
     }
     return {name: count for name, count in counts.items() if count is not None}
 

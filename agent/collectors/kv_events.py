@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvitals.agent.collectors.kv_events_sockets import Chunk, Ears, Heard
-from kvitals.agent.collectors.kv_events_sources import Refusal, Source
-from kvitals.agent.collectors.kv_events_wire import Names
-from kvitals.agent.ledger.event import Batch, Cleared, KvEventsRecord
+from kvitals.agent.collectors.kv_events_sockets import BatchRun, Ears, PublisherBatches
+from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
+from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, KvEventsRecord
 
 RECORD_BLOCKS = 5_000
 """Blocks in one record, about 60 KB: the ledger takes them in some milliseconds."""
@@ -78,15 +78,15 @@ DROPPED = {
 class KvEventsSense:
     """Listens in a thread of its own."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: TenantPseudonyms) -> None:
         self._ears = Ears(names)
-        self._sources: tuple[Source, ...] = ()
+        self._sources: tuple[PublisherSource, ...] = ()
         self._refusals: tuple[tuple[str, Refusal], ...] = ()
-        self._served: dict[Source, float] = {}  # prompt tokens of its target when it was first connected
+        self._served: dict[PublisherSource, float] = {}  # prompt tokens of its target when it was first connected
         self.unheard: frozenset[str] = frozenset()
         """Targets of which nothing came yet though somebody is connected."""
 
-    def listen_to(self, sources: Sequence[Source], refusals: Sequence[tuple[str, Refusal]]) -> None:
+    def listen_to(self, sources: Sequence[PublisherSource], refusals: Sequence[tuple[str, Refusal]]) -> None:
         """Listen to these from now on. refusals: targets whose publishers can not be listened to, and why."""
         self._sources, self._refusals = tuple(sources), tuple(refusals)
         self._served = {source: tokens for source, tokens in self._served.items() if source in self._sources}
@@ -110,7 +110,7 @@ class KvEventsSense:
         """Let go of all addresses."""
         self._ears.close()
 
-    def _records(self, t: float, heard: Heard, served: Mapping[str, float]) -> Iterator[KvEventsRecord]:
+    def _records(self, t: float, heard: PublisherBatches, served: Mapping[str, float]) -> Iterator[KvEventsRecord]:
         source = heard.source
         lost = sum(chunk.lost for chunk in heard.chunks)
         reason = self._reason(t, heard, lost, served.get(source.target))
@@ -131,7 +131,7 @@ class KvEventsSense:
             detail="the address is not one of this machine's, or is wrong",
         )
         dropped, seconds = heard.dropped, heard.seconds
-        for chunk in heard.chunks or [Chunk()]:
+        for chunk in heard.chunks or [BatchRun()]:
             for number, batches in enumerate(_split(chunk.batches)):
                 first = number == 0
                 yield KvEventsRecord(
@@ -151,7 +151,7 @@ class KvEventsSense:
                 )
                 dropped, seconds = {}, 0.0
 
-    def _reason(self, t: float, heard: Heard, lost: int, served: float | None) -> str:
+    def _reason(self, t: float, heard: PublisherBatches, lost: int, served: float | None) -> str:
         if heard.obstacle:
             return heard.obstacle
         if not heard.connections and not heard.chunks:
@@ -167,13 +167,13 @@ class KvEventsSense:
         return "late" if any(chunk.late for chunk in heard.chunks) else "ok"
 
 
-def _split(batches: Sequence[Batch]) -> Iterator[tuple[Batch, ...]]:
+def _split(batches: Sequence[BlockEventBatch]) -> Iterator[tuple[BlockEventBatch, ...]]:
     """Batches in portions for records; one empty portion where there are none."""
-    some: list[Batch] = []
+    some: list[BlockEventBatch] = []
     blocks = 0
     for batch in batches:
         some.append(batch)
-        blocks += sum(len(event.hashes) for event in batch.events if not isinstance(event, Cleared)) + 1
+        blocks += sum(len(event.hashes) for event in batch.events if not isinstance(event, BlocksCleared)) + 1
         if blocks >= RECORD_BLOCKS:
             yield tuple(some)
             some, blocks = [], 0

@@ -23,10 +23,10 @@ import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from kvitals.agent.collectors.kv_events_sources import Source
-from kvitals.agent.collectors.kv_events_stream import Message, Stream
-from kvitals.agent.collectors.kv_events_wire import Names, Piece, Wire
-from kvitals.agent.ledger.event import Batch, Cleared
+from kvitals.agent.collectors.kv_events_sources import PublisherSource
+from kvitals.agent.collectors.kv_events_stream import EventStream, Message
+from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms, UnbrokenBatches, Wire
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared
 
 log = structlog.get_logger(__name__)
 
@@ -77,23 +77,23 @@ _STRANGERS = (
 
 
 @dataclass
-class Chunk:
+class BatchRun:
     """Batches that follow each other, and what was before them."""
 
     lost: int = 0
     restarted: bool = False
     late: bool = False
     replayed: int = 0
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[BlockEventBatch] = field(default_factory=list)
     blocks: int = 0
 
 
 @dataclass
-class Heard:
+class PublisherBatches:
     """What came from one publisher since the last look."""
 
-    source: Source
-    chunks: list[Chunk]
+    source: PublisherSource
+    chunks: list[BatchRun]
     dropped: dict[str, int]
     connections: int  # of its socket
     since: float | None  # when that was opened; None: it is not yet
@@ -105,14 +105,14 @@ class Heard:
 class _Publisher:
     """One publisher's stream, and its batches. `lock` guards all of it."""
 
-    def __init__(self, source: Source, names: Names) -> None:
+    def __init__(self, source: PublisherSource, names: TenantPseudonyms) -> None:
         self.source = source
-        self.stream = Stream(replays=bool(source.replay))
+        self.stream = EventStream(replays=bool(source.replay))
         self.lock = threading.Lock()
         self.dropped: dict[str, int] = {}
         self.last_at: float | None = None
         self._wire = Wire(names)
-        self._ready: deque[Chunk] = deque()
+        self._ready: deque[BatchRun] = deque()
         self._blocks = self._batches = 0
         self._seconds = 0.0
 
@@ -123,10 +123,10 @@ class _Publisher:
         """Turn the messages that there are into batches."""
         began = time.thread_time()
         for run in self.stream.take():
-            chunk = Chunk(run.lost, run.restarted, run.late, run.replayed)
+            chunk = BatchRun(run.lost, run.restarted, run.late, run.replayed)
             for number, piece in enumerate(self._read(run.messages)):
                 if number:
-                    chunk = Chunk()
+                    chunk = BatchRun()
                 chunk.lost += piece.hole
                 chunk.batches = piece.batches
                 chunk.blocks = sum(map(_blocks, piece.batches))
@@ -136,15 +136,15 @@ class _Publisher:
         self._wire.dropped.clear()
         self._seconds += time.thread_time() - began
 
-    def _read(self, messages: list[Message]) -> list[Piece]:
+    def _read(self, messages: list[Message]) -> list[UnbrokenBatches]:
         try:
             return self._wire.read(messages)
         except Exception:  # one publisher's messages must not take the others down
             log.exception("KV events not taken over", endpoint=self.source.endpoint)
             self.drop("internal", len(messages))
-            return [Piece(hole=len(messages))]
+            return [UnbrokenBatches(hole=len(messages))]
 
-    def hand_out(self) -> tuple[list[Chunk], dict[str, int], float]:
+    def hand_out(self) -> tuple[list[BatchRun], dict[str, int], float]:
         """What waits, what was dropped, and how long reading took, since the last time."""
         self.settle()
         if self.stream.ignored:
@@ -154,7 +154,7 @@ class _Publisher:
         self._ready, self.dropped, self._blocks, self._batches, self._seconds = deque(), {}, 0, 0, 0.0
         return given
 
-    def _keep(self, chunk: Chunk) -> None:
+    def _keep(self, chunk: BatchRun) -> None:
         self._ready.append(chunk)
         self._blocks += chunk.blocks
         self._batches += len(chunk.batches)
@@ -345,19 +345,19 @@ class _Listener:
 class Ears:
     """The thread. Made on any thread; `close` ends it."""
 
-    def __init__(self, names: Names, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, names: TenantPseudonyms, clock: Callable[[], float] = time.time) -> None:
         self._names = names
         self._clock = clock
         self._lock = threading.Lock()  # over what both sides know: which sources, their publishers and listeners
-        self._wanted: tuple[Source, ...] = ()
-        self._publishers: dict[Source, _Publisher] = {}
-        self._states: dict[Source, tuple[int, float | None, str]] = {}
+        self._wanted: tuple[PublisherSource, ...] = ()
+        self._publishers: dict[PublisherSource, _Publisher] = {}
+        self._states: dict[PublisherSource, tuple[int, float | None, str]] = {}
         self._stop = threading.Event()
         self._is_changed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
 
-    def listen_to(self, sources: Iterable[Source]) -> None:
+    def listen_to(self, sources: Iterable[PublisherSource]) -> None:
         """Listen to these and no others. Those that stay go on. What is beyond `MAX_SOURCES` is left out."""
         with self._lock:
             self._wanted = tuple(dict.fromkeys(sources))[:MAX_SOURCES]
@@ -365,12 +365,12 @@ class Ears:
             self._publishers = {s: p or _Publisher(s, self._names) for s, p in known.items()}
         self._is_changed.set()
 
-    def read(self) -> list[Heard]:
+    def read(self) -> list[PublisherBatches]:
         """What came since the last look. It may take as long as reading the messages does: call it in a thread."""
         with self._lock:
             publishers = list(self._publishers.values())
             states = dict(self._states)
-        heard: list[Heard] = []
+        heard: list[PublisherBatches] = []
         for publisher in publishers:
             with publisher.lock:
                 chunks, dropped, seconds = publisher.hand_out()
@@ -379,7 +379,7 @@ class Ears:
             if not self._thread.is_alive():
                 obstacle = "stopped"
             heard.append(
-                Heard(
+                PublisherBatches(
                     publisher.source,
                     chunks,
                     dropped,
@@ -446,7 +446,7 @@ class Ears:
         with self._lock:
             publishers = dict(self._publishers)
         wanted: dict[tuple[str, bool], dict[bytes | None, _Publisher]] = {}
-        shared: set[Source] = set()
+        shared: set[PublisherSource] = set()
         for source, publisher in publishers.items():
             topic = None if source.topic is None else source.topic.encode()
             at = wanted.setdefault((source.endpoint, source.bind), {})
@@ -506,5 +506,5 @@ def _frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
     return frames
 
 
-def _blocks(batch: Batch) -> int:
-    return sum(len(event.hashes) for event in batch.events if not isinstance(event, Cleared))
+def _blocks(batch: BlockEventBatch) -> int:
+    return sum(len(event.hashes) for event in batch.events if not isinstance(event, BlocksCleared))

@@ -27,7 +27,7 @@ _TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.%\w]+\]|[\w.-]+|::):(?P<port
 _IPC = re.compile(r"ipc://[^\x00-\x1f\x7f]+")
 
 
-class Told(msgspec.Struct, frozen=True):
+class PublisherReport(msgspec.Struct, frozen=True):
     """What an engine says of one rank's publisher, in its own words."""
 
     rank: int
@@ -38,7 +38,7 @@ class Told(msgspec.Struct, frozen=True):
     by_form: str = "vllm"  # whose rule that is
 
 
-class Source(msgspec.Struct, frozen=True):
+class PublisherSource(msgspec.Struct, frozen=True):
     """One publisher as it is listened to."""
 
     target: str  # the target's key
@@ -59,7 +59,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Place:
+class PublisherTarget:
     """A target, and what may be reached for it."""
 
     target: str  # its key
@@ -76,12 +76,12 @@ class FlagReader(Protocol):
     def text(self, name: str, /) -> str: ...
 
 
-def of_vllm(answer: bytes) -> tuple[Told, ...]:
+def of_vllm(answer: bytes) -> tuple[PublisherReport, ...]:
     """From the answer of /kv_event_sources: the resolved configuration of each rank. Empty for anything else."""
     try:
         ranks = msgspec.json.decode(answer, type=dict[str, _VllmConfig])
         told = [
-            Told(int(rank), one.endpoint, one.replay_endpoint or "", one.topic)
+            PublisherReport(int(rank), one.endpoint, one.replay_endpoint or "", one.topic)
             for rank, one in ranks.items()
             if one.publisher == "zmq" and rank.isdecimal()
         ]
@@ -90,7 +90,7 @@ def of_vllm(answer: bytes) -> tuple[Told, ...]:
     return tuple(sorted(told, key=lambda one: one.rank))[:MAX_RANKS]
 
 
-def of_sglang(answer: bytes) -> tuple[Told, ...]:
+def of_sglang(answer: bytes) -> tuple[PublisherReport, ...]:
     """From the answer of /server_info. Empty where it tells of no publisher."""
     try:
         found = msgspec.json.decode(answer, type=_SglangInfo).kv_events
@@ -99,7 +99,7 @@ def of_sglang(answer: bytes) -> tuple[Told, ...]:
     if found is None or found.publisher != "zmq":
         return ()
     replay = found.replay_endpoint_port_base
-    base = Told(
+    base = PublisherReport(
         0,
         f"tcp://{found.endpoint_host}:{found.endpoint_port_base}",
         "" if replay is None else f"tcp://{found.endpoint_host}:{replay}",
@@ -109,7 +109,7 @@ def of_sglang(answer: bytes) -> tuple[Told, ...]:
     return _of_ranks(base, found.dp_size)
 
 
-def of_flags(system: str, flags: FlagReader) -> tuple[Told, ...]:
+def of_flags(system: str, flags: FlagReader) -> tuple[PublisherReport, ...]:
     """From a command line. Empty where it switches no events on."""
     ports = flags.text("zmq-kv-events-ports")
     if ports:
@@ -122,7 +122,7 @@ def of_flags(system: str, flags: FlagReader) -> tuple[Told, ...]:
     if not is_on:
         return ()
     bind = flags.text("kv-events-config.bind")
-    base = Told(
+    base = PublisherReport(
         0,
         flags.text("kv-events-config.endpoint") or "tcp://*:5557",
         flags.text("kv-events-config.replay_endpoint"),
@@ -133,24 +133,24 @@ def of_flags(system: str, flags: FlagReader) -> tuple[Told, ...]:
     return _of_ranks(base, flags.number("data-parallel-size") or 1)
 
 
-def _of_mocker(ports: str, flags: FlagReader) -> tuple[Told, ...]:
+def _of_mocker(ports: str, flags: FlagReader) -> tuple[PublisherReport, ...]:
     """Dynamo's mocker: a port for each of its workers."""
     replays = flags.text("zmq-replay-ports").split(",")
-    told: list[Told] = []
+    told: list[PublisherReport] = []
     for number, port in enumerate(ports.split(",")):
         replay = replays[number].strip() if number < len(replays) else ""
-        base = Told(0, f"tcp://*:{port.strip()}", f"tcp://*:{replay}" if replay else "", None)
+        base = PublisherReport(0, f"tcp://*:{port.strip()}", f"tcp://*:{replay}" if replay else "", None)
         for one in _of_ranks(base, flags.number("data-parallel-size") or 1):
             told.append(_ranked(one, len(told)))
     return tuple(told[:MAX_RANKS])
 
 
-def _ranked(told: Told, rank: int) -> Told:
+def _ranked(told: PublisherReport, rank: int) -> PublisherReport:
     """The same publisher under another rank."""
     return msgspec.structs.replace(told, rank=rank)
 
 
-def _of_ranks(base: Told, ranks: float) -> tuple[Told, ...]:
+def _of_ranks(base: PublisherReport, ranks: float) -> tuple[PublisherReport, ...]:
     """Every rank's publisher: the ports follow each other."""
     count = min(max(int(ranks), 1), MAX_RANKS) if ranks == ranks else 1
     return tuple(
@@ -168,10 +168,12 @@ def _shifted(endpoint: str, rank: int) -> str:
     return f"tcp://{match['host']}:{int(match['port']) + rank}"
 
 
-def resolve(told: Iterable[Told], place: Place, *, trusted: bool = False) -> tuple[list[Source], list[Refusal]]:
+def resolve(
+    told: Iterable[PublisherReport], place: PublisherTarget, *, trusted: bool = False
+) -> tuple[list[PublisherSource], list[Refusal]]:
     """How to listen to a target's publishers. trusted: a command line or the configuration said so, which may name
     paths of sockets."""
-    sources: list[Source] = []
+    sources: list[PublisherSource] = []
     refusals: list[Refusal] = []
     some = list(told)
     for one in some:
@@ -189,8 +191,8 @@ class _RefusedError(Exception):
         self.reason = reason
 
 
-def _resolved(told: Told, place: Place, rank: str, trusted: bool) -> Source:
-    source = Source(place.target, "", rank, topic=told.topic)
+def _resolved(told: PublisherReport, place: PublisherTarget, rank: str, trusted: bool) -> PublisherSource:
+    source = PublisherSource(place.target, "", rank, topic=told.topic)
     if told.endpoint.startswith("inproc://"):
         raise _RefusedError("inproc", f"{_shown(told.endpoint)} is inside the engine's process: give it tcp://*:PORT")
     if _IPC.fullmatch(told.endpoint) and len(told.endpoint) <= MAX_ENDPOINT:
@@ -208,7 +210,9 @@ def _resolved(told: Told, place: Place, rank: str, trusted: bool) -> Source:
     return _where_it_connects(source, told, host, port, place)
 
 
-def _where_it_connects(source: Source, told: Told, host: str, port: int, place: Place) -> Source:
+def _where_it_connects(
+    source: PublisherSource, told: PublisherReport, host: str, port: int, place: PublisherTarget
+) -> PublisherSource:
     """An engine with a concrete address connects to it, so that we bind there."""
     host = "127.0.0.1" if host in (*WILDCARDS, "localhost") else host  # a name can not be bound
     replay = _replay(told, place)
@@ -233,12 +237,12 @@ def _where_it_connects(source: Source, told: Told, host: str, port: int, place: 
     )
 
 
-def _placed(source: Source, endpoint: str, bind: bool, replay: str) -> Source:
+def _placed(source: PublisherSource, endpoint: str, bind: bool, replay: str) -> PublisherSource:
     """A source with where it is."""
     return msgspec.structs.replace(source, endpoint=endpoint, bind=bind, replay=replay)
 
 
-def _replay(told: Told, place: Place) -> str:
+def _replay(told: PublisherReport, place: PublisherTarget) -> str:
     """Where missed batches are asked for; the engine always binds there. Empty where it is not to be had."""
     if not told.replay:
         return ""
@@ -249,7 +253,7 @@ def _replay(told: Told, place: Place) -> str:
         return ""
 
 
-def _reached(host: str, place: Place) -> str:
+def _reached(host: str, place: PublisherTarget) -> str:
     """The host to connect to for an engine that bound `host`. Raises _RefusedError."""
     if host in WILDCARDS:
         return _bracketed(place.host)
@@ -271,7 +275,7 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
     return match["host"].strip("[]"), port
 
 
-def _binds(told: Told) -> bool:
+def _binds(told: PublisherReport) -> bool:
     """Whether an engine binds its endpoint, by its form. SGLang does so for 0.0.0.0 too."""
     marks = ("*", "::", "0.0.0.0") if told.by_form == "sglang" else ("*", "::")  # noqa: S104
     return any(mark in told.endpoint for mark in marks)

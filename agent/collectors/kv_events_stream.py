@@ -37,7 +37,7 @@ Message = tuple[int, bytes]
 
 
 @dataclass
-class Run:
+class MessageRun:
     """Messages that follow each other, and what was before them."""
 
     lost: int = 0  # messages that nobody brought
@@ -48,7 +48,7 @@ class Run:
 
 
 @dataclass
-class Replay:
+class EventReplay:
     """A replay that is wanted or under way."""
 
     start: int  # the sequence from which on it is asked for
@@ -59,7 +59,7 @@ class Replay:
     came: bool = False
 
 
-class Stream:
+class EventStream:
     """For one thread at a time."""
 
     def __init__(self, *, replays: bool) -> None:
@@ -71,11 +71,11 @@ class Stream:
         self._live: int | None = None  # the largest one that came by itself
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0
-        self._runs = [Run()]
+        self._runs = [MessageRun()]
         self._is_cut = False  # the connection broke, and nothing came since
         self._restarts: deque[float] = deque(maxlen=MIXED_RESTARTS)
         self._mixed_until = 0.0
-        self.replay: Replay | None = None
+        self.replay: EventReplay | None = None
         self.held = 0  # bytes of messages to be taken
         self.ignored = 0  # messages of mixed publishers, since somebody set it back
 
@@ -151,9 +151,9 @@ class Stream:
         if is_over:
             self._give_up(t)
 
-    def take(self) -> list[Run]:
+    def take(self) -> list[MessageRun]:
         """What came since it was taken last."""
-        runs, self._runs = self._runs, [Run()]
+        runs, self._runs = self._runs, [MessageRun()]
         self.held = 0
         return [run for run in runs if run.messages or run.lost or run.restarted or run.late]
 
@@ -211,7 +211,7 @@ class Stream:
 
     def _ask(self, t: float, attempt: int = 1) -> None:
         """Ask from the last message on, that it can be told whether it is still the same publisher's."""
-        self.replay = Replay(max(self._last or 0, 0), t, attempt)
+        self.replay = EventReplay(max(self._last or 0, 0), t, attempt)
 
     def _give_up(self, t: float) -> None:
         self._stop_asking()
@@ -240,7 +240,7 @@ class Stream:
 
     def _next_run(self, *, lost: int = 0, restarted: bool = False, late: bool = False) -> None:
         if self._runs[-1].messages:
-            self._runs.append(Run())
+            self._runs.append(MessageRun())
         run = self._runs[-1]
         run.lost, run.late = (lost, late) if restarted else (run.lost + lost, run.late or late)
         run.restarted = run.restarted or restarted

@@ -21,7 +21,17 @@ import msgspec
 import numpy as np
 
 from kvitals.agent.collectors.siphash import KEY_BYTES, Words, siphash
-from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Event, Removed, Stored
+from kvitals.agent.ledger.event import (
+    DISK,
+    GPU,
+    HOST,
+    REMOTE,
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Event,
+)
 from kvitals.agent.requests.tenants import normal
 
 MAX_TOKENS = 1 << 20  # in one block
@@ -53,7 +63,7 @@ _NIL = msgspec.Raw(b"\xc0")
 Hash = int | bytes
 
 
-class Names(Protocol):
+class TenantPseudonyms(Protocol):
     """Who stands behind events, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
 
     def pseudonym(self, raw: str) -> str:
@@ -153,19 +163,19 @@ KINDS = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 """Kinds of events that are known. An engine may have more one day."""
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), Cleared()
+_STORED, _REMOVED, _CLEARED = (_StoredMap, _StoredArray), (_RemovedMap, _RemovedArray), BlocksCleared()
 
 
-class MalformedError(Exception):
+class KvEventFormatError(Exception):
     """A message that is none."""
 
 
 @dataclass
-class Piece:
+class UnbrokenBatches:
     """Batches that follow each other without a hole."""
 
     hole: int = 0  # messages before the first batch that could not be read
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[BlockEventBatch] = field(default_factory=list)
 
 
 class _Place(msgspec.Struct, gc=False):
@@ -189,7 +199,7 @@ class _Draft:
 class Wire:
     """Reads messages. For one thread at a time."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: TenantPseudonyms) -> None:
         self._names = names
         self._key = names.subkey(b"kv-events")[:KEY_BYTES]
         self._owners: dict[tuple[str, str], tuple[str, str]] = {}  # session and salt -> tenant and session
@@ -197,25 +207,25 @@ class Wire:
         self.dropped: dict[str, int] = {}
         """Reason -> messages, or events of a kind that is not known, that gave nothing. Whoever reads it empties it."""
 
-    def read(self, messages: Sequence[tuple[int, bytes]]) -> list[Piece]:
+    def read(self, messages: Sequence[tuple[int, bytes]]) -> list[UnbrokenBatches]:
         """The batches of messages that follow each other. What can not be read leaves a hole; `dropped` says why."""
         flat: list[Hash] = []
         drafts: list[_Draft | None] = []
         for sequence, payload in messages:
             try:
                 drafts.append(_draft(sequence, self._decode(payload), flat))
-            except MalformedError:
+            except KvEventFormatError:
                 self._drop("malformed")
                 drafts.append(None)
         hashes = siphash(_numbers(flat), self._key).tolist()
-        pieces = [Piece()]
+        pieces = [UnbrokenBatches()]
         for draft in drafts:
             if draft is not None:
                 events = tuple([self._event(one, hashes) for one in draft.events])
-                pieces[-1].batches.append(Batch(draft.sequence, draft.at, events, draft.rank))
+                pieces[-1].batches.append(BlockEventBatch(draft.sequence, draft.at, events, draft.rank))
                 continue
             if pieces[-1].batches:
-                pieces.append(Piece())
+                pieces.append(UnbrokenBatches())
             pieces[-1].hole += 1
         return pieces
 
@@ -244,17 +254,17 @@ class Wire:
                 else:
                     self._drop("unknown_event")
         except (*_UNREADABLE, LookupError) as error:
-            raise MalformedError from error
+            raise KvEventFormatError from error
         return _Maps(batch.ts, events, batch.rank)
 
     def _event(self, place: _Place, hashes: list[int]) -> Event:
         event, start, end = place.event, place.start, place.end
         if isinstance(event, _REMOVED):
-            return Removed(tuple(hashes[start:end]), _medium(event), event.group_idx or 0)
+            return BlocksRemoved(tuple(hashes[start:end]), _medium(event), event.group_idx or 0)
         if not isinstance(event, _STORED):
             return _CLEARED
         tenant, session = self._owner(event)
-        return Stored(
+        return BlocksStored(
             tuple(hashes[start:end]),
             None if event.parent_block_hash is None else hashes[end],
             event.block_size,
@@ -296,7 +306,7 @@ class Wire:
 def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
     """A message's events, with their hashes put behind those that there are. Raises MalformedError."""
     if not 0.0 <= batch.ts < MAX_TIME or not 0 <= (batch.rank or 0) < MAX_RANK:
-        raise MalformedError
+        raise KvEventFormatError
     events: list[_Place] = []
     last: _Removed | None = None
     for event in batch.events:
@@ -314,7 +324,7 @@ def _draft(sequence: int, batch: _Maps | _Arrays, flat: list[Hash]) -> _Draft:
             if not event.block_hashes:
                 continue
             if not (0 <= event.block_size <= MAX_TOKENS and 0 <= (event.group_idx or 0) < MAX_GROUP):
-                raise MalformedError
+                raise KvEventFormatError
             flat += event.block_hashes
             events.append(_Place(event, start, len(flat)))
             if event.parent_block_hash is not None:

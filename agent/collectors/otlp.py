@@ -23,9 +23,9 @@ from typing import Protocol
 
 import structlog
 
-from kvitals.agent.collectors.otlp_intake import Intake
+from kvitals.agent.collectors.otlp_intake import SpanIntake
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.spans import SpanReader, Whose
+from kvitals.agent.requests.spans import SpanPseudonyms, SpanReader
 from kvitals.config import Otlp
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class OtlpSense:
     def __init__(
         self,
         settings: Otlp,
-        whose: Whose,
+        whose: SpanPseudonyms,
         tenant_attributes: Sequence[str],
         clock: Callable[[], float] = time.time,
         is_full: Callable[[], bool] = lambda: False,
@@ -60,7 +60,7 @@ class OtlpSense:
         """`tenant_attributes` of spans name a tenant; `clock` tells seconds since the epoch; `is_full`: whether the
         process has no room for more, so that exporters are asked to wait."""
         self._whose = whose
-        self._intake = Intake(settings, SpanReader(whose, tenant_attributes), clock)
+        self._intake = SpanIntake(settings, SpanReader(whose, tenant_attributes), clock)
         self._doors = _doors(settings, self._intake)
         self._intake.is_full = is_full
         self._shut = dict.fromkeys(self._doors, "not opened yet")  # door -> why nothing comes in there
@@ -124,7 +124,7 @@ class OtlpSense:
         )
 
 
-def _doors(settings: Otlp, intake: Intake) -> dict[str, Door]:
+def _doors(settings: Otlp, intake: SpanIntake) -> dict[str, Door]:
     """The ways in by name. gRPC is imported where it is used only: it costs time and memory."""
     doors: dict[str, Door] = {}
     if settings.http:

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from kvitals.agent.collectors import otlp_wire
-from kvitals.agent.collectors.otlp_intake import BusyError, Intake
-from kvitals.agent.collectors.otlp_wire import MalformedError
+from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
+from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.connections import effective
 from kvitals.agent.listeners import LISTENERS
 from kvitals.config import Otlp
@@ -39,7 +39,7 @@ _DETAILS = "grpc-status-details-bin"
 class GrpcDoor:
     """The server on its address."""
 
-    def __init__(self, settings: Otlp, intake: Intake) -> None:
+    def __init__(self, settings: Otlp, intake: SpanIntake) -> None:
         self._settings = settings
         self._intake = intake
         self._server: Any = None
@@ -104,8 +104,8 @@ class GrpcDoor:
         refusal: tuple[Any, str, Any]
         try:
             rejected, why = await self._intake.take(payload, otlp_wire.groups)
-            return otlp_wire.packed(otlp_wire.answer(rejected, why))
-        except MalformedError as error:
+            return otlp_wire.pack_answer(otlp_wire.answer(rejected, why))
+        except OtlpFormatError as error:
             refusal = grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500], ()
         except BusyError:
             why = "more comes in than is taken; try again"
@@ -120,7 +120,7 @@ class GrpcDoor:
         """Metrics and logs are answered so that exporters go on, and not read."""
         await self._whole(payloads, context)
         self._intake.drop("signal")
-        return otlp_wire.packed(otlp_wire.answer(0, "kvitals takes traces only and kept nothing"))
+        return otlp_wire.pack_answer(otlp_wire.answer(0, "kvitals takes traces only and kept nothing"))
 
     async def _whole(self, payloads: AsyncIterator[bytes], context: Any) -> bytes:
         """The request, once it is all there. Calls whose requests never end would keep all others out."""

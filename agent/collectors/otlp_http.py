@@ -12,8 +12,8 @@ from aiohttp import ClientError, web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from kvitals.agent.collectors import otlp_json, otlp_wire
-from kvitals.agent.collectors.otlp_intake import BusyError, Intake
-from kvitals.agent.collectors.otlp_wire import Group, MalformedError
+from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
+from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.inbound import server_tls
@@ -26,13 +26,13 @@ BODY_SECONDS = 10.0
 CHUNK = 64 * 1024
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-_DECODE: dict[str, Callable[[bytes], list[Group]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
+_DECODE: dict[str, Callable[[bytes], list[SpanGroup]]] = {PROTOBUF: otlp_wire.groups, JSON: otlp_json.groups}
 
 
 class HttpDoor:
     """The server on its address."""
 
-    def __init__(self, settings: Otlp, intake: Intake) -> None:
+    def __init__(self, settings: Otlp, intake: SpanIntake) -> None:
         assert settings.http_address is not None
         self._address = settings.http_address
         self._settings = settings
@@ -96,7 +96,7 @@ class HttpDoor:
         except TimeoutError:
             self._intake.drop("timeout")
             return _error(408, kind, f"the body did not come within {BODY_SECONDS:.0f} s")
-        except MalformedError as error:
+        except OtlpFormatError as error:
             return _error(400, kind, str(error)[:500])
         except BusyError:
             return _error(429, kind, "more comes in than is taken; try again")
@@ -173,7 +173,7 @@ def tls(settings: Otlp) -> ssl.SSLContext | None:
 
 def _answer(kind: str, said: ExportTraceServiceResponse) -> web.Response:
     if kind != JSON:
-        return web.Response(body=otlp_wire.packed(said), content_type=PROTOBUF)
+        return web.Response(body=otlp_wire.pack_answer(said), content_type=PROTOBUF)
     partial = said.partial_success
     told = {"rejectedSpans": str(partial.rejected_spans), "errorMessage": partial.error_message}
     return web.Response(

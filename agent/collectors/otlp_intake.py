@@ -9,7 +9,7 @@ from itertools import islice
 
 import structlog
 
-from kvitals.agent.collectors.otlp_wire import Group, MalformedError
+from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.spans import SpanReader
@@ -53,7 +53,7 @@ class BusyError(Exception):
     """There is too much under way; the client may try again."""
 
 
-class Intake:
+class SpanIntake:
     """Where the ways in meet: requests become parts that wait to be handed out. On one event loop."""
 
     def __init__(self, settings: Otlp, reader: SpanReader, clock: Callable[[], float] = time.time) -> None:
@@ -93,7 +93,7 @@ class Intake:
         """Whether a client may send, by its Authorization header."""
         return self._token_file is None or has_token(authorization, self._token_file)
 
-    async def take(self, payload: bytes, decode: Callable[[bytes], list[Group]]) -> tuple[int, str]:
+    async def take(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
         """Read a request. Returns how many spans of it can not be used and why. Raises MalformedError, BusyError.
 
         One at a time: so what unpacked requests take is that of one.
@@ -105,11 +105,11 @@ class Intake:
         finally:
             self.let_go(len(payload))
 
-    async def _read(self, payload: bytes, decode: Callable[[bytes], list[Group]]) -> tuple[int, str]:
+    async def _read(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
         seen, taken, dropped = self._clock(), 0, dict[str, int]()
         try:
             found = decode(payload)
-        except MalformedError:
+        except OtlpFormatError:
             self.drop("malformed")
             raise
         for group in found:

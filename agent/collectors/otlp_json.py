@@ -13,8 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.agent.collectors import otlp_messages as messages
-from kvitals.agent.collectors.otlp_wire import ENGINE_ATTRIBUTES, MAX_GROUPS, MAX_NAME, Group, MalformedError, engine_of
-from kvitals.agent.requests.spans import ERROR, Span
+from kvitals.agent.collectors.otlp_wire import (
+    ENGINE_ATTRIBUTES,
+    MAX_GROUPS,
+    MAX_NAME,
+    OtlpFormatError,
+    SpanGroup,
+    engine_of,
+)
+from kvitals.agent.requests.spans import ERROR, SpanFields
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
@@ -83,22 +90,22 @@ class _Request(Struct, rename="camel"):
 _decoder = msgspec.json.Decoder(_Request)
 
 
-def groups(payload: bytes) -> list[Group]:
+def groups(payload: bytes) -> list[SpanGroup]:
     """The spans of a request in JSON. Raises MalformedError."""
     if payload.count(b"{") + payload.count(b"[") > MAX_OBJECTS:
-        raise MalformedError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
+        raise OtlpFormatError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
     try:
         request = _decoder.decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MalformedError(f"not an OTLP request for traces in JSON: {error}") from error
-    found: list[Group] = []
+        raise OtlpFormatError(f"not an OTLP request for traces in JSON: {error}") from error
+    found: list[SpanGroup] = []
     for of_resource in request.resource_spans:
         engine = engine_of(_engine_attributes(of_resource.resource))
         for of_scope in of_resource.scope_spans:
             if len(found) >= MAX_GROUPS:
-                raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
+                raise OtlpFormatError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
             scope = of_scope.scope.name if of_scope.scope else ""
-            found.append(Group(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
+            found.append(SpanGroup(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
     return found
 
 
@@ -112,7 +119,7 @@ def _engine_attributes(resource: _Resource | None) -> dict[str, str]:
     return found
 
 
-def _spans(spans: Sequence[_Span]) -> Iterator[Span | None]:
+def _spans(spans: Sequence[_Span]) -> Iterator[SpanFields | None]:
     for one in spans:
         try:
             yield _span(one)
@@ -120,9 +127,9 @@ def _spans(spans: Sequence[_Span]) -> Iterator[Span | None]:
             yield None
 
 
-def _span(said: _Span) -> Span:
+def _span(said: _Span) -> SpanFields:
     code = said.status.code if said.status else 0
-    made: Span = messages.Span(
+    made: SpanFields = messages.Span(
         trace_id=bytes.fromhex(said.trace_id),
         span_id=bytes.fromhex(said.span_id),
         parent_span_id=bytes.fromhex(said.parent_span_id),

@@ -15,7 +15,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from kvitals.agent.collectors import otlp_messages as messages
-from kvitals.agent.requests.spans import Span
+from kvitals.agent.requests.spans import SpanFields
 
 MAX_SPAN_BYTES = 64 * 1024
 MAX_OUTER_BYTES = 64 * 1024  # of a resource, of a scope
@@ -33,40 +33,40 @@ GENERIC_SERVICES = frozenset(("sglang", "vllm", "dynamo", "unknown_service"))
 """Names of services that nobody chose for one of several engines."""
 
 
-class MalformedError(ValueError):
+class OtlpFormatError(ValueError):
     """It is no OTLP request. The message says what it is instead, for whoever configured the exporter."""
 
 
-class Group(NamedTuple):
+class SpanGroup(NamedTuple):
     """Spans of one resource and scope."""
 
     engine: str  # what the resource calls the engine
     scope: str
     size: int
-    spans: Iterator[Span | None]  # unpacked one by one; None for one that can not be read
+    spans: Iterator[SpanFields | None]  # unpacked one by one; None for one that can not be read
 
 
-def groups(payload: bytes) -> list[Group]:
+def groups(payload: bytes) -> list[SpanGroup]:
     """The spans of a request in protobuf. Raises MalformedError."""
-    found: list[Group] = []
+    found: list[SpanGroup] = []
     try:
         # A layer is let go before the next one is unpacked: each has all the bytes of those within.
         for of_resource in _resources(payload):
             engine, scopes = _resource(of_resource)
             for of_scope in scopes:
                 if len(found) >= MAX_GROUPS:
-                    raise MalformedError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
+                    raise OtlpFormatError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
                 scope, spans = _scope(of_scope)
-                found.append(Group(engine, scope, len(spans), _spans(spans)))
+                found.append(SpanGroup(engine, scope, len(spans), _spans(spans)))
     except DecodeError as error:
-        raise MalformedError(f"not an OTLP request for traces in protobuf: {error}") from error
+        raise OtlpFormatError(f"not an OTLP request for traces in protobuf: {error}") from error
     return found
 
 
 def _resources(payload: bytes) -> list[bytes]:
     resources = messages.Request.FromString(payload).resource_spans
     if len(resources) > MAX_GROUPS:  # also of empty ones, which cost as much as others
-        raise MalformedError(f"more than {MAX_GROUPS} resources in one request: send smaller batches")
+        raise OtlpFormatError(f"more than {MAX_GROUPS} resources in one request: send smaller batches")
     return [*resources]
 
 
@@ -107,7 +107,7 @@ def answer(rejected: int, why: str) -> ExportTraceServiceResponse:
     return made
 
 
-def packed(said: ExportTraceServiceResponse) -> bytes:
+def pack_answer(said: ExportTraceServiceResponse) -> bytes:
     """An answer in protobuf."""
     return bytes(said.SerializeToString())
 
@@ -120,7 +120,7 @@ def status(code: int, message: str, retry: bool = False) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def _spans(spans: Sequence[bytes]) -> Iterator[Span | None]:
+def _spans(spans: Sequence[bytes]) -> Iterator[SpanFields | None]:
     for one in spans:
         try:
             yield messages.Span.FromString(one) if len(one) <= MAX_SPAN_BYTES else None
@@ -141,5 +141,5 @@ def _attributes(resource: bytes) -> dict[str, str]:
 
 def _limited(outer: bytes) -> bytes:
     if len(outer) > MAX_OUTER_BYTES:
-        raise MalformedError(f"a resource or scope of more than {MAX_OUTER_BYTES // 1024} KB")
+        raise OtlpFormatError(f"a resource or scope of more than {MAX_OUTER_BYTES // 1024} KB")
     return outer

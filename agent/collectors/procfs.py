@@ -257,7 +257,7 @@ def limit(text: bytes) -> float | None:
     return None if value is None else math.inf if value >= _UNLIMITED_V1 else float(value)
 
 
-def scaled(values: Mapping[str, int], name: str, scale: float = 1.0) -> float | None:
+def scaled_value(values: Mapping[str, int], name: str, scale: float = 1.0) -> float | None:
     """One of what `pick` found, in base units; None where it is not there."""
     return values[name] * scale if name in values else None
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvitals.agent.collectors.exposition import Layout, Series
+from kvitals.agent.collectors.exposition import PageLayout, Series
 from kvitals.agent.collectors.status import Identity
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from kvitals.rules.versions import in_range, release
@@ -93,12 +93,14 @@ class Reading:
         return self.system.server if rank == PAGE else "scheduler"
 
 
-def recognise(layout: Layout, maps: Sequence[EngineMap], prefixes: Mapping[str, str] | None = None) -> EngineMap | None:
+def recognise(
+    layout: PageLayout, maps: Sequence[EngineMap], prefixes: Mapping[str, str] | None = None
+) -> EngineMap | None:
     """The map of the program that a page is of, joined with those of its guests; None for any other page.
 
     `prefixes`: how this target's names begin -> how the maps have them.
     """
-    names = {renamed(series[0], prefixes or {}) for series in layout.series}
+    names = {map_name(series[0], prefixes or {}) for series in layout.series}
     possible = [m for m in maps if not m.recognise.names or names.intersection(m.recognise.names)]
     found = [(sum(m.owns(name) for name in names), m) for m in possible]
     present = [(n, m) for n, m in found if n]
@@ -111,7 +113,7 @@ def recognise(layout: Layout, maps: Sequence[EngineMap], prefixes: Mapping[str, 
     return system.joined(guests) if guests else system
 
 
-def renamed(name: str, prefixes: Mapping[str, str]) -> str:
+def map_name(name: str, prefixes: Mapping[str, str]) -> str:
     """A raw name as the maps have it, where a target's names begin otherwise."""
     for theirs, ours in prefixes.items():
         if name.startswith(theirs):
@@ -120,7 +122,7 @@ def renamed(name: str, prefixes: Mapping[str, str]) -> str:
 
 
 def read(
-    layout: Layout,
+    layout: PageLayout,
     system: EngineMap,
     told_version: str,
     identity: Identity,
@@ -149,7 +151,7 @@ def _crowd(page: Sequence[Series]) -> set[Series]:
 class _Reader:
     def __init__(
         self,
-        layout: Layout,
+        layout: PageLayout,
         system: EngineMap,
         told_version: str,
         identity: Identity,
@@ -161,7 +163,7 @@ class _Reader:
         self._map = system
         self._identity = identity
         names = {series[0] for series in layout.series}
-        self._names = {name: renamed(name, prefixes) for name in names}
+        self._names = {name: map_name(name, prefixes) for name in names}
         self._own = {name for name in names if system.owns(self._names[name])}
         self._raws = {name: self._raw(self._names[name]) for name in names}
         self._ranks = {series: self._rank_of(series) for series in layout.series if series[0] in self._own}

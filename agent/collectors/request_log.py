@@ -23,12 +23,12 @@ from typing import TypedDict
 import msgspec
 import structlog
 
-from kvitals.agent.collectors.file_tail import MAX_LINE, Budget, Place, Tail
-from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader, Whose
+from kvitals.agent.collectors.file_tail import MAX_LINE, Tail, TailBudget, TailPosition
+from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LinePseudonyms, LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.workers import Worker
 from kvitals.config import ConfigError, RequestLog
-from kvitals.rules.log_map import load_log_map, shipped
+from kvitals.rules.log_map import load_log_map, shipped_log_map
 from kvitals.series.files import read_regular, replace_file
 
 log = structlog.get_logger(__name__)
@@ -94,14 +94,14 @@ class _Told(TypedDict, total=False):
 class RequestLogs:
     """Reads request logs. `read` is for one task at a time."""
 
-    def __init__(self, whose: Whose, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, whose: LinePseudonyms, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """`directory` is where places are kept; `clock` tells seconds and is never set."""
         self._whose = whose
         self._file = directory / STATE_FILE
         self._clock = clock
         self._logs: dict[str, _Log] = {}  # by name and path
         self._retired: list[Tail] = []  # to be closed with the next look: one may be under way
-        self._saved: dict[str, list[Place]] | None = None  # None: not read yet
+        self._saved: dict[str, list[TailPosition]] | None = None  # None: not read yet
         self._unsaved = ""  # why places could not be kept
         self._thread = Worker("request_logs")
         self._looking: asyncio.Task[list[PartsRecord]] | None = None
@@ -166,7 +166,7 @@ class RequestLogs:
         one.reader.unreadable.clear()
         one.tail.look(self._clock())
         until = self._clock() + MAX_READ_SECONDS
-        for count, line in enumerate(one.tail.lines(Budget(MAX_LOOK_BYTES)), 1):
+        for count, line in enumerate(one.tail.lines(TailBudget(MAX_LOOK_BYTES)), 1):
             made = TOO_LONG if line is None else one.reader.read(line, t)
             if isinstance(made, str):
                 dropped[made] += 1
@@ -208,19 +208,19 @@ class RequestLogs:
             self._saved, self._unsaved = places, ""
 
 
-def _reader(config: RequestLog, whose: Whose) -> LineReader:
+def _reader(config: RequestLog, whose: LinePseudonyms) -> LineReader:
     """Raises ConfigError."""
     try:
-        found = load_log_map(config.mapping) if config.mapping else shipped(config.format)
+        found = load_log_map(config.mapping) if config.mapping else shipped_log_map(config.format)
     except ValueError as error:
         raise ConfigError(f"[[request_log]] {config.name}: {error}") from error
     return LineReader(found, whose, config.tenant)
 
 
-def _load(file: Path) -> dict[str, list[Place]]:
+def _load(file: Path) -> dict[str, list[TailPosition]]:
     """The places that were kept; none where there is no usable file, and then logs are read on from their ends."""
     try:
-        return msgspec.json.decode(read_regular(file, MAX_STATE_BYTES), type=dict[str, list[Place]])
+        return msgspec.json.decode(read_regular(file, MAX_STATE_BYTES), type=dict[str, list[TailPosition]])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 

@@ -26,8 +26,8 @@ import msgspec
 import structlog
 from yarl import URL
 
-from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, Limits, Page, PageParser
-from kvitals.agent.collectors.status import Identity, Outcome
+from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
+from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
 from kvitals.agent.records import FactsRecord, ScrapeRecord, ScrapeSenseRecord
@@ -81,7 +81,7 @@ MAX_RATIO = 100
 """Bytes unpacked for one byte, beyond the first megabyte. A page of 64 engines has 10."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScrapeTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An engine's server to scrape."""
 
     url: str  # http://host:port, with the path of the metrics page unless that is /metrics
@@ -96,7 +96,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefixes: dict[str, str] = {}  # how names on its page begin -> how the engine maps have them
 
 
-def check(target: Target) -> None:
+def check(target: ScrapeTarget) -> None:
     """Raises as `ScrapeSense.add` would for a target."""
     key_of(target.url)
     _tls(target)
@@ -114,7 +114,7 @@ class ScrapeSense:
         self,
         window: Window,
         maps: Sequence[EngineMap] | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: PageLimits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.time,
         refuses: Callable[[str], bool] = lambda _: False,
     ) -> None:
@@ -141,7 +141,7 @@ class ScrapeSense:
             await self._session.close()
             self._session = None
 
-    def add(self, target: Target) -> str:
+    def add(self, target: ScrapeTarget) -> str:
         """Watch a target and return its key, which is its URL without credentials.
 
         Raises ValueError for a URL that is none, and OSError for a CA file that cannot be used.
@@ -154,7 +154,7 @@ class ScrapeSense:
             self._states[key] = _State(target, url, PageParser(self._limits), translator, _tls(target))
         return key
 
-    def renew(self, key: str, target: Target) -> None:
+    def renew(self, key: str, target: ScrapeTarget) -> None:
         """Read a target with another timeout, token or TLS from now on; its series go on.
 
         Raises OSError for a CA file that cannot be used.
@@ -195,11 +195,11 @@ class ScrapeSense:
         answer = await self._get(state, state.beside(path), _FACTS_BYTES)
         return answer.status, answer.body
 
-    def feed(self, record: ScrapeSenseRecord) -> Outcome | None:
+    def feed(self, record: ScrapeSenseRecord) -> ScrapeOutcome | None:
         """Take a record over into the window; None for facts and for targets that are not watched."""
         return complete(self.feed_steps(record))
 
-    def feed_steps(self, record: ScrapeSenseRecord) -> Steps[Outcome | None]:
+    def feed_steps(self, record: ScrapeSenseRecord) -> Steps[ScrapeOutcome | None]:
         """The same in steps. One record of a target at a time."""
         state = self._states.get(record.target)
         if state is None:
@@ -212,7 +212,7 @@ class ScrapeSense:
             return state.translator.bad(record.t, record.reason, record.message, record.duration)
         try:
             parse = partial(state.parser.parse, record.body, record.content_type)
-            page: Page = (yield parse) if len(record.body) > _LARGE_PAGE else parse()
+            page: PageSamples = (yield parse) if len(record.body) > _LARGE_PAGE else parse()
         except ExpositionError as error:
             return state.translator.bad(record.t, error.reason, str(error), record.duration)
         try:
@@ -295,7 +295,7 @@ class ScrapeSense:
 class _State:
     """What is kept for one target."""
 
-    target: Target
+    target: ScrapeTarget
     url: URL
     parser: PageParser
     translator: Translator
@@ -374,7 +374,7 @@ def _inflated(unpack: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
         yield piece
 
 
-def _parsed(parser: PageParser, record: ScrapeRecord) -> Page | ExpositionError:
+def _parsed(parser: PageParser, record: ScrapeRecord) -> PageSamples | ExpositionError:
     """A record's page, or why it has none."""
     try:
         return parser.parse(record.body, record.content_type)
@@ -459,7 +459,7 @@ def _address(url: URL) -> str:
     return f"[{host}]:{url.port}" if ":" in host else f"{host}:{url.port}"
 
 
-def _tls(target: Target) -> ssl.SSLContext | bool:
+def _tls(target: ScrapeTarget) -> ssl.SSLContext | bool:
     if not target.cert_file:
         if target.insecure:
             return False

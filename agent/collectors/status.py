@@ -38,7 +38,7 @@ class Identity:
         return Labels({**self.labels, **labels, METRIC_NAME: family, "engine": engine})
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ScrapeOutcome(msgspec.Struct, frozen=True):
     """What one scrape came to. Sizes and counts are those of a good page."""
 
     reason: str
@@ -56,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
 DROPS = ("duplicate", "own_timestamp", "falling_sum", "series_cap", "scale", "clock")
 """Why samples of a good page are not taken over, or not as they are."""
 
-# What every row says, in the order of `Status.row`; a target that never answered has only the first ones.
+# What every row says, in the order of `TargetStatus.row`; a target that never answered has only the first ones.
 _EVERY_ROW = (
     "kvitals_target_up",
     "kvitals_scrape_duration_seconds",
@@ -68,7 +68,7 @@ _EVERY_ROW = (
 _UNANSWERED = 2
 
 
-class Status:
+class TargetStatus:
     """Keeps a target's own series: one row per scrape, good or not."""
 
     def __init__(self, window: Window, key: str, identity: Identity) -> None:
@@ -80,11 +80,11 @@ class Status:
         self._each: Columns = np.empty(0, np.intp)  # columns that every row writes
         self._which: list[int] = []  # and which of `_EVERY_ROW` they have
         self._dropped = dict.fromkeys(DROPS, 0)
-        self._good = Outcome("unknown", 0.0)
+        self._good = ScrapeOutcome("unknown", 0.0)
         self._good_at = 0.0
         self.engines: list[str] = []
         self.answered = False
-        self.last = Outcome("unknown", 0.0)
+        self.last = ScrapeOutcome("unknown", 0.0)
         self._name_engines([identity.engine(None, 0)])
 
     def identify(self, engines: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ class Status:
             self._dropped[reason] += samples
             self._say_drops()
 
-    def row(self, t: float, outcome: Outcome) -> None:
+    def row(self, t: float, outcome: ScrapeOutcome) -> None:
         """Add the row of one scrape."""
         if outcome.ok:
             self._good, self._good_at = outcome, t

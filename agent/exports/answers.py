@@ -8,24 +8,24 @@ import msgspec
 from aiohttp import web
 
 
-def answered(data: object) -> web.Response:
+def json_answer(data: object) -> web.Response:
     """What was asked for."""
-    return packed(encoded(data))
+    return packed_answer(encode_answer(data))
 
 
-def encoded(data: object) -> bytes:
-    """The body of `answered`, for an answer that is large: it is to be made in a thread."""
+def encode_answer(data: object) -> bytes:
+    """The body of `json_answer`, for an answer that is large: it is to be made in a thread."""
     return msgspec.json.encode({"status": "success", "data": data})
 
 
-def refused(
+def refusal(
     status: int, message: str, kind: str = "bad_data", headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """Why there is nothing, with an HTTP status. `kind` is one of Prometheus' types of errors."""
     return _json({"status": "error", "errorType": kind, "error": message}, status, headers)
 
 
-def packed(body: bytes, content_type: str = "application/json") -> web.Response:
+def packed_answer(body: bytes, content_type: str = "application/json") -> web.Response:
     """A document that is encoded already."""
     return _compressed(web.Response(body=body, content_type=content_type))
 

@@ -32,20 +32,20 @@ import structlog
 from aiohttp import web
 
 from kvitals.agent.exports import metrics, wire
-from kvitals.agent.exports.answers import answered, encoded, packed, refused
+from kvitals.agent.exports.answers import encode_answer, json_answer, packed_answer, refusal
 from kvitals.agent.exports.browsers import refuse_cross_site
-from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
+from kvitals.agent.exports.ledger import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import Notes, add_notes_routes
 from kvitals.agent.exports.requests import Requests, add_routes, exemplars
 from kvitals.agent.inbound import has_token
 from kvitals.config.hosts import is_loopback
 from kvitals.rules.model import Family
-from kvitals.series.history.federated import Joined, Past
+from kvitals.series.history.federated import FederatedReader, StoredPast
 from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import (
     Expr,
-    Limits,
     PromQLError,
+    QueryLimits,
     Range,
     Selector,
     String,
@@ -55,7 +55,7 @@ from kvitals.series.promql import (
     evaluate_range,
     parse,
 )
-from kvitals.series.promql.grid import Budget
+from kvitals.series.promql.grid import QueryBudget
 from kvitals.series.types import Frame, Labels, Matcher, SeriesSource, SourceView, TooManyCellsError, views
 
 MAX_POINTS = 11_000
@@ -64,7 +64,7 @@ MAX_SELECTORS = 50
 """`match[]` of one request."""
 
 MAX_WAITING = 32
-LIMITS = Limits(samples=5_000_000, series=20_000, seconds=10.0)
+LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=10.0)
 SPOKEN_VERSION = "2.42.0"
 """The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
 
@@ -100,13 +100,13 @@ def build_app(
     rules: Callable[[], list[dict[str, Any]] | Awaitable[list[dict[str, Any]]]] = list,
     runtime: Callable[[], dict[str, Any]] = dict,
     requests: Requests | None = None,
-    ledger: Ledger | None = None,
+    ledger: LedgerApi | None = None,
     version: str = "",
     clock: Callable[[], float] = time.time,
     hosts: Collection[str] | None = (),
     token_file: Path | None = None,
-    limits: Limits = LIMITS,
-    past: Past | None = None,
+    limits: QueryLimits = LIMITS,
+    past: StoredPast | None = None,
     whole_since: Callable[[Sequence[Matcher]], float] = lambda _: -math.inf,
     notes: Notes | None = None,
     since_change: Callable[[], bytes] | None = None,
@@ -218,9 +218,9 @@ class _Api:
         source: SeriesSource,
         families: Mapping[str, Family],
         clock: Callable[[], float],
-        limits: Limits,
+        limits: QueryLimits,
         requests: Requests | None,
-        past: Past | None,
+        past: StoredPast | None,
         whole_since: Callable[[Sequence[Matcher]], float],
     ) -> None:
         self._source = source
@@ -242,7 +242,7 @@ class _Api:
     async def query(self, asked: _Parameters) -> bytes:
         at = asked.time("time", self._clock())
 
-        def answer(read: _Read, limits: Limits) -> object:
+        def answer(read: _Read, limits: QueryLimits) -> object:
             return self._instant(_parsed(asked), self._joined(read), at, limits)
 
         return await self._evaluated(asked, answer)
@@ -263,7 +263,7 @@ class _Api:
                 "Try decreasing the query resolution (?step=XX)",
             )
 
-        def answer(read: _Read, limits: Limits) -> object:
+        def answer(read: _Read, limits: QueryLimits) -> object:
             expr = _parsed(asked)
             if isinstance(expr, Range | Subquery | String):
                 kind = "string" if isinstance(expr, String) else "range vector"
@@ -286,8 +286,8 @@ class _Api:
     async def labels(self, asked: _Parameters) -> bytes:
         limit = asked.limit()
 
-        def answer(read: _Read, _: Limits) -> object:
-            return _first(wire.ordered({name for labels in self._series(asked, read) for name in labels}), limit)
+        def answer(read: _Read, _: QueryLimits) -> object:
+            return _first(wire.sort_in_steps({name for labels in self._series(asked, read) for name in labels}), limit)
 
         return await self._evaluated(asked, answer)
 
@@ -296,9 +296,9 @@ class _Api:
         if not _LABEL.fullmatch(name):
             raise ApiError("bad_data", f'invalid label name: "{name}"')
 
-        def answer(read: _Read, _: Limits) -> object:
+        def answer(read: _Read, _: QueryLimits) -> object:
             found = {one[name] for one in self._series(asked, read) if name in one}
-            return wire.listed(_first(wire.ordered(found), limit))
+            return wire.encode_list(_first(wire.sort_in_steps(found), limit))
 
         return await self._evaluated(asked, answer)
 
@@ -307,9 +307,9 @@ class _Api:
             raise ApiError("bad_data", "no match[] parameter provided")
         limit = asked.limit()
 
-        def answer(read: _Read, _: Limits) -> object:
-            found = wire.ordered(self._series(asked, read), key=lambda one: tuple(one.items()))
-            return wire.listed(dict(labels) for labels in _first(found, limit))
+        def answer(read: _Read, _: QueryLimits) -> object:
+            found = wire.sort_in_steps(self._series(asked, read), key=lambda one: tuple(one.items()))
+            return wire.encode_list(dict(labels) for labels in _first(found, limit))
 
         return await self._evaluated(asked, answer)
 
@@ -342,9 +342,9 @@ class _Api:
         return answer
 
     def _joined(self, read: _Read) -> SeriesSource:
-        return read if self._past is None else Joined(read, self._past)
+        return read if self._past is None else FederatedReader(read, self._past)
 
-    def _instant(self, expr: Expr, source: SeriesSource, at: float, limits: Limits) -> dict[str, Any]:
+    def _instant(self, expr: Expr, source: SeriesSource, at: float, limits: QueryLimits) -> dict[str, Any]:
         if isinstance(expr, String):
             return wire.string(expr.value, at)
         if isinstance(expr, Range):
@@ -375,7 +375,7 @@ class _Api:
                 found.update(labels for one in selectors for labels in self._past.labels(one, start, end))
         return found
 
-    async def _evaluated(self, asked: _Parameters, answer: Callable[[_Read, Limits], object]) -> bytes:
+    async def _evaluated(self, asked: _Parameters, answer: Callable[[_Read, QueryLimits], object]) -> bytes:
         """The body of an answer, all of which is worked out in a thread. The time that is spent waiting for a thread
         counts, and work stops soon after the client has gone."""
         seconds = min(asked.duration("timeout", self._limits.seconds), self._limits.seconds)
@@ -383,10 +383,10 @@ class _Api:
 
         def timed() -> bytes:
             limits = replace(self._limits, seconds=deadline - time.monotonic(), stopped=asked.is_gone)
-            budget = Budget(limits.samples, limits.series, deadline, asked.is_gone)
+            budget = QueryBudget(limits.samples, limits.series, deadline, asked.is_gone)
             try:
                 budget.take(0)
-                return encoded(answer(_Read(self._source, self._whole_since, self._loop, budget), limits))
+                return encode_answer(answer(_Read(self._source, self._whole_since, self._loop, budget), limits))
             except PromQLError as error:
                 raise ApiError("timeout" if time.monotonic() >= deadline else "execution", str(error)) from None
 
@@ -415,7 +415,7 @@ class _Read:
         source: SeriesSource,
         whole_since: Callable[[Sequence[Matcher]], float],
         loop: asyncio.AbstractEventLoop,
-        budget: Budget | None = None,
+        budget: QueryBudget | None = None,
     ) -> None:
         self._source = source
         self._whole_since = whole_since
@@ -518,7 +518,7 @@ def _answered(answer: Answer) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         pairs = [*await _form(request), *request.query.items()]
         found = await answer(_Parameters(pairs, request.match_info, lambda: request.transport is None))
-        return packed(found) if isinstance(found, bytes) else answered(found)
+        return packed_answer(found) if isinstance(found, bytes) else json_answer(found)
 
     return handle
 
@@ -546,7 +546,7 @@ def _rule_groups(
     shown: Callable[[list[dict[str, Any]]], object],
 ) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        return answered(shown(await _now(rules())))
+        return json_answer(shown(await _now(rules())))
 
     return handle
 
@@ -557,7 +557,7 @@ def _alerts(groups: list[dict[str, Any]]) -> object:
 
 def _told(data: Callable[[], object]) -> Handler:
     async def handle(_: web.Request) -> web.Response:
-        return answered(data())
+        return json_answer(data())
 
     return handle
 
@@ -567,7 +567,7 @@ def _findings(findings: Callable[[], bytes | Awaitable[bytes | None] | None]) ->
         document = await _now(findings())
         if document is None:
             raise ApiError("unavailable", "no findings yet: the first window is not complete")
-        return packed(document)
+        return packed_answer(document)
 
     return handle
 
@@ -581,7 +581,7 @@ def _worked_out(document: Callable[[], bytes]) -> Handler:
             raise ApiError("unavailable", "it is being worked out for somebody else: ask again in some seconds")
         async with busy:
             try:
-                return answered(msgspec.Raw(await asyncio.to_thread(document)))
+                return json_answer(msgspec.Raw(await asyncio.to_thread(document)))
             except ValueError as error:
                 raise ApiError("execution", str(error)) from None
 
@@ -623,7 +623,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         # As text: the default rendering of exceptions shows local variables, and takes seconds on the loop.
         _log.error("a request failed", path=request.path, trace=traceback.format_exc(limit=-5))
         kind, message = "internal", "the agent failed to answer; its log says why"
-    return refused(_STATUS[kind], message, kind)
+    return refusal(_STATUS[kind], message, kind)
 
 
 def _guard(hosts: Collection[str] | None, token_file: Path | None) -> Any:

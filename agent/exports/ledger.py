@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import answered, packed, refused
+from kvitals.agent.exports.answers import json_answer, packed_answer, refusal
 from kvitals.agent.exports.requests import is_local
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.packed import pack
@@ -23,44 +23,44 @@ PACKED_TYPE = "application/x-msgpack"
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerApi:
     """What the API needs of the ledger."""
 
     side: Callable[[], LedgerSide | None]
     resolve: Callable[[str], str | None] = lambda _: None  # a tenant's name, for this machine's users alone
 
 
-def add_ledger_routes(router: web.UrlDispatcher, ledger: Ledger) -> None:
+def add_ledger_routes(router: web.UrlDispatcher, ledger: LedgerApi) -> None:
     """Serve what the ledger knows."""
 
     async def cache(request: web.Request) -> web.Response:
         side = ledger.side()
         if side is None:
-            return refused(404, _NOTHING)
+            return refusal(404, _NOTHING)
         told = side.report()
         if is_local(request):
             names = {name: found for name in told["tenants"] if (found := ledger.resolve(name)) is not None}
             told["tenant_names"] = names
-        return answered(told)
+        return json_answer(told)
 
     async def cascades(_: web.Request) -> web.Response:
         side = ledger.side()
-        return refused(404, _NOTHING) if side is None else answered(side.cascades.report())
+        return refusal(404, _NOTHING) if side is None else json_answer(side.cascades.report())
 
     async def accesses(request: web.Request) -> web.Response:
         if unknown := request.query.keys() - {"engine", "since"}:
-            return refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
+            return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are engine, since")
         try:
             since = wire.read_time(request.query["since"]) if "since" in request.query else None
         except ValueError as error:
-            return refused(400, f'invalid parameter "since": {error}')
+            return refusal(400, f'invalid parameter "since": {error}')
         side = ledger.side()
         found = side.accesses() if side is not None else None
         if found is None:
-            return refused(404, _NOTHING)
+            return refusal(404, _NOTHING)
         engine = request.query.get("engine")
         body = await asyncio.to_thread(lambda: pack(found.select(engine=engine, since=since)))
-        return packed(body, PACKED_TYPE)
+        return packed_answer(body, PACKED_TYPE)
 
     router.add_get("/api/v1/cache", cache)
     router.add_get("/api/v1/cascades", cascades)

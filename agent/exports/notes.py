@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import answered, refused
+from kvitals.agent.exports.answers import json_answer, refusal
 from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
@@ -51,13 +51,13 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
         async def handle(request: web.Request) -> web.Response:
             if unknown := request.query.keys() - allowed:
                 there = ", ".join(sorted(allowed)) or "none"
-                return refused(400, f"unknown parameter {sorted(unknown)[0]!r}: there are {there}")
+                return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are {there}")
             try:
-                return answered(await in_thread(lambda: read(request)))
+                return json_answer(await in_thread(lambda: read(request)))
             except ValueError as error:
-                return refused(400, str(error))
+                return refusal(400, str(error))
             except (HistoryError, DamagedError) as error:
-                return refused(503, str(error), "unavailable")
+                return refusal(503, str(error), "unavailable")
 
         router.add_get(f"/api/v1/history{path}", handle)
 

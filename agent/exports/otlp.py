@@ -3,7 +3,7 @@
     out = OtlpOut(config.otlp_out, node_labels, objective, version)
     out.open()
     out.offer(record)                # at once: chooses and queues; never blocks
-    out.status()                     # how it fares, as families by `Status.series`
+    out.status()                     # how it fares, as families by `OtlpExportStatus.series`
     await out.close()
 
 Slow, failed and abandoned requests are always sent, of the others a share. A thread of its own makes spans and sends
@@ -124,7 +124,7 @@ def _chance(record: RequestRecord) -> int:
 
 
 @dataclass(frozen=True)
-class Status:
+class OtlpExportStatus:
     """How sending fares."""
 
     state: str  # unknown (nothing was sent yet), ok or failed
@@ -207,12 +207,12 @@ class OtlpOut:
             if len(shared.queue) in (1, BATCH):
                 self._changed.notify()
 
-    def status(self) -> Status:
+    def status(self) -> OtlpExportStatus:
         """How it fares."""
         shared = self._shared
         with self._changed:
             waiting = len(shared.queue) + shared.under_way
-            return Status(*shared.state, waiting, dict(shared.sent), dict(shared.dropped))
+            return OtlpExportStatus(*shared.state, waiting, dict(shared.sent), dict(shared.dropped))
 
     async def close(self) -> None:
         """Send what waits, as far as it goes in a few seconds, and stop."""

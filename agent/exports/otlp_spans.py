@@ -22,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from kvitals.agent.requests.observation import OUTER, PHASES
-from kvitals.agent.requests.record import UNATTRIBUTED, Phase, RequestRecord, SpanRef
+from kvitals.agent.requests.record import UNATTRIBUTED, RequestPhase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
 
 SCOPE = "kvitals"
@@ -43,8 +43,8 @@ class SpanMaker:
 
     def __init__(self, version: str, node: Mapping[str, str]) -> None:
         """`version` is that of kvitals; `node` has the node's labels."""
-        named = {f"kvitals.{name}": value for name, value in node.items()}
-        self._resource = Resource({"service.name": "kvitals", "service.version": version, **named})
+        span_names = {f"kvitals.{name}": value for name, value in node.items()}
+        self._resource = Resource({"service.name": "kvitals", "service.version": version, **span_names})
         self._scope = InstrumentationScope(SCOPE, version)
 
     def spans(self, record: RequestRecord, kept: str) -> list[ReadableSpan]:
@@ -110,7 +110,7 @@ def name_of(phase: str) -> str:
     return f"{SCOPE}.{phase}"
 
 
-def place(record: RequestRecord) -> list[tuple[Phase, int, int, bool]]:
+def place(record: RequestRecord) -> list[tuple[RequestPhase, int, int, bool]]:
     """Known phases with start and length in nanoseconds, within the request, and whether they were laid out."""
     first, last = _span_of_time(record)
     known = [(p, _nanoseconds(p.seconds)) for p in record.phases if p.name in PHASES and p.seconds is not None]
@@ -214,7 +214,7 @@ def _of_request(record: RequestRecord, kept: str) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None and value != ""}
 
 
-def _of_phase(record: RequestRecord, phase: Phase, is_laid_out: bool) -> Attributes:
+def _of_phase(record: RequestRecord, phase: RequestPhase, is_laid_out: bool) -> Attributes:
     found: Attributes = {"kvitals.phase.source": phase.source, "kvitals.laid_out": is_laid_out}
     if phase.why:
         found["kvitals.phase.why"] = phase.why
@@ -252,6 +252,6 @@ def _digest(record: RequestRecord, what: str, size: int) -> bytes:
     return blake2b(text.encode("utf-8", "replace"), digest_size=size).digest()
 
 
-def named() -> Iterable[str]:
+def span_names() -> Iterable[str]:
     """The names of all spans that are made."""
     return (REQUEST, *(name_of(phase) for phase in PHASES))

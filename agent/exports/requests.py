@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import answered, refused
+from kvitals.agent.exports.answers import json_answer, refusal
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.families import Exemplar
 from kvitals.agent.requests.observation import PartsRecord, is_bounded
@@ -70,20 +70,20 @@ def add_routes(router: web.UrlDispatcher, requests: Requests) -> None:
         try:
             found = _asked(requests.store(), request)
         except BadRequestError as error:
-            return refused(400, str(error))
+            return refusal(400, str(error))
         resolve = requests.resolve if is_local(request) else None
         told = [_told(record, resolve) for record in found]
-        return answered({"requests": told, "kept": len(requests.store())})
+        return json_answer({"requests": told, "kept": len(requests.store())})
 
     async def tails(request: web.Request) -> web.Response:
         try:
             found = _tails(requests.tails(), request)
         except BadRequestError as error:
-            return refused(400, str(error))
+            return refusal(400, str(error))
         resolve = requests.resolve if is_local(request) else lambda _: None
         names = {tenant: name for tenant in sorted(tenants_in(found)) if (name := resolve(tenant)) is not None}
         told = [msgspec.to_builtins(report) | {"sentence": report.sentence} for report in found]
-        return answered({"reports": told, "tenant_names": names})
+        return json_answer({"reports": told, "tenant_names": names})
 
     router.add_get("/api/v1/requests", listed)
     router.add_get("/api/v1/tail", tails)
@@ -127,31 +127,31 @@ class _Taking:
 
     async def handle(self, request: web.Request) -> web.Response:
         if not is_local(request) and not self._is_admitted(request):
-            return refused(403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]")
+            return refusal(403, "parts are taken from this machine, or with the token of `parts_token_file` in [agent]")
         if request.content_type != PARTS_TYPE:  # what a browser's page could send across sites is none
-            return refused(415, f"send {PARTS_TYPE}")
+            return refusal(415, f"send {PARTS_TYPE}")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
         except TimeoutError:
-            return refused(408, "the message did not arrive")
+            return refusal(408, "the message did not arrive")
         except web.HTTPRequestEntityTooLarge:
-            return refused(413, "the message is too large: send fewer parts at a time")
+            return refusal(413, "the message is too large: send fewer parts at a time")
         try:
             record = _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return refused(400, f"no PartsRecord: {error}")
+            return refusal(400, f"no PartsRecord: {error}")
         if len(record.parts) > MAX_PARTS:
-            return refused(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
+            return refusal(413, f"{len(record.parts)} parts in one message: send {MAX_PARTS} at most")
         if not _SOURCE.fullmatch(record.source) or record.source in _TAKEN_SOURCES:
-            return refused(400, "source must be a name of small letters, digits, _ and -, such as tap")
+            return refusal(400, "source must be a name of small letters, digits, _ and -, such as tap")
         bad = next((i for i, part in enumerate(record.parts) if not is_bounded(part)), None)
         if bad is not None:
-            return refused(
+            return refusal(
                 400, f"part {bad} has a text that is too long, too many ids or phases, or a time that is none"
             )
         if not self._take(record):
-            return refused(
+            return refusal(
                 429, "too many parts wait to be taken over; send them again", headers={"Retry-After": RETRY_SECONDS}
             )
         return web.Response(status=202)

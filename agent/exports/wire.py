@@ -82,7 +82,7 @@ def string(text: str, at: float) -> dict[str, Any]:
 def vector(found: Vector, at: float) -> dict[str, Any]:
     t = time(at)
     result = ({"metric": dict(labels), "value": [t, value(number)]} for labels, number in found)
-    return {"resultType": "vector", "result": listed(result)}
+    return {"resultType": "vector", "result": encode_list(result)}
 
 
 def matrix(found: Sequence[Series]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def matrix(found: Sequence[Series]) -> dict[str, Any]:
     return {"resultType": "matrix", "result": encoded}
 
 
-def listed(items: Iterable[object]) -> msgspec.Raw:
+def encode_list(items: Iterable[object]) -> msgspec.Raw:
     """A JSON list, encoded in stretches: encoding holds the interpreter's lock, which the event loop needs as well."""
     parts, rest = [], iter(items)
     while stretch := list(islice(rest, _STRETCH)):
@@ -108,7 +108,7 @@ def listed(items: Iterable[object]) -> msgspec.Raw:
     return msgspec.Raw(b"[" + b",".join(parts) + b"]")
 
 
-def ordered(items: Iterable[T], key: Callable[[T], Any] = lambda item: item) -> Iterator[T]:
+def sort_in_steps(items: Iterable[T], key: Callable[[T], Any] = lambda item: item) -> Iterator[T]:
     """`sorted`, which holds the interpreter's lock to its end, in stretches."""
     stretches, rest = [], iter(items)
     while stretch := list(islice(rest, _STRETCH)):

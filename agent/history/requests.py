@@ -15,7 +15,7 @@ import msgspec
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.store import Store
-from kvitals.series.history.event_log import Batch
+from kvitals.series.history.event_log import EventBatch
 
 KIND = "requests"
 MOST = 60
@@ -60,7 +60,7 @@ class NewRequests:
         self._random = random.Random(seed)  # noqa: S311 (a sample, no secret)
         self._last: RequestRecord | None = None
 
-    def take(self, store: Store) -> Batch | None:
+    def take(self, store: Store) -> EventBatch | None:
         """A batch of what is new; None where there is nothing."""
         new = list(self._new(store))
         if not new:
@@ -68,7 +68,7 @@ class NewRequests:
         self._last = new[0]
         kept = self._kept(new)
         start, end = min(record.end for record in new), max(record.end for record in new)
-        return Batch(KIND, start, end, len(kept), len(new), _encoder.encode(kept))
+        return EventBatch(KIND, start, end, len(kept), len(new), _encoder.encode(kept))
 
     def _new(self, store: Store) -> Iterator[RequestRecord]:
         """The latest first."""
@@ -116,6 +116,6 @@ def summary(record: RequestRecord, why: Why) -> Summary:
     )
 
 
-def summaries(batch: Batch) -> list[Summary]:
+def summaries(batch: EventBatch) -> list[Summary]:
     """The requests of a batch. Raises msgspec.DecodeError for what this version can not read."""
     return _decoder.decode(batch.data)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvitals.series.history.writer import Status
+from kvitals.series.history.writer import HistoryStatus
 from kvitals.series.types import METRIC_NAME, Labels
 
 
-def series(status: Status, labels: Mapping[str, str]) -> dict[Labels, float]:
+def series(status: HistoryStatus, labels: Mapping[str, str]) -> dict[Labels, float]:
     """The series of a status; `labels` are this node's. What is not known has none."""
     values = {
         "committed_timestamp_seconds": status.committed,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, Run, Step
-from kvitals.agent.ledger.event import Stored as StoredEvent
+from kvitals.agent.ledger.blocks import UNKNOWN, BlockRun, Blocks, EngineStep
+from kvitals.agent.ledger.event import BlocksStored as StoredEvent
 from kvitals.agent.ledger.parties import Party
 from kvitals.kvcache.accesses import Source
 
@@ -53,7 +53,7 @@ MAX_MARKS = 256
 NO_MARKS = array("d")
 """Of all accesses without a later store, as most are; it is never written to."""
 
-NO_REFAULTS: Mapping[Step, int] = MappingProxyType({})
+NO_REFAULTS: Mapping[EngineStep, int] = MappingProxyType({})
 
 
 class Style(Enum):
@@ -77,7 +77,7 @@ class Access:
 
     at: float  # when its first store was told
     hits: int  # blocks found; UNKNOWN where it is not known what lies before its own
-    run: Run | None  # the run that ends where its blocks end
+    run: BlockRun | None  # the run that ends where its blocks end
     party: Party
     source: Source
     told: tuple[str, str, str]  # tenant, session and LoRA as the event says
@@ -91,7 +91,9 @@ class Access:
     single: bool = False  # what it stored last was one block
     is_over: bool = False  # its request has ended
     marks: array[float] = field(default_factory=lambda: NO_MARKS)  # of each later store: when, and blocks before it
-    refaults: Mapping[Step, int] = field(default_factory=lambda: NO_REFAULTS)  # blocks, by the step that removed them
+    refaults: Mapping[EngineStep, int] = field(
+        default_factory=lambda: NO_REFAULTS
+    )  # blocks, by the step that removed them
 
 
 class Reader:
@@ -189,7 +191,9 @@ class Reader:
             self._gaps_new = 0
             self._pace = sorted(self._gaps)[len(self._gaps) // 2]
 
-    def start(self, event: StoredEvent, at: float, base: Run | None, hits: int, run: Run, party: Party) -> Access:
+    def start(
+        self, event: StoredEvent, at: float, base: BlockRun | None, hits: int, run: BlockRun, party: Party
+    ) -> Access:
         """The first store of a request. base: the run that ends where its hits end."""
         told = (event.tenant, event.session, event.lora)
         source: Source = "inferred" if event.parent in self._tips else "parent chain"
@@ -201,7 +205,7 @@ class Reader:
         self._keep(access, at)
         return access
 
-    def go_on(self, access: Access, kind: Kind, event: StoredEvent, at: float, run: Run) -> None:
+    def go_on(self, access: Access, kind: Kind, event: StoredEvent, at: float, run: BlockRun) -> None:
         """A later store of a request."""
         blocks = len(event.hashes)
         access.single = blocks == 1
@@ -254,7 +258,7 @@ class Reader:
             del self._open[later]
             self._open[access] = None
 
-    def _touch(self, run: Run | None, at: float) -> None:
+    def _touch(self, run: BlockRun | None, at: float) -> None:
         for found in self._blocks.path(run):
             found.last = at
             found.uses += 1

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvitals.agent.ledger.blocks import Step
+from kvitals.agent.ledger.blocks import EngineStep
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.top import Top
 from kvitals.agent.requests.families import OTHER
@@ -34,7 +34,7 @@ class _Charge:
 
     due: float
     victim: Party
-    step: Step
+    step: EngineStep
     tokens: int
 
 
@@ -64,7 +64,7 @@ class Blame:
         other = sum(tokens for pair, tokens in self.cells.items() if OTHER in pair)
         return other / self.total if self.cells else None
 
-    def wanted(self, victim: Party, refaults: Mapping[Step, int], block_tokens: int, t: float) -> None:
+    def wanted(self, victim: Party, refaults: Mapping[EngineStep, int], block_tokens: int, t: float) -> None:
         """Blocks were wanted again that these steps had removed."""
         for step, blocks in refaults.items():
             self._waiting.append(_Charge(t + WAIT_SECONDS, victim, step, blocks * block_tokens))

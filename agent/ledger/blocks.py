@@ -2,7 +2,7 @@
 
 A block's hash stands for its content and all that is before it, so what lies before it never changes: the tree only
 grows, and what comes and goes is whether a block is *live*. Blocks that were stored together and lie behind each other
-are one `Run`. Engines remove the end of a prefix before its beginning, so of a run the first `live` blocks are there
+are one `BlockRun`. Engines remove the end of a prefix before its beginning, so of a run the first `live` blocks are there
 and the others are *ghosts*: removed, and remembered with the step that removed them so that they are known again. A
 removal in the middle splits the run.
 
@@ -42,7 +42,7 @@ MAX_ORIGINS = 8
 """Of what a step pushed out: those with most blocks, for whom the others count."""
 
 
-class Step:
+class EngineStep:
     """One step of an engine: whose blocks it stored. Ghosts remember the step that removed them.
 
     Who stores again what was pushed out asks for nothing new: such blocks have whoever pushed them out as their
@@ -60,7 +60,7 @@ class Step:
         """A party stored blocks that were not there before."""
         self._add(party, party, blocks)
 
-    def store_again(self, party: Party, removed: Step, blocks: int) -> None:
+    def store_again(self, party: Party, removed: EngineStep, blocks: int) -> None:
         """A party stored blocks again that an earlier step had removed."""
         shares = removed._shares
         if shares is None:
@@ -85,17 +85,17 @@ class Step:
         self.stores[party, origin] = self.stores.get((party, origin), 0.0) + blocks
 
 
-class Run:
+class BlockRun:
     """Blocks behind each other, of which the first `live` are there."""
 
     __slots__ = ("depth", "gone", "hashes", "how", "last", "leaf", "live", "parent", "stored", "tenant", "uses")
 
-    def __init__(self, hashes: list[int], parent: Run | None, depth: int, at: float) -> None:
+    def __init__(self, hashes: list[int], parent: BlockRun | None, depth: int, at: float) -> None:
         self.hashes = hashes
         self.parent = parent  # the run that ends where this one begins; None at the root, or where it is unknown
         self.depth = depth  # blocks before it
         self.live = len(hashes)
-        self.gone: list[Step] = []  # of the ghosts, of the last block first
+        self.gone: list[EngineStep] = []  # of the ghosts, of the last block first
         self.stored = at
         self.last = at  # when it was stored or found last
         self.uses = 0  # look-ups that found it
@@ -114,41 +114,43 @@ class Removals:
 
     __slots__ = ("blocks", "idle", "lived", "used")
 
-    def __init__(self, run: Run, at: float) -> None:
+    def __init__(self, run: BlockRun, at: float) -> None:
         self.blocks = 0
         self.idle = at - run.last
         self.lived = at - run.stored
         self.used = run.uses > 0
 
 
-class Stored:
+class StoreResult:
     """What a call of `store` did."""
 
     __slots__ = ("base", "copies", "depth", "refaults", "run", "taken")
 
-    def __init__(self, base: Run | None, depth: int) -> None:
+    def __init__(self, base: BlockRun | None, depth: int) -> None:
         self.base = base  # the run that ends where the stored blocks begin; None at the root, and where that is unknown
         self.depth = depth  # blocks before the stored ones; UNKNOWN where that is not known
         self.run = base  # the run that ends where the stored ones end; None where there was no room for them
         self.taken = 0  # blocks that are live now and were not
         self.copies = 0  # blocks that were live already
-        self.refaults: list[Step] = []  # for each block that was a ghost, the step that had removed it
+        self.refaults: list[EngineStep] = []  # for each block that was a ghost, the step that had removed it
 
 
 class Blocks:
     """The runs of one medium and group. All counts are of blocks."""
 
     def __init__(self, room: Room) -> None:
-        self.runs: set[Run] = set()
+        self.runs: set[BlockRun] = set()
         self.live = 0  # copies included
         self.ghosts = 0
         self.ghost_limit = MAX_KNOWN
         self.doubt = float("-inf")  # runs that were last heard of before this time may be gone without our knowing
         self.dropped: dict[str, int] = {}  # reason -> blocks
         self._room = room
-        self._of: dict[int, Run] = {}
+        self._of: dict[int, BlockRun] = {}
         self._copies: dict[int, int] = {}  # hash -> copies beyond the first
-        self._oldest: OrderedDict[Run, None] = OrderedDict()  # runs that have ghosts, in the order of their first one
+        self._oldest: OrderedDict[BlockRun, None] = (
+            OrderedDict()
+        )  # runs that have ghosts, in the order of their first one
 
     def __len__(self) -> int:
         return len(self._of)
@@ -177,14 +179,14 @@ class Blocks:
             i += n
         return True
 
-    def ending(self, block: int) -> Run | None:
+    def ending(self, block: int) -> BlockRun | None:
         """The run that ends with a block, which is split for it; None for a block that is not known."""
         run = self._of.get(block)
         if run is not None and run.hashes[-1] != block:
             return self._split(run, run.hashes.index(block) + 1)
         return run
 
-    def chain(self, run: Run | None, blocks: int | None = None) -> list[int] | None:
+    def chain(self, run: BlockRun | None, blocks: int | None = None) -> list[int] | None:
         """The hashes from the root to the end of a run, or the first `blocks` of them; None where they are unknown."""
         parts: list[list[int]] = []
         while run is not None:
@@ -198,9 +200,9 @@ class Blocks:
             found += part
         return found if blocks is None else found[:blocks]
 
-    def path(self, run: Run | None) -> list[Run]:
+    def path(self, run: BlockRun | None) -> list[BlockRun]:
         """The runs from this one to the root, as far as they are known."""
-        found: list[Run] = []
+        found: list[BlockRun] = []
         while run is not None and len(found) < MAX_CHAIN_RUNS:
             found.append(run)
             parent = run.parent
@@ -209,15 +211,15 @@ class Blocks:
             run = parent
         return found
 
-    def store(self, hashes: tuple[int, ...], parent: int | None, at: float, extend: bool) -> Stored:
+    def store(self, hashes: tuple[int, ...], parent: int | None, at: float, extend: bool) -> StoreResult:
         """These blocks are there now, behind `parent`. extend: they are of the request that stored what is before."""
         if len(hashes) > 1 and len(set(hashes)) < len(hashes):
             self._drop("contradiction", len(hashes))
-            return Stored(None, UNKNOWN)
+            return StoreResult(None, UNKNOWN)
         base = self.ending(parent) if parent is not None else None
         if parent is not None and base is None:
             self._drop("unknown_parent", 1)
-        said = Stored(base, base.end if base is not None else 0 if parent is None else UNKNOWN)
+        said = StoreResult(base, base.end if base is not None else 0 if parent is None else UNKNOWN)
         if self._of.keys().isdisjoint(hashes):
             self._take(said, hashes, said.depth, at, extend)
         else:
@@ -225,11 +227,11 @@ class Blocks:
         self.live += said.taken + said.copies
         return said
 
-    def remove(self, hashes: Sequence[int], step: Step) -> list[Removals]:
+    def remove(self, hashes: Sequence[int], step: EngineStep) -> list[Removals]:
         """A copy of each of these blocks is there no more. The last of a prefix is best told first."""
         of, copies, at = self._of, self._copies, step.at
         said: list[Removals] = []
-        last: Run | None = None
+        last: BlockRun | None = None
         removal: Removals | None = None
         unknown = 0
         for block in hashes:
@@ -286,7 +288,7 @@ class Blocks:
         self.live -= lost
         return lost
 
-    def _take(self, said: Stored, hashes: Sequence[int], depth: int, at: float, extend: bool) -> None:
+    def _take(self, said: StoreResult, hashes: Sequence[int], depth: int, at: float, extend: bool) -> None:
         """New blocks behind the run that `said` has."""
         if not self._make_room(len(hashes)):
             self._drop("live_limit", len(hashes))
@@ -306,14 +308,14 @@ class Blocks:
         said.run = run
         said.taken += len(hashes)
 
-    def _begin(self, hashes: list[int], parent: Run | None, depth: int, at: float) -> Run:
-        run = Run(hashes, parent, depth, at)
+    def _begin(self, hashes: list[int], parent: BlockRun | None, depth: int, at: float) -> BlockRun:
+        run = BlockRun(hashes, parent, depth, at)
         if parent is not None:
             parent.leaf = False
         self.runs.add(run)
         return run
 
-    def _merge(self, said: Stored, hashes: tuple[int, ...], at: float) -> None:
+    def _merge(self, said: StoreResult, hashes: tuple[int, ...], at: float) -> None:
         """Blocks of which some are known: those that are live have a copy more, ghosts come back."""
         i, depth = 0, said.depth
         while i < len(hashes):
@@ -329,7 +331,7 @@ class Blocks:
                 return
             i, depth = j, said.run.end
 
-    def _again(self, said: Stored, run: Run, hashes: tuple[int, ...], i: int, at: float) -> int:
+    def _again(self, said: StoreResult, run: BlockRun, hashes: tuple[int, ...], i: int, at: float) -> int:
         """The blocks from the i-th on that are of a known run. Returns where they end."""
         known = run.hashes
         k = known.index(hashes[i])
@@ -349,7 +351,7 @@ class Blocks:
         said.run = run
         return i + n
 
-    def _revive(self, said: Stored, run: Run, start: int, end: int, at: float) -> None:
+    def _revive(self, said: StoreResult, run: BlockRun, start: int, end: int, at: float) -> None:
         """The blocks of a run from `start` to `end` are stored again; those before are live."""
         held = max(0, min(run.live, end) - start)
         if held and run.last >= self.doubt:
@@ -369,10 +371,10 @@ class Blocks:
             self.ghosts -= back
         run.last = at
 
-    def _split(self, run: Run, at: int) -> Run:
+    def _split(self, run: BlockRun, at: int) -> BlockRun:
         """Split a run before its block number `at`. What follows keeps its identity, since others lie behind it.
         Returns the part before."""
-        head = Run(run.hashes[:at], run.parent, run.depth, run.stored)
+        head = BlockRun(run.hashes[:at], run.parent, run.depth, run.stored)
         head.last, head.uses, head.leaf = run.last, run.uses, False
         head.tenant, head.how = run.tenant, run.how
         ghosts = len(run.hashes) - max(run.live, at)  # that stay with what follows
@@ -389,7 +391,7 @@ class Blocks:
                 del self._oldest[run]
         return head
 
-    def _open(self, run: Run, block: int) -> Run | None:
+    def _open(self, run: BlockRun, block: int) -> BlockRun | None:
         """Split a run behind a live block within it. None where the block is a ghost already."""
         k = run.hashes.index(block)
         return self._split(run, k + 1) if k < run.live else None
@@ -420,7 +422,7 @@ class Blocks:
             self._forget(run, run.live)
         self._drop("ghost_limit", before - self.ghosts)
 
-    def _forget(self, run: Run, start: int) -> int:
+    def _forget(self, run: BlockRun, start: int) -> int:
         """Forget a run's blocks from one on. Returns how many copies they had."""
         copies = 0
         for block in run.hashes[start:]:

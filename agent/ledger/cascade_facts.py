@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, Row, is_stale
+from kvitals.series.types import METRIC_NAME, InstantRow, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 
 OLD_SECONDS = 60.0
@@ -140,7 +140,7 @@ class EnginePace:
             if not stale and value == value
         ]
 
-    def _rows(self, family: str, t: float, old: float) -> list[Row]:
+    def _rows(self, family: str, t: float, old: float) -> list[InstantRow]:
         matchers = (Matcher(METRIC_NAME, MatchOp.EQ, family), Matcher("engine", MatchOp.EQ, self._engine))
         return self._window.newest(matchers, t - old, t)
 

@@ -15,12 +15,12 @@ from kvitals.agent.counter_writer import Key
 from kvitals.agent.ledger.blame import UNATTRIBUTED, Blame
 from kvitals.agent.ledger.cascade_facts import EnginePace, Pace
 from kvitals.agent.ledger.cascade_turns import Turns
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.event import GPU
-from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.families import OTHER
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, Detector, Row
+from kvitals.kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, CascadeSecond, Detector
 from kvitals.series.window import Window
 
 MAX_CASCADES = 50
@@ -53,7 +53,7 @@ MAIN_SHARE = 0.5
 
 
 @dataclass
-class Told:
+class CascadeReport:
     """A cascade with what the ledger adds to it."""
 
     id: str
@@ -125,7 +125,7 @@ class EngineCascades:
 
     def __init__(self, window: Window, engine: str) -> None:
         self.detector = Detector()
-        self.told: deque[Told] = deque(maxlen=MAX_CASCADES)
+        self.told: deque[CascadeReport] = deque(maxlen=MAX_CASCADES)
         self.count = 0
         self.turns = Turns()
         self.knows = True  # whether the ledger knows enough to say that there is none
@@ -146,7 +146,7 @@ class EngineCascades:
         objective = self._pace.objective(t)
         self._late += objective is not None and record.ttft > objective
 
-    def look(self, look: Look) -> None:
+    def look(self, look: SettledLookup) -> None:
         """A look-up that is settled."""
         self.turns.look(look)
         missed = (look.blocks - look.hits) * look.tokens
@@ -161,7 +161,7 @@ class EngineCascades:
                     told.blame.wanted(look.party, look.refaults, look.tokens, look.at)
                     break
 
-    def advance(self, t: float, watched: Watched) -> None:
+    def advance(self, t: float, watched: WatchedEngine) -> None:
         """It is `t` now."""
         now = self._counted(t, watched)
         pool = watched.ledger.pool
@@ -231,7 +231,7 @@ class EngineCascades:
         """The cascades that are remembered, the latest first."""
         return [self._one(told) for told in reversed(self.told)]
 
-    def _one(self, told: Told) -> dict[str, Any]:
+    def _one(self, told: CascadeReport) -> dict[str, Any]:
         cascade, top, seconds = told.cascade, told.top(), told.prefill_seconds
         return {
             "id": told.id,
@@ -266,7 +266,7 @@ class EngineCascades:
             },
         }
 
-    def _trigger(self, told: Told) -> dict[str, Any]:
+    def _trigger(self, told: CascadeReport) -> dict[str, Any]:
         """What set it off, as far as it can be told."""
         before, then = told.pool
         if before and then and then < before:
@@ -298,7 +298,7 @@ class EngineCascades:
                 found[name] = found.get(name, 0) + tokens
         return found
 
-    def _note(self, t: float, watched: Watched, below: int) -> None:
+    def _note(self, t: float, watched: WatchedEngine, below: int) -> None:
         """What the detector said with the newest rows."""
         opened = self.detector.open
         known = self.told[-1].cascade if self.told else None
@@ -309,7 +309,7 @@ class EngineCascades:
             at = f"{self._engine}@{cascade.began:.0f}"
             shrank = self._shrank is not None and t - self._shrank[0] <= SHRANK_SECONDS
             before = self._shrank[1] if shrank and self._shrank is not None else None
-            self.told.append(Told(at, cascade, watched.ledger.block_tokens, (before, watched.ledger.pool)))
+            self.told.append(CascadeReport(at, cascade, watched.ledger.block_tokens, (before, watched.ledger.pool)))
         self.detector.ended.clear()
         if opened is not None:
             told = self.told[-1]
@@ -328,7 +328,7 @@ class EngineCascades:
         if len(self._stores) > STORES_SECONDS:
             self._stores = {s: stores for s, stores in self._stores.items() if s > t - STORES_SECONDS / 2}
 
-    def _counted(self, t: float, watched: Watched) -> _Counts:
+    def _counted(self, t: float, watched: WatchedEngine) -> _Counts:
         ledger = watched.ledger
         tally = ledger.tallies.get(GPU)
         return _Counts(
@@ -352,7 +352,7 @@ class Cascades:
         self._window = window
         self._engines: dict[str, EngineCascades] = {}
 
-    def look(self, engine: str, look: Look) -> None:
+    def look(self, engine: str, look: SettledLookup) -> None:
         """A look-up of an engine that is settled."""
         self._of(engine).look(look)
 
@@ -360,7 +360,7 @@ class Cascades:
         """A request of an engine."""
         self._of(engine).request(record, record.end)
 
-    def advance(self, t: float, engines: Mapping[str, Watched]) -> None:
+    def advance(self, t: float, engines: Mapping[str, WatchedEngine]) -> None:
         """It is `t` now."""
         for name, watched in engines.items():
             self._of(name).advance(t, watched)
@@ -396,12 +396,12 @@ class Cascades:
         return found
 
 
-def _rows(last: _Counts, now: _Counts, rows: int, pace: Pace) -> Iterable[Row]:
+def _rows(last: _Counts, now: _Counts, rows: int, pace: Pace) -> Iterable[CascadeSecond]:
     """What happened between, spread evenly over so many rows."""
     refaulted = now.refaulted - last.refaulted
     by_records = pace.requests is None and now.requests > last.requests
     for index in range(1, rows + 1):
-        yield Row(
+        yield CascadeSecond(
             t=last.t + (now.t - last.t) * index / rows,
             stored=(now.stored - last.stored) / rows,
             removed=(now.removed - last.removed) / rows,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from kvitals.agent.counter_writer import LabelSet
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 
 MAX_SESSIONS = 8_192
 """Conversations that are remembered, those heard of last."""
@@ -20,7 +20,7 @@ class Turns:
         self.found = self.nothing = 0  # prompts of a block or more, by whether they found any
         self._sessions: OrderedDict[str, tuple[int, int]] = OrderedDict()  # blocks of its last prompt, the last of them
 
-    def look(self, look: Look) -> None:
+    def look(self, look: SettledLookup) -> None:
         """A look-up."""
         if look.blocks:
             self.found += look.hits > 0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from math import inf, nextafter
 
 from kvitals.agent.ledger.accesses import NO_REFAULTS, Access, Kind, Reader, Style
-from kvitals.agent.ledger.blocks import Blocks, Room, Run, Step
+from kvitals.agent.ledger.blocks import BlockRun, Blocks, EngineStep, Room
 from kvitals.agent.ledger.confidence import Confidence
-from kvitals.agent.ledger.event import GPU, Batch, KvEventsRecord, Removed, Stored
-from kvitals.agent.ledger.join import MAX_PENDING, Asked, Waiting, asked, strays
+from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
+from kvitals.agent.ledger.join import MAX_PENDING, BlockClaim, WaitingAccesses, block_claim, strays
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.tally import Tally
@@ -45,7 +45,7 @@ DEFAULT_GHOSTS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SettledLookup:
     """A look-up that is settled. All but `prompt` and `output` is in blocks."""
 
     at: float
@@ -59,13 +59,13 @@ class Look:
     source: Source
     confidence: float  # that it is this party's
     request: str = ""  # id of the request, where its record is known
-    refaults: Mapping[Step, int] = field(default_factory=lambda: NO_REFAULTS)
+    refaults: Mapping[EngineStep, int] = field(default_factory=lambda: NO_REFAULTS)
 
 
 class EngineLedger:
     """What is known of one engine's cache. `take` is given each look-up when it is settled."""
 
-    def __init__(self, room: Room, owners: Owners, style: Style, take: Callable[[Look], None]) -> None:
+    def __init__(self, room: Room, owners: Owners, style: Style, take: Callable[[SettledLookup], None]) -> None:
         self.tables: dict[tuple[str, int], Blocks] = {}  # by medium and group
         self.tallies: dict[str, Tally] = {}  # by medium
         self.confidence = Confidence()
@@ -78,9 +78,9 @@ class EngineLedger:
         self._main = Blocks(room)
         self._main_group: int | None = None
         self._reader = Reader(self._main, style)
-        self._waiting = Waiting()
+        self._waiting = WaitingAccesses()
         self._records: deque[RequestRecord] = deque()
-        self._sessions: OrderedDict[str, Run] = OrderedDict()  # session -> where its last chain ends
+        self._sessions: OrderedDict[str, BlockRun] = OrderedDict()  # session -> where its last chain ends
         self._now = -inf  # by the engine's clock
         self._pool: int | None = None
 
@@ -168,16 +168,16 @@ class EngineLedger:
         for access in self._waiting.all():
             self._settle(access)
 
-    def _feed_batch(self, batch: Batch, t: float) -> None:
+    def _feed_batch(self, batch: BlockEventBatch, t: float) -> None:
         at = batch.at if abs(batch.at - t) < MAX_CLOCK_SECONDS else t
         self._now = at = max(at, self._now)
         self._reader.begin(at)
-        step = Step(at)
+        step = EngineStep(at)
         removed: list[int] = []
         medium, group = GPU, 0
         for event in batch.events:
             kind = type(event)
-            if kind is Removed:
+            if kind is BlocksRemoved:
                 if removed and (event.group != group or event.medium != medium):  # type: ignore[union-attr]
                     self._remove(removed, medium, group, step)
                     removed = []
@@ -187,7 +187,7 @@ class EngineLedger:
             if removed:
                 self._remove(removed, medium, group, step)
                 removed = []
-            if isinstance(event, Stored):
+            if isinstance(event, BlocksStored):
                 if event.hashes:
                     self._store(event, step)
             else:
@@ -196,7 +196,7 @@ class EngineLedger:
         if removed:
             self._remove(removed, medium, group, step)
 
-    def _remove(self, hashes: list[int], medium: str, group: int, step: Step) -> None:
+    def _remove(self, hashes: list[int], medium: str, group: int, step: EngineStep) -> None:
         table, tally = self._table(medium, group), self._tally(medium)
         if table is None:
             return
@@ -205,7 +205,7 @@ class EngineLedger:
         for removal in table.remove(hashes, step):
             tally.remove(removal, self.block_tokens)
 
-    def _store(self, event: Stored, step: Step) -> None:
+    def _store(self, event: BlocksStored, step: EngineStep) -> None:
         table = self._table(event.medium, event.group)
         if table is None:
             return
@@ -219,7 +219,7 @@ class EngineLedger:
         if said.refaults:
             self._tally(event.medium).refault(said.refaults, step.at, event.tokens or self.block_tokens, 0)
 
-    def _look(self, event: Stored, step: Step) -> None:
+    def _look(self, event: BlocksStored, step: EngineStep) -> None:
         """A store on the device, which tells of a look-up."""
         at, reader, main = step.at, self._reader, self._main
         if event.parent is None and main.holds(event.hashes):
@@ -250,7 +250,9 @@ class EngineLedger:
         if kind is Kind.DECODE:
             self.decoded_tokens += len(event.hashes) * self.block_tokens
 
-    def _again(self, event: Stored, step: Step, access: Access, kind: Kind, refaults: list[Step]) -> None:
+    def _again(
+        self, event: BlocksStored, step: EngineStep, access: Access, kind: Kind, refaults: list[EngineStep]
+    ) -> None:
         """Blocks came back that these steps had removed."""
         by_step = Counter(refaults)
         for removing, blocks in by_step.items():
@@ -279,7 +281,7 @@ class EngineLedger:
         """Find the look-up of a request."""
         if record.session and record.tenant:
             self._owners.learn(record.session, record.tenant)
-        wanted = asked(record, self.block_tokens) if self.block_tokens else None
+        wanted = block_claim(record, self.block_tokens) if self.block_tokens else None
         if wanted is None:
             self._miss("no_prompt")
             return
@@ -307,7 +309,7 @@ class EngineLedger:
         owners = {run.tenant for run in path if run.tenant}
         return 2 if record.tenant in owners else 0 if owners else 1
 
-    def _stored_nothing(self, record: RequestRecord, wanted: Asked) -> None:
+    def _stored_nothing(self, record: RequestRecord, wanted: BlockClaim) -> None:
         """A request of which no store is known: what its session looked up before begins as its prompt does."""
         run = self._sessions.get(record.session) if record.session else None
         if wanted.blocks not in wanted.hits:
@@ -321,7 +323,7 @@ class EngineLedger:
         party.settle()
         self._give(record.start, wanted.blocks, wanted.blocks, chain, party, "inferred", record, 1.0, NO_REFAULTS)
 
-    def _over(self, access: Access, wanted: Asked) -> None:
+    def _over(self, access: Access, wanted: BlockClaim) -> None:
         """Its request has ended: what seemed to be its stores after that are another's."""
         while (behind := self._waiting.behind(access, wanted)) is not None:
             self._waiting.remove(behind)
@@ -335,7 +337,7 @@ class EngineLedger:
         self,
         access: Access,
         record: RequestRecord | None = None,
-        wanted: Asked | None = None,
+        wanted: BlockClaim | None = None,
         confidence: float = 1.0,
     ) -> None:
         self._waiting.remove(access)
@@ -367,14 +369,14 @@ class EngineLedger:
         source: Source,
         record: RequestRecord | None,
         confidence: float,
-        refaults: Mapping[Step, int],
+        refaults: Mapping[EngineStep, int],
     ) -> None:
         told = record.prompt_tokens if record is not None else None
         if chain is None or len(chain) != blocks:
             self.dropped["chain_forgotten"] = self.dropped.get("chain_forgotten", 0) + 1
             chain = None
         self._take(
-            Look(
+            SettledLookup(
                 at=at,
                 blocks=blocks,
                 hits=hits,
@@ -390,7 +392,7 @@ class EngineLedger:
             )
         )
 
-    def _own(self, run: Run | None, party: Party) -> None:
+    def _own(self, run: BlockRun | None, party: Party) -> None:
         """A party stored or found these blocks."""
         if not party.tenant:
             return
@@ -400,7 +402,7 @@ class EngineLedger:
             elif found.tenant != party.tenant:
                 found.tenant = ""
 
-    def _remember(self, session: str, run: Run) -> None:
+    def _remember(self, session: str, run: BlockRun) -> None:
         self._sessions[session] = run
         self._sessions.move_to_end(session)
         if len(self._sessions) > MAX_SESSIONS:

@@ -13,7 +13,7 @@ GPU, HOST, DISK, REMOTE = "gpu", "host", "disk", "remote"
 """Where blocks lie: in the device's memory, the host's, on a disk, or with another program."""
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
+class BlocksStored(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
     """Blocks that a medium now holds, in the order of the prefix. A reused prefix that is reported looks the same."""
 
     hashes: tuple[int, ...]
@@ -26,7 +26,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
     group: int = 0  # of the KV cache, in models with several kinds of attention
 
 
-class Removed(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
+class BlocksRemoved(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
     """One copy of each of these blocks left a medium. Why is not told."""
 
     hashes: tuple[int, ...]
@@ -34,14 +34,14 @@ class Removed(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
     group: int = 0
 
 
-class Cleared(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
+class BlocksCleared(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
     """The cache was reset: no block is there any more, on any medium."""
 
 
-Event = Stored | Removed | Cleared
+Event = BlocksStored | BlocksRemoved | BlocksCleared
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BlockEventBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The events of one step of one engine rank."""
 
     sequence: int  # of this publisher, from 0, without gaps
@@ -59,7 +59,7 @@ class KvEventsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     t: float
     target: str  # the target's key
     rank: str = ""  # the publisher's data-parallel rank; empty where the engine has one
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[BlockEventBatch, ...] = ()
     lost: int = 0  # batches missing before the first one here that no replay brought; -1: unknown how many
     restarted: bool = False  # the publisher began anew before the first batch: it holds nothing from before
     late: bool = False  # it published before we listened, and what it published then was not to be had

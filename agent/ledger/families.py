@@ -8,8 +8,8 @@ from kvitals.agent.counter_writer import CounterRows, Key, LabelSet
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.tally import Tally
-from kvitals.agent.ledger.tenants import Tenants
-from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.ledger.tenants import LedgerTenants
+from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.families import Histogram
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
@@ -41,7 +41,7 @@ class LedgerFamilies:
         """End the counters with a label."""
         self._counters.end((label, value))
 
-    def row(self, t: float, engines: Iterable[Watched], tenants: Tenants, node: Said, gauges: Said) -> None:
+    def row(self, t: float, engines: Iterable[WatchedEngine], tenants: LedgerTenants, node: Said, gauges: Said) -> None:
         """Write a row. node, gauges: counters and gauges of the node that others made."""
         counts: Said = dict(node)
         gauges = dict(gauges)
@@ -65,7 +65,7 @@ class LedgerFamilies:
         return Labels({**around, **labels, METRIC_NAME: name})
 
 
-def _counters(engine: Watched, said: Said) -> None:
+def _counters(engine: WatchedEngine, said: Said) -> None:
     mine = (("engine", engine.name),)
     ledger = engine.ledger
     for medium, tally in ledger.tallies.items():
@@ -109,7 +109,7 @@ def _histogram(histogram: Histogram, family: str, labels: LabelSet, said: Said) 
         said[name, (*labels, ("le", le)) if le else labels] = value
 
 
-def _gauges(engine: Watched, said: Said) -> None:
+def _gauges(engine: WatchedEngine, said: Said) -> None:
     mine = (("engine", engine.name),)
     ledger = engine.ledger
     for medium in ledger.tallies:
@@ -137,7 +137,7 @@ def _gauges(engine: Watched, said: Said) -> None:
         said["kvitals_cache_owner_tokens", (*mine, ("known", known))] = float(tokens)
 
 
-def _tenants(tenants: Tenants, counts: Said, gauges: Said) -> None:
+def _tenants(tenants: LedgerTenants, counts: Said, gauges: Said) -> None:
     for name, sums in tenants.sums.items():
         mine = (("tenant", name),)
         counts["kvitals_cache_tenant_lookup_tokens_total", mine] = sums.lookup

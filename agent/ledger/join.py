@@ -29,7 +29,7 @@ MAX_PENDING = 4_096
 
 
 @dataclass(frozen=True)
-class Asked:
+class BlockClaim:
     """What a record says that blocks can be held against."""
 
     low: float  # its first store is between these
@@ -71,7 +71,7 @@ class Asked:
         return self.blocks in access.marks[1::2]
 
 
-def asked(record: RequestRecord, tokens: int) -> Asked | None:
+def block_claim(record: RequestRecord, tokens: int) -> BlockClaim | None:
     """What a record asks for, with blocks of that many tokens; None where it does not tell its prompt."""
     if record.prompt_tokens is None:
         return None
@@ -86,7 +86,7 @@ def asked(record: RequestRecord, tokens: int) -> Asked | None:
         here = max(record.cached_tokens - (record.external_tokens or 0), 0)
         hits = tuple(dict.fromkeys((record.cached_tokens // tokens, here // tokens)))
     until = None if record.output_tokens is None else (record.prompt_tokens + record.output_tokens) // tokens
-    return Asked(
+    return BlockClaim(
         low=record.start - SLACK,
         high=first + SLACK,
         expected=first,
@@ -106,7 +106,7 @@ class Match:
     confidence: float
 
 
-class Waiting:
+class WaitingAccesses:
     """Accesses whose record may come, of one engine."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Waiting:
         if access.marks:
             self._past.append(access)
 
-    def match(self, wanted: Asked, session: str, affinity: Callable[[Access], int]) -> Match | None:
+    def match(self, wanted: BlockClaim, session: str, affinity: Callable[[Access], int]) -> Match | None:
         """The access that fits best. affinity: how much what it found has to do with who asks."""
         if wanted.hits:
             found = [access for hits in wanted.hits for access in self._by_hits.get(hits, ()) if wanted.fits(access)]
@@ -159,7 +159,7 @@ class Waiting:
             found = [access for access, how in zip(found, near, strict=True) if how == max(near)]
         return Match(min(found, key=away.__getitem__), 1.0 / len(found))
 
-    def behind(self, access: Access, wanted: Asked) -> Access | None:
+    def behind(self, access: Access, wanted: BlockClaim) -> Access | None:
         """One that begins where an access ends, and may be what that request generated."""
         end = access.end
         if wanted.until is None or end >= wanted.until:
@@ -170,7 +170,7 @@ class Waiting:
                 return other
         return None
 
-    def within(self, wanted: Asked) -> tuple[Access, int] | None:
+    def within(self, wanted: BlockClaim) -> tuple[Access, int] | None:
         """An access that had another request's stores added to it as if it went on, and the number of the mark where
         that one's begin. Where nobody tells what was found, one of them ends where the prompt's whole blocks do."""
         best: tuple[float, Access, int] | None = None
@@ -189,7 +189,7 @@ class Waiting:
         return best[1:] if best is not None else None
 
 
-def strays(access: Access, wanted: Asked) -> int | None:
+def strays(access: Access, wanted: BlockClaim) -> int | None:
     """The number of the first mark of an access that can not be the request's: it was over by then, or had not
     generated so much. None where all may be its own."""
     marks = access.marks

@@ -17,8 +17,8 @@ from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.report import report
 from kvitals.agent.ledger.residency import duplicates
 from kvitals.agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
-from kvitals.agent.ledger.tenants import NOT_ONE, Tenants
-from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.ledger.tenants import NOT_ONE, LedgerTenants
+from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.kvcache.accesses import Accesses, concatenate
 from kvitals.kvcache.reuse import Curve
@@ -53,8 +53,8 @@ class LedgerSide:
     ) -> None:
         """`labels` are this node's, `labels_of` those of an engine that is watched; `top`: tenants that have series of
         their own; `references`: block references that are kept to be replayed."""
-        self.engines: dict[str, Watched] = {}
-        self.tenants = Tenants(top)
+        self.engines: dict[str, WatchedEngine] = {}
+        self.tenants = LedgerTenants(top)
         self.cascades = Cascades(window)
         self._facts = EngineFacts(window)
         self._families = LedgerFamilies(window, labels, labels_of)
@@ -85,7 +85,7 @@ class LedgerSide:
                 return
             share = max(self._references // (len(self.engines) + 1), MIN_REFERENCES)
             style = Style.ENDS if system in ENDS else Style.BLOCKS
-            watched = Watched(engine, record.target, self._room, self._owners, style, share)
+            watched = WatchedEngine(engine, record.target, self._room, self._owners, style, share)
             watched.ledger.set_pool(self._facts.pool(engine, record.t))
             self.engines[engine] = watched
         yield from watched.ledger.feed_steps(record)
@@ -181,7 +181,7 @@ class LedgerSide:
         seconds = t - self._surveyed if self._surveyed is not None and t > self._surveyed else 0.0
         self._surveyed = t
         resident: dict[str, int] = {}
-        alike: dict[tuple[str, int], list[Watched]] = {}
+        alike: dict[tuple[str, int], list[WatchedEngine]] = {}
         for watched in self.engines.values():
             watched.survey(t, seconds, self._facts)
             watched.changed = True

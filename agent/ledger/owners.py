@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from kvitals.agent.ledger.event import Stored
+from kvitals.agent.ledger.event import BlocksStored
 from kvitals.agent.ledger.parties import Party
 
 MAX_SESSIONS = 20_000
@@ -17,7 +17,7 @@ class Owners:
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, str] = OrderedDict()
 
-    def told(self, event: Stored) -> Party:
+    def told(self, event: BlocksStored) -> Party:
         """What an event tells: its tenant, or that of its session."""
         session = event.session
         if event.tenant:

@@ -14,7 +14,7 @@ MAX_BYTES = 64_000_000
 """Of what is read. An agent keeps a million block references: some 20 MB with their rows."""
 
 
-class Packed(msgspec.Struct, frozen=True, kw_only=True):
+class PackedAccesses(msgspec.Struct, frozen=True, kw_only=True):
     """An `Accesses`. The observed share is None where nobody knows it."""
 
     version: int
@@ -27,7 +27,7 @@ class Packed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Packed)
+_decoder = msgspec.msgpack.Decoder(PackedAccesses)
 
 
 class PackedError(ValueError):
@@ -38,7 +38,7 @@ def pack(accesses: Accesses) -> bytes:
     """Look-ups as bytes."""
     columns = {name: _bytes(getattr(accesses, name)) for name in (*COLUMNS, "start", "block")}
     return _encoder.encode(
-        Packed(
+        PackedAccesses(
             version=VERSION,
             block_size=accesses.block_size,
             engines=accesses.engines,

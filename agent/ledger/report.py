@@ -7,8 +7,8 @@ from typing import Any
 
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.reuse import CAPACITIES
-from kvitals.agent.ledger.tenants import Tenants
-from kvitals.agent.ledger.watched import Watched
+from kvitals.agent.ledger.tenants import LedgerTenants
+from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.kvcache.reuse import Curve
 
 MAX_POINTS = 64
@@ -16,7 +16,7 @@ MAX_POINTS = 64
 
 
 def report(
-    engines: Iterable[Watched], tenants: Tenants, curves: Mapping[tuple[str, str], Curve], duplicates: int
+    engines: Iterable[WatchedEngine], tenants: LedgerTenants, curves: Mapping[tuple[str, str], Curve], duplicates: int
 ) -> dict[str, Any]:
     """Engines with their residency, blame and curve, and tenants. Tokens everywhere; null is unknown."""
     return {
@@ -38,7 +38,7 @@ def report(
     }
 
 
-def _engine(watched: Watched, curve: Curve | None) -> dict[str, Any]:
+def _engine(watched: WatchedEngine, curve: Curve | None) -> dict[str, Any]:
     ledger, blame = watched.ledger, watched.blame
     gpu = ledger.tallies.get(GPU)
     return {

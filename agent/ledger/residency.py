@@ -67,11 +67,11 @@ def _purposes(ages: dict[int, list[int]], pinned: float | None) -> dict[str, int
 def _elsewhere(lower: Sequence[Blocks], main: Blocks) -> int:
     """Blocks that only a lower tier has."""
     every = SAMPLED if sum(table.live for table in lower) > MAX_EXACT else 1
-    only = sum(not main.holds((block,)) for table in lower for block in sampled(table, every))
+    only = sum(not main.holds((block,)) for table in lower for block in sample_blocks(table, every))
     return only * every
 
 
-def sampled(table: Blocks, every: int) -> Iterable[int]:
+def sample_blocks(table: Blocks, every: int) -> Iterable[int]:
     """The live blocks whose hash can be divided by `every`, a power of two."""
     mask = every - 1
     for run in table.runs:
@@ -86,7 +86,7 @@ def duplicates(tables: Sequence[Blocks]) -> int:
     seen: set[int] = set()
     again = 0
     for table in tables:
-        for block in sampled(table, every):
+        for block in sample_blocks(table, every):
             if block in seen:
                 again += 1
             else:

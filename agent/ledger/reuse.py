@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.kvcache.accesses import Accesses, Builder
 from kvitals.kvcache.reuse import Curve, ReuseCurve
 
@@ -60,7 +60,7 @@ class Reuse:
         self._until = float("-inf")  # what is before this time was taken
         self._tokens = 0  # of a block
 
-    def add(self, look: Look, engine: str, tenant: str) -> None:
+    def add(self, look: SettledLookup, engine: str, tenant: str) -> None:
         """A look-up of an engine. tenant: under which name it is counted."""
         if look.chain is None or not look.tokens:
             return
@@ -71,7 +71,7 @@ class Reuse:
         if self._waits + len(look.chain) > MAX_WAITING:
             self.left_out += len(look.chain)
             return
-        chain = signed(look.chain)
+        chain = signed_hashes(look.chain)
         if chain is not None:
             self._waits += len(chain)
             self._turns.append(_Turn(look.at, look.prompt, chain, engine, tenant))
@@ -156,7 +156,7 @@ class Reuse:
         return builder.accesses()
 
 
-def signed(chain: list[int]) -> array[int] | None:
+def signed_hashes(chain: list[int]) -> array[int] | None:
     """Hashes as signed numbers of 64 bits; None where one has more."""
     try:
         unsigned = array("Q", chain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kvitals.agent.ledger.blocks import Removals, Step, Stored
+from kvitals.agent.ledger.blocks import EngineStep, Removals, StoreResult
 from kvitals.agent.requests.families import Histogram
 
 IDLE = (0.1, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
@@ -23,7 +23,7 @@ class Tally:
         self.refaulted = self.refaulted_tokens = self.refaulted_below_tokens = 0
         self.idle, self.refaults = Histogram(IDLE), Histogram(REFAULT)
 
-    def store(self, said: Stored, tokens: int) -> None:
+    def store(self, said: StoreResult, tokens: int) -> None:
         """Blocks of that many tokens were stored."""
         blocks = said.taken + said.copies
         self.stored += blocks
@@ -38,7 +38,7 @@ class Tally:
             self.dead_token_seconds += removal.lived * blocks * tokens
         _count(self.idle, removal.idle, blocks)
 
-    def refault(self, removing: Sequence[Step], at: float, tokens: int, below: int) -> None:
+    def refault(self, removing: Sequence[EngineStep], at: float, tokens: int, below: int) -> None:
         """Blocks came back that these steps had removed; a lower tier had `below` of them."""
         self.refaulted += len(removing)
         self.refaulted_tokens += len(removing) * tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.residency import SHARED
 from kvitals.agent.ledger.top import Top
 from kvitals.agent.requests.families import OTHER
@@ -66,7 +66,7 @@ class TenantSums:
     seen: FirstSeen = field(default_factory=FirstSeen)
 
 
-class Tenants:
+class LedgerTenants:
     """Sums by tenant, of those who have a place and of all others together."""
 
     def __init__(self, limit: int) -> None:
@@ -74,7 +74,7 @@ class Tenants:
         self._top = Top(limit)
         self._kept: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
 
-    def add(self, look: Look) -> str:
+    def add(self, look: SettledLookup) -> str:
         """A look-up. Returns under which name its tenant is counted."""
         name = self._top.place(look.party.tenant, look.blocks * look.tokens)
         if look.chain is None:

@@ -8,24 +8,24 @@ from zlib import crc32
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
 from kvitals.agent.ledger.blocks import Blocks, Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.facts import EngineFacts
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.residency import Residency, survey
-from kvitals.agent.ledger.reuse import signed
+from kvitals.agent.ledger.reuse import signed_hashes
 from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder
 
 OBSERVED_SECONDS = 900.0
 
 
-class Watched:
+class WatchedEngine:
     """What is known of one engine."""
 
     def __init__(self, name: str, target: str, room: Room, owners: Owners, style: Style, references: int) -> None:
         """references: block references of look-ups that are kept for whoever wants to replay them."""
         self.name, self.target = name, target
-        self.settled: list[Look] = []  # since the last time somebody took them
+        self.settled: list[SettledLookup] = []  # since the last time somebody took them
         self.ledger = EngineLedger(room, owners, style, self._take)
         self.blame = Blame()
         self.sources: dict[str, int] = {}  # look-ups by how they are known
@@ -99,7 +99,7 @@ class Watched:
         asked = looked_up - counts[0][2]
         self.observed = (self.lookup_tokens - counts[0][1]) / asked if asked > 0 else None
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: SettledLookup) -> None:
         self.settled.append(look)
         self.sources[look.source] = self.sources.get(look.source, 0) + 1
         self.lookup_tokens += look.prompt
@@ -109,8 +109,8 @@ class Watched:
         if look.chain is not None:
             self._keep(look)
 
-    def _keep(self, look: Look) -> None:
-        chain = signed(look.chain or [])
+    def _keep(self, look: SettledLookup) -> None:
+        chain = signed_hashes(look.chain or [])
         if chain is None or not look.tokens:
             return
         if self._builder is None or self._builder_tokens != look.tokens:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from kvitals.agent.requests.observation import OUTER, RequestPart
 from kvitals.agent.requests.phases import Waited, account, of_one_engine
-from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
-from kvitals.agent.requests.roles import Sides, instant, known, length, sort
+from kvitals.agent.requests.record import RequestPhase, RequestRecord, SpanRef
+from kvitals.agent.requests.roles import OrderedShares, instant, known_seconds, length, sort
 
 MAX_SOURCES = 4_000
 """Different values of a field that are kept; almost all records share a few."""
@@ -27,7 +27,7 @@ BOTH_SIDES = "engine, both sides"
 BY_TOKENS = "engine, decode over tokens"
 
 
-class Engines(Protocol):
+class EngineFactSource(Protocol):
     """What is known of engines besides what observers say."""
 
     def label(self, name: str) -> str:
@@ -40,7 +40,7 @@ class Engines(Protocol):
 class Assembly:
     """Makes records."""
 
-    def __init__(self, engines: Engines, waited: Waited) -> None:
+    def __init__(self, engines: EngineFactSource, waited: Waited) -> None:
         self._engines = engines
         self._waited = waited
         # Records share what is the same in many of them.
@@ -79,15 +79,15 @@ class Assembly:
         return self._lone_record(head, e2e, phases) if outer is None else self._plain_record(head, engine, e2e, phases)
 
     def _plain_record(
-        self, head: RequestPart, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]
+        self, head: RequestPart, engine: RequestPart, e2e: float, phases: tuple[RequestPhase, ...]
     ) -> RequestRecord | None:
         """Of an engine's part and of the one around it."""
         said: str = head.observer
         itl_said = said
-        ttft, itl = known(head.ttft), known(head.itl)
+        ttft, itl = known_seconds(head.ttft), known_seconds(head.itl)
         if itl is None:
             tokens = engine.output_tokens
-            if known(engine.itl) is not None or not tokens:
+            if known_seconds(engine.itl) is not None or not tokens:
                 return None
             itl_said = BY_TOKENS if tokens > 1 else ""
             itl = engine.phases["decode"] / (tokens - 1) if tokens > 1 else None
@@ -121,7 +121,7 @@ class Assembly:
             engine.model or head.model,
             head.lora or engine.lora,
             phases,
-            ttft if ttft is not None else known(engine.ttft),
+            ttft if ttft is not None else known_seconds(engine.ttft),
             e2e,
             itl,
             _seconds(head.itl_max, engine.itl_max),
@@ -139,9 +139,9 @@ class Assembly:
             self._shared_plain(who),
         )
 
-    def _lone_record(self, engine: RequestPart, e2e: float, phases: tuple[Phase, ...]) -> RequestRecord | None:
+    def _lone_record(self, engine: RequestPart, e2e: float, phases: tuple[RequestPhase, ...]) -> RequestRecord | None:
         """Of an engine's part that nobody was around."""
-        itl, itl_said, tokens = known(engine.itl), "engine", engine.output_tokens
+        itl, itl_said, tokens = known_seconds(engine.itl), "engine", engine.output_tokens
         if itl is None:
             if not tokens:
                 return None
@@ -173,8 +173,8 @@ class Assembly:
             engine.ttft,
             e2e,
             itl,
-            known(engine.itl_max),
-            known(engine.itl_p99),
+            known_seconds(engine.itl_max),
+            known_seconds(engine.itl_p99),
             prompt,
             cached,
             external,
@@ -212,9 +212,9 @@ class Assembly:
         ranked = [*sides.outers, *inner] if sides.outers else inner or list(parts)
         e2e = _e2e(sides, sources)
         ttft = _ttft(sides, sources)
-        phases: tuple[Phase, ...] = ()
+        phases: tuple[RequestPhase, ...] = ()
         if e2e is not None:
-            outer = next((t for p in sides.outers if (t := known(p.ttft)) is not None), None)
+            outer = next((t for p in sides.outers if (t := known_seconds(p.ttft)) is not None), None)
             phases = account(e2e, sides, outer, self._waited)
         start, end = _times(ranked, parts)
         head = ranked[0]
@@ -250,7 +250,7 @@ class Assembly:
             sources=self._shared(sources),
         )
 
-    def _labels(self, sides: Sides) -> dict[str, str]:
+    def _labels(self, sides: OrderedShares) -> dict[str, str]:
         """Role -> engine. An observer before a single engine names it where the engine's own name says nothing."""
         found = {}
         for side in sides.sides:
@@ -307,7 +307,7 @@ class _First:
 
     def seconds(self, name: str) -> float | None:
         for part in self.ranked:
-            value = known(getattr(part, name))
+            value = known_seconds(getattr(part, name))
             if value is not None:
                 return value
         return None
@@ -323,11 +323,11 @@ def _count(said: str, outer: int | None, engine: int | None) -> tuple[int | None
 def _seconds(outer: float | None, engine: float | None) -> float | None:
     if outer is None and engine is None:
         return None
-    found = known(outer)
-    return found if found is not None else known(engine)
+    found = known_seconds(outer)
+    return found if found is not None else known_seconds(engine)
 
 
-def _e2e(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+def _e2e(sides: OrderedShares, sources: list[tuple[str, str]]) -> float | None:
     """End to end, as the observer nearest to the client saw it."""
     for part in sides.outers:
         whole = length(part)
@@ -345,16 +345,16 @@ def _e2e(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
     return sum(told)
 
 
-def _ttft(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+def _ttft(sides: OrderedShares, sources: list[tuple[str, str]]) -> float | None:
     for part in sides.outers:
-        ttft = known(part.ttft)
+        ttft = known_seconds(part.ttft)
         if ttft is not None:
             sources.append(("ttft", part.observer))
             return ttft
     if not sides.sides:
         return None
     last = sides.sides[-1]
-    ttft = next((t for p in (*last.outers, *last.engines) if (t := known(p.ttft)) is not None), None)
+    ttft = next((t for p in (*last.outers, *last.engines) if (t := known_seconds(p.ttft)) is not None), None)
     if ttft is None or last.role == "prefill":
         return None
     if last.role == "unified" or sides.together:
@@ -367,16 +367,16 @@ def _ttft(sides: Sides, sources: list[tuple[str, str]]) -> float | None:
     return ttft + sum(seconds for seconds in before if seconds is not None)
 
 
-def _itl(ranked: Sequence[RequestPart], sides: Sides, sources: list[tuple[str, str]]) -> float | None:
+def _itl(ranked: Sequence[RequestPart], sides: OrderedShares, sources: list[tuple[str, str]]) -> float | None:
     for part in ranked:
-        itl = known(part.itl)
+        itl = known_seconds(part.itl)
         if itl is not None:
             sources.append(("itl", part.observer))
             return itl
     main = sides.sides[-1].main if sides.sides else None
     if main is None or main.output_tokens is None or main.output_tokens < 2:
         return None
-    decode = known(main.phases.get("decode"))
+    decode = known_seconds(main.phases.get("decode"))
     if decode is None:
         return None
     sources.append(("itl", BY_TOKENS))
@@ -385,7 +385,7 @@ def _itl(ranked: Sequence[RequestPart], sides: Sides, sources: list[tuple[str, s
 
 def _tokens(
     name: str,
-    sides: Sides,
+    sides: OrderedShares,
     ranked: Sequence[RequestPart],
     sources: list[tuple[str, str]],
     of_engine: Callable[[list[int]], int],
@@ -410,7 +410,7 @@ def _tokens(
     return count
 
 
-def _of_engines(name: str, sides: Sides, of_engine: Callable[[list[int]], int]) -> int | None:
+def _of_engines(name: str, sides: OrderedShares, of_engine: Callable[[list[int]], int]) -> int | None:
     """What engines say, of a pair the decode side, which gives the answer."""
     for side in reversed(sides.sides):
         main = side.main
@@ -494,7 +494,7 @@ def _spans(whole: str, ranked: Iterable[RequestPart]) -> tuple[SpanRef, ...]:
     return tuple((outer + inner)[:MAX_SPANS])
 
 
-def _is_complete(parts: Sequence[RequestPart], sides: Sides, whole: bool) -> bool:
+def _is_complete(parts: Sequence[RequestPart], sides: OrderedShares, whole: bool) -> bool:
     """Whether an engine told of it, or it never got that far; and of a pair both sides."""
     if not whole or not any(part.ids for part in parts):
         return False

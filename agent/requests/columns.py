@@ -40,7 +40,7 @@ NOBODY = -1
 """The number of no engine."""
 
 
-class Block(NamedTuple):
+class RequestBlock(NamedTuple):
     """Some requests, laid out."""
 
     records: list[RequestRecord]
@@ -55,7 +55,7 @@ class Block(NamedTuple):
         return max((record.end for record in self.records), default=float("-inf"))
 
 
-def lay_out(records: Sequence[RequestRecord]) -> Block:
+def lay_out(records: Sequence[RequestRecord]) -> RequestBlock:
     """A block of some requests."""
     tenants: dict[str, int] = {}
     engines: dict[str, int] = {}
@@ -67,7 +67,7 @@ def lay_out(records: Sequence[RequestRecord]) -> Block:
         places = [engines.setdefault(at[role], len(engines)) if role in at else NOBODY for role in ROLES]
         names.append((tenants.setdefault(record.tenant, len(tenants)), *places))
     numbers = np.array(rows, np.float64).reshape(len(rows), _STARTS.stop)
-    return Block(
+    return RequestBlock(
         list(records), numbers, np.array(names, np.intp).reshape(len(rows), 1 + len(ROLES)), [*tenants], [*engines]
     )
 
@@ -102,7 +102,7 @@ def _row(record: RequestRecord) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Columns:
+class RequestColumns:
     """Requests, by the time of their start; a row each."""
 
     records: Sequence[RequestRecord]
@@ -114,11 +114,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.records)
 
-    def take(self, places: Numbers) -> Columns:
+    def take(self, places: Numbers) -> RequestColumns:
         """Those at some places, in that order."""
         records = self.records
         some = [records[i] for i in places]
-        return Columns(some, self.numbers[places], self.names[places], self.tenants, self.engines)
+        return RequestColumns(some, self.numbers[places], self.names[places], self.tenants, self.engines)
 
     def of(self, name: str) -> Floats:
         """One of PLAIN. `e2e` is told only of requests that came to their end."""
@@ -153,7 +153,7 @@ class Columns:
         return np.asarray(wanted[self.names[places, 1:]].any(axis=1))
 
 
-def joined(blocks: Iterable[Block], start: float = -math.inf, end: float = math.inf) -> Columns:
+def join_blocks(blocks: Iterable[RequestBlock], start: float = -math.inf, end: float = math.inf) -> RequestColumns:
     """The requests of some blocks that ended from `start` to `end`."""
     blocks = [lay_out(()), *blocks]
     tenants: dict[str, int] = {}
@@ -165,7 +165,7 @@ def joined(blocks: Iterable[Block], start: float = -math.inf, end: float = math.
         names.append(np.column_stack((of_tenants[block.names[:, 0]], of_engines[block.names[:, 1:]])))
     numbers = np.concatenate([block.numbers for block in blocks])
     records = list(chain.from_iterable(block.records for block in blocks))
-    whole = Columns(records, numbers, np.concatenate(names), [*tenants], [*engines])
+    whole = RequestColumns(records, numbers, np.concatenate(names), [*tenants], [*engines])
     here = np.flatnonzero((whole.of("end") >= start) & (whole.of("end") <= end))
     by = numbers[here]
     return whole.take(here[np.lexsort((by[:, _TIE], by[:, PLAIN.index("end")], by[:, PLAIN.index("start")]))])

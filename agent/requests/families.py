@@ -162,7 +162,7 @@ class _Engine:
         self.phases: dict[str, Histogram] = {}
 
 
-class Families:
+class RequestFamilies:
     """Counts records and writes them into the window, a row at most each second of the records' clock."""
 
     def __init__(

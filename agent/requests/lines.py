@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder().decode
 Raw = str | int | float | bool
 
 
-class Whose(Protocol):
+class LinePseudonyms(Protocol):
     """Makes the pseudonyms of tenants and sessions; empty for one who is nobody."""
 
     def pseudonym(self, raw: str) -> str: ...
@@ -60,7 +60,7 @@ class Whose(Protocol):
 class LineReader:
     """Reads the lines of one log. For one thread at a time."""
 
-    def __init__(self, log: LogMap, whose: Whose, tenant: Sequence[str] = ()) -> None:
+    def __init__(self, log: LogMap, whose: LinePseudonyms, tenant: Sequence[str] = ()) -> None:
         """`tenant`: keys that name the tenant in place of the map's."""
         self._log = log
         self._whose = whose

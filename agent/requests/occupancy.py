@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from kvitals.agent.requests.columns import NOBODY, ROLES, Bools, Columns, Floats, Numbers
+from kvitals.agent.requests.columns import NOBODY, ROLES, Bools, Floats, Numbers, RequestColumns
 from kvitals.agent.requests.observation import PHASES
 
 MAX_WAITING = 200
@@ -75,10 +75,10 @@ class _Engine(NamedTuple):
     tokens: Floats  # NaN where they are not told
 
 
-class Work:
+class RunningWork:
     """What ran where and when, of some requests."""
 
-    def __init__(self, around: Columns) -> None:
+    def __init__(self, around: RequestColumns) -> None:
         self._around = around
         both = (around.engine("prefill") != NOBODY) & (around.engine("decode") != NOBODY)
         self._ran = _at_work(around, both)
@@ -222,7 +222,7 @@ def _add(to: list[float], seconds: Floats, tokens: Floats) -> None:
     to[1] += float((seconds * tokens).sum())
 
 
-def _at_work(around: Columns, both: Bools) -> dict[str, _Intervals]:
+def _at_work(around: RequestColumns, both: Bools) -> dict[str, _Intervals]:
     """When requests ran on their engine in each role: from the start of its prefill to the end, of a pair on each
     engine its own share."""
     after, alone = _placed(around, ("transfer", "decode")), _placed(around, ("transfer", "prefill", "decode"))
@@ -237,7 +237,7 @@ def _at_work(around: Columns, both: Bools) -> dict[str, _Intervals]:
     return found
 
 
-def _first(around: Columns, roles: Sequence[str]) -> Numbers:
+def _first(around: RequestColumns, roles: Sequence[str]) -> Numbers:
     """The engine of the first of some roles that a request has one in."""
     found = np.full(len(around), NOBODY)
     for role in reversed(roles):
@@ -246,7 +246,7 @@ def _first(around: Columns, roles: Sequence[str]) -> Numbers:
     return found
 
 
-def _placed(around: Columns, names: Sequence[str]) -> _Intervals:
+def _placed(around: RequestColumns, names: Sequence[str]) -> _Intervals:
     """From the start of the first of these phases to the end of the last, by an engine's clock."""
     start, end = np.full((2, len(around)), np.nan)
     before = np.zeros(len(around))  # seconds of phases whose start is not told, before the first that is

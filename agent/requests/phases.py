@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvitals.agent.requests.observation import PHASES, RequestPart
-from kvitals.agent.requests.record import UNATTRIBUTED, Phase, PhaseSource
-from kvitals.agent.requests.roles import LONGEST, Side, Sides, known, length
+from kvitals.agent.requests.record import UNATTRIBUTED, PhaseSource, RequestPhase
+from kvitals.agent.requests.roles import LONGEST, EngineShare, OrderedShares, known_seconds, length
 
 Waited = Callable[[str, float, float], bool | None]
 """Whether requests waited for capacity at an engine (as observers call it) between two times; None: nobody knows."""
@@ -54,7 +54,7 @@ class _Claim:
             self.source, self.why = "derived", why
 
 
-def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tuple[Phase, ...]:
+def account(e2e: float, sides: OrderedShares, ttft: float | None, waited: Waited) -> tuple[RequestPhase, ...]:
     """The phases of a request that took `e2e` seconds. `ttft` is that of the outermost observer, if it told one."""
     if len(sides.outers) <= 1 and not sides.stages and len(sides.sides) == 1:
         (side,) = sides.sides
@@ -74,7 +74,7 @@ def account(e2e: float, sides: Sides, ttft: float | None, waited: Waited) -> tup
     return _settled(e2e, claims, unknown, sum(map(_at_the_door, sides.sides)))
 
 
-def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) -> tuple[Phase, ...] | None:
+def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) -> tuple[RequestPhase, ...] | None:
     """The phases where one engine told queue, prefill and decode, and at most one observer stood around it, which is
     most of what comes in. None where it is not as simple as that."""
     told = engine.phases
@@ -92,22 +92,24 @@ def of_one_engine(e2e: float, outer: RequestPart | None, engine: RequestPart) ->
     if not 0.0 <= ttft < LONGEST:
         return None
     first = start + ttft
-    phases: tuple[Phase, ...] = (
-        Phase("queue", queue, "measured", first - prefill - queue),
-        Phase("prefill", prefill, "measured", first - prefill),
-        Phase("decode", decode, "measured", first),
+    phases: tuple[RequestPhase, ...] = (
+        RequestPhase("queue", queue, "measured", first - prefill - queue),
+        RequestPhase("prefill", prefill, "measured", first - prefill),
+        RequestPhase("decode", decode, "measured", first),
     )
     if rest > NOTHING:
         phases = (*phases, _unattributed(rest, ttft - queue - prefill))
     if outer is not None:
-        phases = (Phase("gateway", around, "derived", outer.start, BY_DIFFERENCE), *phases)
+        phases = (RequestPhase("gateway", around, "derived", outer.start, BY_DIFFERENCE), *phases)
     return phases
 
 
-def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
+def _claim_side(side: EngineShare, claims: dict[str, _Claim]) -> None:
     """What an engine and its stages measured."""
     main = side.main
-    told = {name: s for name, s in (main.phases if main else {}).items() if name in PHASES and known(s) is not None}
+    told = {
+        name: s for name, s in (main.phases if main else {}).items() if name in PHASES and known_seconds(s) is not None
+    }
     if main is not None:
         for name, start in _starts(main, told).items():
             claims.setdefault(name, _Claim()).add(told[name], start)
@@ -115,12 +117,12 @@ def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
         if name not in told and name != "gateway":
             claims.setdefault(name, _Claim()).add(seconds, start)
     if main is not None and "decode" not in claims and side.role != "prefill":
-        whole, ttft = length(main), known(main.ttft)
+        whole, ttft = length(main), known_seconds(main.ttft)
         if whole is not None and ttft is not None and whole >= ttft and main.start is not None:
             claims.setdefault("decode", _Claim()).add(whole - ttft, main.start + ttft, BY_TTFT)
     silent = main is None or (side.role == "prefill" and not told)
     if silent and side.role in ("prefill", "decode") and side.role not in claims and side.seconds is not None:
-        overhead = sum(known(s.phases.get("gateway")) or 0.0 for s in side.stages)
+        overhead = sum(known_seconds(s.phases.get("gateway")) or 0.0 for s in side.stages)
         whole = max(0.0, side.seconds - overhead)
         claims.setdefault(side.role, _Claim()).add(whole, side.start, SIDE_AS_A_WHOLE.format(role=side.role))
 
@@ -128,7 +130,7 @@ def _claim_side(side: Side, claims: dict[str, _Claim]) -> None:
 def _starts(part: RequestPart, told: Mapping[str, float]) -> dict[str, float | None]:
     """When its phases began by its own clock: with the first token prefill ends and decode begins."""
     found: dict[str, float | None] = dict.fromkeys(told)
-    ttft = known(part.ttft)
+    ttft = known_seconds(part.ttft)
     if part.start is None or ttft is None:
         return found
     at = part.start + ttft
@@ -147,7 +149,7 @@ def _covered(stages: Sequence[RequestPart], role: str = "") -> dict[str, tuple[f
     for part in stages:
         in_queue = role == "decode" and (part.system, part.name) in QUEUE_OF_DECODE_SIDE
         for name, seconds in ({"queue": sum(part.phases.values())} if in_queue else part.phases).items():
-            if name in PHASES and known(seconds) is not None and part.start is not None:
+            if name in PHASES and known_seconds(seconds) is not None and part.start is not None:
                 spans.setdefault(name, []).append((part.start, part.start + seconds))
     found: dict[str, tuple[float, float | None]] = {}
     for name, some in spans.items():
@@ -160,7 +162,7 @@ def _covered(stages: Sequence[RequestPart], role: str = "") -> dict[str, tuple[f
     return found
 
 
-def _untangle(sides: Sides, claims: dict[str, _Claim]) -> None:
+def _untangle(sides: OrderedShares, claims: dict[str, _Claim]) -> None:
     """The decode side waits for KV while the prefill side works: that time is counted once."""
     waits = claims.get("kv_wait")
     prefill = next((side for side in sides.sides if side.role == "prefill"), None)
@@ -173,14 +175,14 @@ def _untangle(sides: Sides, claims: dict[str, _Claim]) -> None:
     waits.source, waits.why = "derived", MEANWHILE
 
 
-def _claim_transfer(sides: Sides, claims: dict[str, _Claim], unknown: dict[str, str], waited: Waited) -> None:
+def _claim_transfer(sides: OrderedShares, claims: dict[str, _Claim], unknown: dict[str, str], waited: Waited) -> None:
     """A decode engine that tells its queue time alone pulls the KV within it. Where nothing waited for capacity, the
     queue time is the pull."""
     side = next((side for side in sides.sides if side.role == "decode"), None)
     main = side.main if side is not None else None
     if main is None or "transfer" in claims or "kv_wait" in claims:
         return
-    queue = known(main.phases.get("queue"))
+    queue = known_seconds(main.phases.get("queue"))
     if queue is None or main.start is None:
         return
     crowded = waited(main.engine, main.start, main.start + queue)
@@ -192,7 +194,7 @@ def _claim_transfer(sides: Sides, claims: dict[str, _Claim], unknown: dict[str, 
     claims["transfer"] = _Claim(queue, "derived", began, PULLED)
 
 
-def _claim_gateway(e2e: float, sides: Sides, claims: dict[str, _Claim]) -> None:
+def _claim_gateway(e2e: float, sides: OrderedShares, claims: dict[str, _Claim]) -> None:
     """Time before and behind the engine."""
     if not sides.outers:
         return
@@ -207,13 +209,13 @@ def _claim_gateway(e2e: float, sides: Sides, claims: dict[str, _Claim]) -> None:
     told = [p.phases.get("gateway") for p in sides.outers]
     told += [s.phases.get("gateway") for side in sides.sides for s in side.stages]
     told.append(_covered(sides.stages).get("gateway", (None, None))[0])
-    spent = sum(known(one) or 0.0 for one in told)
+    spent = sum(known_seconds(one) or 0.0 for one in told)
     if spent:
         claims["gateway"] = _Claim(spent, "measured", start)
 
 
 def _claim_unseen(
-    e2e: float, sides: Sides, ttft: float | None, claims: dict[str, _Claim], unknown: dict[str, str]
+    e2e: float, sides: OrderedShares, ttft: float | None, claims: dict[str, _Claim], unknown: dict[str, str]
 ) -> None:
     """What no engine told: the decode time where the first token's is known, and that the rest is unknown."""
     if "decode" not in claims and sides.outers and ttft is not None and ttft <= e2e:
@@ -224,24 +226,28 @@ def _claim_unseen(
             unknown.setdefault(name, UNTOLD)
 
 
-def _at_the_door(side: Side) -> float:
+def _at_the_door(side: EngineShare) -> float:
     """Seconds from a request's arrival at an engine to the engine's own queue, with the first token's way back to the
     API server in them; 0 where it does not tell enough. What it was spent on is not told, so it is no phase."""
     main = side.main
     if main is None:
         return 0.0
-    ttft, queue, prefill = known(main.ttft), known(main.phases.get("queue")), known(main.phases.get("prefill"))
+    ttft, queue, prefill = (
+        known_seconds(main.ttft),
+        known_seconds(main.phases.get("queue")),
+        known_seconds(main.phases.get("prefill")),
+    )
     return 0.0 if ttft is None or queue is None or prefill is None else max(0.0, ttft - queue - prefill)
 
 
-def _unattributed(seconds: float, at_the_door: float) -> Phase:
+def _unattributed(seconds: float, at_the_door: float) -> RequestPhase:
     """What is left, and where most of it was."""
-    return Phase(UNATTRIBUTED, seconds, "derived", None, AT_THE_DOOR if 2 * at_the_door > seconds else "")
+    return RequestPhase(UNATTRIBUTED, seconds, "derived", None, AT_THE_DOOR if 2 * at_the_door > seconds else "")
 
 
 def _settled(
     e2e: float, claims: Mapping[str, _Claim], unknown: Mapping[str, str], at_the_door: float
-) -> tuple[Phase, ...]:
+) -> tuple[RequestPhase, ...]:
     """Phases in order, which add up: the engine's word comes before what is derived from it."""
     left = e2e
     granted: dict[str, float] = {}
@@ -255,9 +261,9 @@ def _settled(
         if claim is not None:
             cut = claim.seconds - granted[name] > NOTHING
             source: PhaseSource = "derived" if cut else claim.source
-            phases.append(Phase(name, granted[name], source, claim.start, CUT if cut else claim.why))
+            phases.append(RequestPhase(name, granted[name], source, claim.start, CUT if cut else claim.why))
         elif name in unknown:
-            phases.append(Phase(name, None, "unknown", None, unknown[name]))
+            phases.append(RequestPhase(name, None, "unknown", None, unknown[name]))
     if left > NOTHING:
         phases.append(_unattributed(left, at_the_door))
     return tuple(phases)

@@ -25,7 +25,7 @@ TOO_LONG = frozenset((CONTEXT_LENGTH, "ContextWindowExceededError"))
 UNATTRIBUTED = "unattributed"
 
 
-class Phase(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class RequestPhase(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A stretch of a request's time."""
 
     name: str  # of kvitals.agent.requests.observation.PHASES, or "unattributed"
@@ -57,7 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     session: str = ""
     model: str = ""
     lora: str = ""
-    phases: tuple[Phase, ...] = ()  # in order of time; they add up to e2e
+    phases: tuple[RequestPhase, ...] = ()  # in order of time; they add up to e2e
     ttft: float | None = None
     e2e: float | None = None
     itl: float | None = None

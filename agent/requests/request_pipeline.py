@@ -8,20 +8,20 @@ from typing import Protocol
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.requests import assembly
 from kvitals.agent.requests.assembly import Assembly
-from kvitals.agent.requests.families import Exemplar, Families
+from kvitals.agent.requests.families import Exemplar, RequestFamilies
 from kvitals.agent.requests.objectives import ClassOf, TtftObjectives
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.phases import Waited
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail_families import Tails
-from kvitals.agent.requests.stitch import LIMITS, Limits, Stitcher
+from kvitals.agent.requests.stitch import LIMITS, Stitcher, StitchLimits
 from kvitals.agent.requests.store import Store
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
 
-class Engines(assembly.Engines, Protocol):
+class WatchedEngines(assembly.EngineFactSource, Protocol):
     """What is known of engines that are watched."""
 
     def labels(self, engine: str) -> Mapping[str, str] | None:
@@ -35,10 +35,10 @@ class RequestSide:
         self,
         window: Window,
         labels: Mapping[str, str],
-        engines: Engines,
+        engines: WatchedEngines,
         waited: Waited,
         top: int,
-        limits: Limits = LIMITS,
+        limits: StitchLimits = LIMITS,
         class_of: ClassOf = lambda _: "",
     ) -> None:
         """`labels` are this node's; `waited`: whether requests waited for capacity at an engine; `top`: tenants that
@@ -48,7 +48,7 @@ class RequestSide:
         self._class_of = class_of
         self._classes = GaugeRows(window, "tenant_classes")
         self._assembly = Assembly(engines, waited)
-        self._families = Families(window, labels, engines.labels, top)
+        self._families = RequestFamilies(window, labels, engines.labels, top)
         self.objective = TtftObjectives(window, class_of)
         self.tails = Tails(window, labels, engines.labels, self.objective, self._families.label)
         self.send: Callable[[RequestRecord], None] | None = None  # who else is given each record

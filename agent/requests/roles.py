@@ -17,10 +17,10 @@ def length(part: RequestPart) -> float | None:
     """How long a part took, by its own clock."""
     if part.start is None or part.end is None:
         return None
-    return known(part.end - part.start)
+    return known_seconds(part.end - part.start)
 
 
-def known(seconds: float | None) -> float | None:
+def known_seconds(seconds: float | None) -> float | None:
     """A duration, or None where there is none or it can not be one."""
     return seconds if seconds is not None and 0.0 <= seconds < LONGEST else None
 
@@ -31,7 +31,7 @@ def instant(t: float | None) -> float | None:
 
 
 @dataclass(slots=True)
-class Side:
+class EngineShare:
     """One engine's share: of a pair prefill or decode, else unified."""
 
     role: str
@@ -71,11 +71,11 @@ def _covered(parts: Iterable[RequestPart]) -> float | None:
 
 
 @dataclass(slots=True)
-class Sides:
+class OrderedShares:
     """A request's parts, put in order."""
 
     outers: list[RequestPart]  # around the whole of it, the one nearest to the client first
-    sides: list[Side]  # in the order of work
+    sides: list[EngineShare]  # in the order of work
     stages: list[RequestPart]  # of nobody in particular, such as a gateway's
     together: bool = False  # prefill and decode side are asked at the same time, and one waits for the other
 
@@ -86,32 +86,32 @@ class Sides:
         return "unified" in told or {"prefill", "decode"} <= told
 
 
-def sort(parts: Sequence[RequestPart], role_of: Callable[[str], str]) -> Sides:
+def sort(parts: Sequence[RequestPart], role_of: Callable[[str], str]) -> OrderedShares:
     """Put the parts of one request in order. `role_of` tells an engine's role, where that is known."""
     if len(parts) == 1 and parts[0].observer == "engine":
         part = parts[0]
-        return Sides([], [Side(part.role or role_of(part.engine) or "unified", [part])], [])
+        return OrderedShares([], [EngineShare(part.role or role_of(part.engine) or "unified", [part])], [])
     engines = [p for p in parts if p.observer == "engine"]
     stages = [p for p in parts if p.observer == "stage"]
     outers = [p for p in parts if p.observer in OUTER]
     if len(outers) > 1:
         outers = _outermost_first(outers)
     by_span = {p.span: p for p in parts if p.span}
-    sides = {role: Side(role, engines=found) for role, found in _by_role(engines, by_span, role_of).items()}
+    sides = {role: EngineShare(role, engines=found) for role, found in _by_role(engines, by_span, role_of).items()}
     for part in outers:
         if part.role in ("prefill", "decode"):
-            sides.setdefault(part.role, Side(part.role)).outers.append(part)
+            sides.setdefault(part.role, EngineShare(part.role)).outers.append(part)
     loose = []
     for part in stages:
         role = _role_of_stage(part, sides, by_span)
         if not role:
             loose.append(part)
         else:
-            sides.setdefault(role, Side(role)).stages.append(part)
+            sides.setdefault(role, EngineShare(role)).stages.append(part)
     order = [sides[role] for role in ("unified", "prefill", "decode") if role in sides]
     together = len(order) > 1 and any(one.startswith("room:") for part in engines for one in part.ids)
     whole = [p for p in outers if p.role not in ("prefill", "decode")]
-    return Sides(whole, order, loose, together)
+    return OrderedShares(whole, order, loose, together)
 
 
 def _outermost_first(outers: list[RequestPart]) -> list[RequestPart]:
@@ -182,7 +182,7 @@ def _nested(one: RequestPart, other: RequestPart, by_span: dict[str, RequestPart
     return any(p is other for p in _above(one, by_span)) or any(p is one for p in _above(other, by_span))
 
 
-def _role_of_stage(part: RequestPart, sides: dict[str, Side], by_span: dict[str, RequestPart]) -> str:
+def _role_of_stage(part: RequestPart, sides: dict[str, EngineShare], by_span: dict[str, RequestPart]) -> str:
     """Whose stage it is; empty for nobody's."""
     if part.role:
         return part.role

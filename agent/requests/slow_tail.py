@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from kvitals.agent.requests.columns import NOBODY, Bools, Columns, Floats, Numbers, joined, lay_out
+from kvitals.agent.requests.columns import NOBODY, Bools, Floats, Numbers, RequestColumns, join_blocks, lay_out
 from kvitals.agent.requests.observation import PHASES
-from kvitals.agent.requests.occupancy import OTHER, UNKNOWN, Behind, Work
+from kvitals.agent.requests.occupancy import OTHER, UNKNOWN, Behind, RunningWork
 from kvitals.agent.requests.record import UNATTRIBUTED, RequestRecord
 
 Of = Literal["ttft", "e2e"]
@@ -130,10 +130,10 @@ class PrefillsBeside(msgspec.Struct, frozen=True):
 class Recent:
     """The requests that ended within a window, and what else ran meanwhile, ready to be asked about."""
 
-    def __init__(self, records: Iterable[RequestRecord] | Columns, start: float, end: float) -> None:
+    def __init__(self, records: Iterable[RequestRecord] | RequestColumns, start: float, end: float) -> None:
         """Of `records` those that ended from `start` to `end` are explained; the others count only among those that
         were running meanwhile."""
-        self._around = records if isinstance(records, Columns) else joined([lay_out(list(records))])
+        self._around = records if isinstance(records, RequestColumns) else join_blocks([lay_out(list(records))])
         ended = self._around.of("end")
         here = np.flatnonzero((ended >= start) & (ended <= end))
         self.start = start
@@ -145,7 +145,7 @@ class Recent:
         self.records = len(here)
         self.engines = sorted({self._around.engines[i] for i in np.unique(self._around.names[here, 1:]) if i != NOBODY})
         """Those that had the requests which are explained."""
-        self._work: Work | None = None
+        self._work: RunningWork | None = None
         self._beside: Floats | None = None
         self._timed = {of: _Timed.of(self._around, here, of) for of in OFS}
         self._goals: tuple[Objective, Floats] | None = None
@@ -216,9 +216,9 @@ class Recent:
         """The places of requests at some engines, or of all."""
         return self._here if engines is None else self._here[self._around.at(engines, self._here)]
 
-    def _at_work(self) -> Work:
+    def _at_work(self) -> RunningWork:
         if self._work is None:
-            self._work = Work(self._around)
+            self._work = RunningWork(self._around)
         return self._work
 
     def _asked(self, objective: Objective) -> Floats:
@@ -230,7 +230,7 @@ class Recent:
         return self._goals[1]
 
 
-def spent(around: Columns, totals: Floats, of: Of) -> Floats:
+def spent(around: RequestColumns, totals: Floats, of: Of) -> Floats:
     """What the phases took of requests' time of this kind: a row a request, a column a phase of PHASES; NaN is unknown.
 
     Of the time to first token they have what fits in, the earlier ones first and the gateway last: what passed there
@@ -256,13 +256,13 @@ class _Timed:
     phases: Floats  # a row a request, a column a phase of PHASES
 
     @classmethod
-    def of(cls, around: Columns, here: Numbers, of: Of) -> _Timed:
+    def of(cls, around: RequestColumns, here: Numbers, of: Of) -> _Timed:
         totals = around.of(of)
         places = here[~np.isnan(totals[here])]
         places = places[np.argsort(totals[places], kind="stable")]
         return cls(places, totals[places], spent(around.take(places), totals[places], of))
 
-    def at(self, around: Columns, engines: Collection[str] | None) -> _Timed:
+    def at(self, around: RequestColumns, engines: Collection[str] | None) -> _Timed:
         """Those at some engines, or all."""
         if engines is None:
             return self
@@ -334,7 +334,7 @@ def _share(phase: PhaseExcess) -> float:
     return phase.share if phase.share is not None else float("-inf")
 
 
-def _groups(around: Columns, everybody: Numbers, is_tail: Bools) -> dict[str, tuple[GroupValue, ...]]:
+def _groups(around: RequestColumns, everybody: Numbers, is_tail: Bools) -> dict[str, tuple[GroupValue, ...]]:
     """By each of GROUPS, what the requests of the tail are, beside all."""
     found = {}
     for group, kinds in (
@@ -367,7 +367,7 @@ def _group(kinds: _Kinds, is_tail: Bools) -> tuple[GroupValue, ...]:
     return tuple(one for _, _, one in sorted(found, key=lambda each: each[:2])[:MAX_VALUES])
 
 
-def _engines(around: Columns, places: Numbers) -> _Kinds:
+def _engines(around: RequestColumns, places: Numbers) -> _Kinds:
     """Of a pair a request has two engines, which may be the same one."""
     of = np.sort(around.names[places, 1:], axis=1)
     of[:, 1:][of[:, 1:] == of[:, :-1]] = NOBODY

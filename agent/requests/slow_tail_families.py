@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kvitals.agent.gauge_writer import GaugeRows
-from kvitals.agent.requests.columns import Block, joined, lay_out
+from kvitals.agent.requests.columns import RequestBlock, join_blocks, lay_out
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import OFS, Objective, PrefillsBeside, Recent, TailReport
@@ -67,7 +67,7 @@ class Tails:
         self._last = float("-inf")
         self._came: deque[RequestRecord] = deque(maxlen=MAX_RECORDS)  # since the last look
         self._work: Iterator[float] = iter(())  # what is left of the look that was begun, each step with its cost
-        self._blocks: deque[Block] = deque()  # those before, the oldest first
+        self._blocks: deque[RequestBlock] = deque()  # those before, the oldest first
         self._laid = 0  # requests in them
         self.reports: list[TailReport] = []
 
@@ -103,7 +103,7 @@ class Tails:
             yield float(len(some))
         while blocks and blocks[0].until < start - AROUND_SECONDS:
             self._leave()
-        recent = Recent(joined(blocks, start - AROUND_SECONDS, t), start, t)
+        recent = Recent(join_blocks(blocks, start - AROUND_SECONDS, t), start, t)
         yield (once := JOINED * self._laid)
         reports: list[TailReport] = []
         series: Series = {}

@@ -60,7 +60,7 @@ ERROR = 2
 _SCALARS = frozenset(("string_value", "int_value", "double_value", "bool_value"))
 
 
-class Event(Protocol):
+class SpanEvent(Protocol):
     """Something that happened within a span."""
 
     @property
@@ -69,14 +69,14 @@ class Event(Protocol):
     def time_unix_nano(self) -> int: ...
 
 
-class Status(Protocol):
+class SpanStatus(Protocol):
     """How a span ended."""
 
     @property
     def code(self) -> int: ...
 
 
-class Span(Protocol):
+class SpanFields(Protocol):
     """What is looked at of a span."""
 
     @property
@@ -94,12 +94,12 @@ class Span(Protocol):
     @property
     def attributes(self) -> Attributes: ...
     @property
-    def events(self) -> Sequence[Event]: ...
+    def events(self) -> Sequence[SpanEvent]: ...
     @property
-    def status(self) -> Status: ...
+    def status(self) -> SpanStatus: ...
 
 
-class Whose(Protocol):
+class SpanPseudonyms(Protocol):
     """Makes the pseudonyms of tenants and sessions; empty for one who is nobody."""
 
     def pseudonym(self, raw: str) -> str: ...
@@ -109,7 +109,9 @@ class Whose(Protocol):
 class SpanReader:
     """Makes parts of spans. For one thread at a time."""
 
-    def __init__(self, whose: Whose, tenant_attributes: Sequence[str], maps: Sequence[SpanMap] | None = None) -> None:
+    def __init__(
+        self, whose: SpanPseudonyms, tenant_attributes: Sequence[str], maps: Sequence[SpanMap] | None = None
+    ) -> None:
         """`tenant_attributes` name a tenant on any span, the first that is there and is somebody."""
         maps = load_span_maps() if maps is None else maps
         self._whose = whose
@@ -120,7 +122,7 @@ class SpanReader:
 
     def read(
         self,
-        spans: Iterable[Span | None],
+        spans: Iterable[SpanFields | None],
         scope: str,
         engine: str,
         seen: float,
@@ -148,7 +150,7 @@ class SpanReader:
             self._scopes[scope] = found
         return found
 
-    def _part(self, span: Span, scope: _Scope, engine: str, seen: float) -> RequestPart | str:
+    def _part(self, span: SpanFields, scope: _Scope, engine: str, seen: float) -> RequestPart | str:
         attributes = span.attributes
         for kind in scope.named.get(span.name, ()):
             got = kind.look(attributes)
@@ -160,7 +162,7 @@ class SpanReader:
         return NOT_OURS
 
     def _make(
-        self, span: Span, kind: _Kind, attributes: Attributes, got: Mapping[str, Value], engine: str, seen: float
+        self, span: SpanFields, kind: _Kind, attributes: Attributes, got: Mapping[str, Value], engine: str, seen: float
     ) -> RequestPart | str:
         said = kind.said
         if not said.keep:
@@ -248,7 +250,7 @@ class SpanReader:
                     self.implausible += 1
                 break
 
-    def _judge(self, span: Span, kind: _Kind, got: Mapping[str, Value], row: list[Any]) -> None:
+    def _judge(self, span: SpanFields, kind: _Kind, got: Mapping[str, Value], row: list[Any]) -> None:
         """How it ended: an error by its class, and whether the client left."""
         if row[_ERROR] in kind.said.no_error:
             row[_ERROR] = ""
@@ -312,7 +314,7 @@ class _Kind:
         self._ids = [(kind, key) for kind, keys in said.ids.items() for key in keys]
         self._wraps = of.wraps
 
-    def may_be(self, span: Span) -> bool:
+    def may_be(self, span: SpanFields) -> bool:
         """Whether the span's name, and one of the attributes that it must have, are those of this kind."""
         if self._having and not any(key in span.attributes for key in self._having):
             return False
@@ -339,7 +341,7 @@ class _Kind:
             text = _room(raw) if kind == "room" else _id(raw)
             response = ""
             if text and kind == "request":
-                text, response = unwrapped(text, self._wraps)
+                text, response = unwrap_id(text, self._wraps)
             if text:
                 found.append(f"{kind}:{text}")  # neither is longer than an id may be
             if response:
@@ -412,7 +414,7 @@ def _scalar(holder: Any) -> Value | None:
     return found
 
 
-def unwrapped(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:
+def unwrap_id(request_id: str, wraps: Sequence[Wrap]) -> tuple[str, str]:
     """A request's id less what its engine put around it, and the id that the response has; empty where none is known.
 
     >>> unwrapped("cmpl-rq-1-0", (Wrap(prefix="cmpl-", index=True),))
@@ -485,7 +487,7 @@ def _room(value: Value) -> str:
         return ""
 
 
-def _first_token(span: Span, names: Sequence[str]) -> float | None:
+def _first_token(span: SpanFields, names: Sequence[str]) -> float | None:
     """Seconds until the first event of one of the names."""
     times = [event.time_unix_nano for event in span.events if event.name in names]
     took = (min(times) - span.start_time_unix_nano) / 1e9 if times else -1.0

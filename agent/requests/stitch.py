@@ -53,7 +53,7 @@ Give = Callable[[Sequence[RequestPart], bool], None]
 
 
 @dataclass(frozen=True)
-class Limits:
+class StitchLimits:
     """How much is remembered, and for how long (seconds)."""
 
     settle: float = SETTLE_SECONDS
@@ -63,7 +63,7 @@ class Limits:
     gone: int = MAX_GONE
 
 
-LIMITS = Limits()
+LIMITS = StitchLimits()
 
 
 class _Open(Struct, eq=False, gc=False):
@@ -91,7 +91,7 @@ _Listed = dict[str, "_Open | list[_Open]"]
 class Stitcher:
     """Joins parts. `dropped` counts those that are of no request any more, by reason."""
 
-    def __init__(self, give: Give, role_of: Callable[[str], str] = lambda _: "", limits: Limits = LIMITS) -> None:
+    def __init__(self, give: Give, role_of: Callable[[str], str] = lambda _: "", limits: StitchLimits = LIMITS) -> None:
         """`role_of` tells an engine's role from what observers call it, where that is known."""
         self._give = give
         self._role_of = role_of

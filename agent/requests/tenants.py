@@ -69,7 +69,7 @@ class _Seen:
     at: float  # when it was seen last, by the clock
 
 
-class Tenants:
+class TenantNames:
     """Names to pseudonyms, and back while they are remembered. For several threads at a time."""
 
     def __init__(self, config: TenantsTable, key: bytes, clock: Callable[[], float] = time.monotonic) -> None:
@@ -209,28 +209,30 @@ def normal(raw: str) -> str:
     return printable.strip()
 
 
-def open_tenants(config: TenantsTable, env: Mapping[str, str] = os.environ) -> tuple[Tenants, list[str]]:
+def open_tenants(config: TenantsTable, env: Mapping[str, str] = os.environ) -> tuple[TenantNames, list[str]]:
     """Tenants with this installation's key, and what to tell the user.
 
     The key is the file that the environment names, which must be there (else ConfigError), or one in the state
     directory that is made once. Where that can not be written the key lasts as long as this process.
     """
     if named := env.get(KEY_VARIABLE):
-        return Tenants(config, read_key(Path(named))), []
+        return TenantNames(config, read_key(Path(named))), []
     path = state_directory(env) / "tenant.key"
     try:
-        return Tenants(config, read_key(path) if path.exists() else make_key(path)), []
+        return TenantNames(config, read_key(path) if path.exists() else make_key(path)), []
     except OSError as error:
         told = f"{path}: cannot be written ({error.strerror}), so tenants have other pseudonyms after a restart: make"
-        return Tenants(config, secrets.token_bytes(KEY_BYTES)), [f"{told} the folder writable, or set {KEY_VARIABLE}"]
+        return TenantNames(config, secrets.token_bytes(KEY_BYTES)), [
+            f"{told} the folder writable, or set {KEY_VARIABLE}"
+        ]
 
 
-def tenants_of_one_look(config: TenantsTable, env: Mapping[str, str] = os.environ) -> Tenants:
+def tenants_of_one_look(config: TenantsTable, env: Mapping[str, str] = os.environ) -> TenantNames:
     """Tenants with this installation's key where it has one, else with one of the moment. Writes nothing. Raises
     ConfigError."""
     named = env.get(KEY_VARIABLE)
     path = Path(named) if named else state_directory(env) / "tenant.key"
-    return Tenants(config, read_key(path) if named or path.exists() else secrets.token_bytes(KEY_BYTES))
+    return TenantNames(config, read_key(path) if named or path.exists() else secrets.token_bytes(KEY_BYTES))
 
 
 def read_key(path: Path) -> bytes:

@@ -42,7 +42,7 @@ _decode = msgspec.json.decode
 
 
 @dataclass
-class Said:
+class AnswerFacts:
     """What an answer said of itself. None is unknown."""
 
     model: str = ""
@@ -176,7 +176,7 @@ class Gaps:
 class Events:
     """A stream of server-sent events. Times are seconds of one clock."""
 
-    said: Said = field(default_factory=Said)
+    said: AnswerFacts = field(default_factory=AnswerFacts)
     first_output: float | None = None
     gaps: Gaps = field(default_factory=Gaps)
     _last_output: float = 0.0
@@ -249,7 +249,7 @@ class Events:
 class Whole:
     """A JSON body."""
 
-    said: Said = field(default_factory=Said)
+    said: AnswerFacts = field(default_factory=AnswerFacts)
     _body: bytearray = field(default_factory=bytearray)
     _cut: bool = False  # only the end of it is there
 

@@ -11,9 +11,9 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from kvitals.agent.requests.observation import RequestPart
-from kvitals.agent.tap.context import Names, Wanted, context_of
-from kvitals.agent.tap.exchange import Clock, Observation, Place, measured_as
-from kvitals.agent.tap.http1 import Request, Response
+from kvitals.agent.tap.context import ContextFields, RequestPseudonyms, context_of
+from kvitals.agent.tap.exchange import Clock, Observation, TapPlace, measured_as
+from kvitals.agent.tap.http1 import RequestHead, Response
 
 SAY_AGAIN_SECONDS = 60.0
 MAX_PIECES, MAX_UNREAD = 16, 64 * 1024
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Entry:
     """A request that is under way. Every method may be called at any time, and none raises."""
 
-    def __init__(self, books: Books, key: int, head: Request, peer: str, began: Clock) -> None:
+    def __init__(self, books: Books, key: int, head: RequestHead, peer: str, began: Clock) -> None:
         self.added: tuple[bytes, ...] = ()
         """Lines for the upstream's head."""
         self.removed: frozenset[bytes] = frozenset()
@@ -78,7 +78,9 @@ class Entry:
 class Books:
     """What the tap counts of itself, and the requests under way."""
 
-    def __init__(self, place: Place, wanted: Wanted, names: Names, deliver: Callable[[RequestPart], None]) -> None:
+    def __init__(
+        self, place: TapPlace, wanted: ContextFields, names: RequestPseudonyms, deliver: Callable[[RequestPart], None]
+    ) -> None:
         self.under_way: dict[int, float] = {}  # in the order in which they began -> when, by the steady clock
         self.requests: Counter[tuple[str, str]] = Counter()  # (measured as, status or what there was instead)
         self.unread: Counter[str] = Counter()  # why -> answers
@@ -101,13 +103,13 @@ class Books:
         began = next(iter(self.under_way.values()), None)
         return 0.0 if began is None else time.perf_counter() - began
 
-    def open(self, head: Request, peer: str, began: Clock) -> Entry:
+    def open(self, head: RequestHead, peer: str, began: Clock) -> Entry:
         """A request of a client at address `peer`, whose first byte came at `began`."""
         self._begun += 1
         self.under_way[self._begun] = began.steady
         return Entry(self, self._begun, head, peer, began)
 
-    def observe(self, head: Request, peer: str, began: Clock) -> Observation:
+    def observe(self, head: RequestHead, peer: str, began: Clock) -> Observation:
         """Begin to watch a request."""
         context = context_of(head, peer, self._wanted, self._names)
         return Observation(measured_as(head), context, self._place, began)

@@ -53,7 +53,7 @@ class Bounds:
         return min(self.first_byte, self.head, self.body, self.idle, self.unread, 20.0) / 4
 
 
-class Connection(Protocol):
+class TapConnection(Protocol):
     """What the table needs of a connection."""
 
     peer: str
@@ -82,21 +82,23 @@ class Connections:
         self.bounds = bounds
         self._books = books
         self._per_peer = max(1, int(most * bounds.share))
-        self._open: set[Connection] = set()
-        self._ending: set[Connection] = set()  # of those open, the ones that gave way
+        self._open: set[TapConnection] = set()
+        self._ending: set[TapConnection] = set()  # of those open, the ones that gave way
         self._peers: Counter[str] = Counter()  # connections by the address that has them
         # In the order in which they give way. The values are not used: a dict keeps its order, a set does not.
-        self._fresh: dict[Connection, None] = {}  # no request has come, or nothing comes any more
-        self._idle: dict[Connection, None] = {}  # between two requests
-        self._uploading: dict[Connection, None] = {}  # whose request is incomplete; the last to make progress is last
-        self._unread: dict[Connection, None] = {}  # whose client does not read
+        self._fresh: dict[TapConnection, None] = {}  # no request has come, or nothing comes any more
+        self._idle: dict[TapConnection, None] = {}  # between two requests
+        self._uploading: dict[
+            TapConnection, None
+        ] = {}  # whose request is incomplete; the last to make progress is last
+        self._unread: dict[TapConnection, None] = {}  # whose client does not read
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def join(self, connection: Connection) -> str:
+    def join(self, connection: TapConnection) -> str:
         """Add a connection. Returns why it cannot be served; empty where it can."""
         peer = _share_of(connection.peer)
         self._open.add(connection)
@@ -112,7 +114,7 @@ class Connections:
             self._fresh[connection] = None
         return refused
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: TapConnection) -> None:
         """Remove a connection that is lost."""
         if connection not in self._open:
             return
@@ -127,30 +129,30 @@ class Connections:
         if not self._open:
             self._empty.set()
 
-    def idles(self, connection: Connection) -> None:
+    def idles(self, connection: TapConnection) -> None:
         """The tap waits for the connection's next request."""
         self._forget(connection)
         self._idle[connection] = None
 
-    def lingers(self, connection: Connection) -> None:
+    def lingers(self, connection: TapConnection) -> None:
         """The connection has ended for the tap, and is about to be closed."""
         self._forget(connection)
         self._fresh[connection] = None
 
-    def uploads(self, connection: Connection) -> None:
+    def uploads(self, connection: TapConnection) -> None:
         """The connection's request has begun, or more of it has arrived."""
         self._forget(connection)
         self._uploading[connection] = None
 
-    def served(self, connection: Connection) -> None:
+    def served(self, connection: TapConnection) -> None:
         """The connection's request is complete: it is the upstream's turn."""
         self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: TapConnection) -> None:
         for group in (self._fresh, self._idle, self._uploading, self._unread):
             group.pop(connection, None)
 
-    def unread(self, connection: Connection, stalled: bool) -> None:
+    def unread(self, connection: TapConnection, stalled: bool) -> None:
         """Whether the connection's client has stopped reading."""
         if not stalled:
             self._unread.pop(connection, None)
@@ -194,7 +196,7 @@ class Connections:
         await self._empty.wait()
 
 
-async def _in_steps(connections: Iterable[Connection]) -> AsyncIterator[Connection]:
+async def _in_steps(connections: Iterable[TapConnection]) -> AsyncIterator[TapConnection]:
     """One after the other, with a turn for others now and then."""
     for number, connection in enumerate(list(connections), 1):
         yield connection

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvitals.agent.requests.observation import MAX_ID
-from kvitals.agent.tap.http1 import Request
+from kvitals.agent.tap.http1 import RequestHead
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SAMPLED = "01"
 
 
-class Names(Protocol):
+class RequestPseudonyms(Protocol):
     """Who stands behind a request, as pseudonyms. `kvitals.agent.requests.tenants.Tenants` is one."""
 
     def of_headers(self, headers: Mapping[str, str], peer: str) -> str:
@@ -29,7 +29,7 @@ class Names(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ContextFields:
     """What to read from requests and to add to them."""
 
     session_headers: tuple[str, ...] = ("x-session-id",)
@@ -51,7 +51,7 @@ class Context:
     removed: frozenset[bytes] = frozenset()  # fields that they stand for
 
 
-def context_of(head: Request, peer: str, wanted: Wanted, names: Names) -> Context:
+def context_of(head: RequestHead, peer: str, wanted: ContextFields, names: RequestPseudonyms) -> Context:
     """The context of a request from address `peer`, and what of it is new to the upstream.
 
     A trace that was given goes on, with the tap's span between the caller's and the engine's; else one begins.
@@ -88,7 +88,7 @@ def context_of(head: Request, peer: str, wanted: Wanted, names: Names) -> Contex
     return Context(trace, span, parent, request_id, tenant, session, lines, frozenset(removed))
 
 
-def _clear(head: Request) -> dict[str, str]:
+def _clear(head: RequestHead) -> dict[str, str]:
     """Fields by their names in lower case, less those that contradict themselves."""
     values: dict[str, str] = {}
     ambiguous = set()

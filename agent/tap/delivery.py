@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Delivery:
+class PartDelivery:
     """Sends parts to an agent in the background, from `open` to `close`."""
 
     def __init__(self, agent: str, token_file: Path | None = None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvitals.agent.requests.observation import RequestPart, identity
 from kvitals.agent.tap.answers import Events, Whole
 from kvitals.agent.tap.context import Context
-from kvitals.agent.tap.http1 import Request, Response
+from kvitals.agent.tap.http1 import RequestHead, Response
 
 MEASURED = (
     "/chat/completions",
@@ -36,14 +36,14 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Place:
+class TapPlace:
     """Where the tap stands."""
 
     engine: str = ""  # the upstream as parts name it; empty before a router, which may send anywhere
     role: str = ""
 
 
-def measured_as(head: Request) -> str:
+def measured_as(head: RequestHead) -> str:
     """The name under which requests like this are measured; empty for those that are not."""
     if head.method != b"POST":
         return ""
@@ -54,7 +54,7 @@ def measured_as(head: Request) -> str:
 class Observation:
     """What is seen of one request. All times are of the steady clock."""
 
-    def __init__(self, name: str, context: Context, place: Place, began: Clock) -> None:
+    def __init__(self, name: str, context: Context, place: TapPlace, began: Clock) -> None:
         self.context = context
         self._name = name
         self._place = place

@@ -90,7 +90,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Request(Head):
+class RequestHead(Head):
     """The head of a request."""
 
     method: bytes = b""
@@ -208,7 +208,7 @@ class HeadBuffer:
 _BARE = "every line of a head ends with CR and LF, and neither appears alone"
 
 
-def read_request(head: bytes) -> Request:
+def read_request(head: bytes) -> RequestHead:
     """Parse a request's head, its last empty line included. Raises BadMessageError."""
     start, fields = _fields(head)
     method, _, rest = start.partition(b" ")
@@ -219,7 +219,7 @@ def read_request(head: bytes) -> Request:
         raise BadMessageError("the request's target contains a control character")
     if method == b"CONNECT":
         raise BadMessageError("the tap forwards to one upstream; it opens no connections to others", 405)
-    found = Request(minor=version[-1] - ord("0"), fields=fields, method=method, target=target)
+    found = RequestHead(minor=version[-1] - ord("0"), fields=fields, method=method, target=target)
     hosts = len(found.values(b"host"))
     if hosts > 1 or (not hosts and found.minor):
         raise BadMessageError(f"the head has {hosts} Host fields; a request has exactly one")
@@ -278,7 +278,7 @@ class Body(Protocol):
         """
 
 
-class Sized:
+class SizedBody:
     """A body of a known length."""
 
     by_close = False
@@ -304,7 +304,7 @@ class UntilClose:
         return len(data), data[at:]
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks, with its trailers."""
 
     by_close = False
@@ -392,17 +392,17 @@ def _chunk_size(line: bytes) -> int:
     return int(size, 16)
 
 
-def body_of_request(head: Request) -> Body:
+def body_of_request(head: RequestHead) -> Body:
     """Find how the request's body ends. Raises BadMessageError where that can be read in two ways."""
     coding, length = head.values(b"transfer-encoding"), _length(head)
     if not coding:
-        return Sized(length or 0)
+        return SizedBody(length or 0)
     if length is not None or head.minor == 0:
         raise BadMessageError("Transfer-Encoding beside Content-Length, or in HTTP/1.0: where the body ends is unclear")
     codings = _codings(coding)
     if codings != [b"chunked"]:
         raise BadMessageError("chunked is the only Transfer-Encoding of a request that the tap forwards", 501)
-    return Chunked()
+    return ChunkedBody()
 
 
 def body_of_response(head: Response, method: bytes) -> Body:
@@ -414,10 +414,10 @@ def body_of_response(head: Response, method: bytes) -> Body:
         )
     codings = _codings(coding)
     if method == b"HEAD" or head.status < 200 or head.status in (204, 304):
-        return Sized(0)
+        return SizedBody(0)
     if codings:
-        return Chunked() if codings[-1] == b"chunked" else UntilClose()
-    return UntilClose() if length is None else Sized(length)
+        return ChunkedBody() if codings[-1] == b"chunked" else UntilClose()
+    return UntilClose() if length is None else SizedBody(length)
 
 
 def _codings(values: list[bytes]) -> list[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from kvitals.agent import loop_watch
 from kvitals.agent.exports.metrics import number
 from kvitals.agent.tap.books import Books
-from kvitals.agent.tap.delivery import Delivery
+from kvitals.agent.tap.delivery import PartDelivery
 from kvitals.series.types import escape
 
 LOOP = (
@@ -19,7 +19,7 @@ LOOP = (
 Sample = tuple[Mapping[str, str], float]
 
 
-def render(books: Books, delivery: Delivery) -> bytes:
+def render(books: Books, delivery: PartDelivery) -> bytes:
     """The page as of now."""
     lines: list[str] = []
 

@@ -32,7 +32,7 @@ from kvitals.agent.tap.http1 import (
     BadMessageError,
     Body,
     HeadBuffer,
-    Request,
+    RequestHead,
     body_of_request,
     body_of_response,
     read_request,
@@ -122,7 +122,7 @@ class Pair(asyncio.BufferedProtocol):
         self._held: set[str] = set()  # reasons not to read from the client
         self._ahead = HeadBuffer()  # what the client sent and is not passed on yet: part of a head, or later requests
         self._began: Clock | None = None  # when the first byte in `_ahead` came
-        self._request: Request | None = None  # under way
+        self._request: RequestHead | None = None  # under way
         self._request_body: Body | None = None
         self._entry: Entry | None = None
         self._unsent: list[Entry] = []  # of answers that are whole here and not yet with the kernel

@@ -20,9 +20,9 @@ from kvitals.agent.exports.metrics import CONTENT_TYPE
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.tap.books import Books
 from kvitals.agent.tap.connections import Bounds, Connections
-from kvitals.agent.tap.context import Names, Wanted
-from kvitals.agent.tap.delivery import Delivery
-from kvitals.agent.tap.exchange import Place
+from kvitals.agent.tap.context import ContextFields, RequestPseudonyms
+from kvitals.agent.tap.delivery import PartDelivery
+from kvitals.agent.tap.exchange import TapPlace
 from kvitals.agent.tap.page import render
 from kvitals.agent.tap.relay import Pair, Upstream
 
@@ -39,7 +39,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Settings:
+class TapSettings:
     """How a tap is run."""
 
     upstream: str  # its URL
@@ -48,8 +48,8 @@ class Settings:
     agent: str = ""  # its URL; empty: parts go nowhere
     token_file: Path | None = None
     tls: ssl.SSLContext | None = None  # towards clients; the metrics page has none
-    place: Place = field(default_factory=Place)
-    wanted: Wanted = field(default_factory=Wanted)
+    place: TapPlace = field(default_factory=TapPlace)
+    wanted: ContextFields = field(default_factory=ContextFields)
     max_connections: int = 4096
     bounds: Bounds = field(default_factory=Bounds)
     drain: float = 30.0  # seconds that requests under way have to end when the tap is stopped
@@ -58,11 +58,11 @@ class Settings:
 class Tap:
     """A running tap, from `open` to `close`."""
 
-    def __init__(self, settings: Settings, names: Names) -> None:
+    def __init__(self, settings: TapSettings, names: RequestPseudonyms) -> None:
         """Raises ValueError where the upstream's URL has more than host and port."""
         self.settings = settings
         self.upstream = upstream_of(settings.upstream)
-        self.delivery = Delivery(settings.agent, settings.token_file)
+        self.delivery = PartDelivery(settings.agent, settings.token_file)
         self.books = Books(settings.place, settings.wanted, names, self.delivery.add)
         self.connections: Connections | None = None
         self._server: asyncio.Server | None = None

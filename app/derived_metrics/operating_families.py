@@ -17,11 +17,11 @@ from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.diagnoser.binding import Binding, bindings
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.operating_point import OperatingPoint, operating_point
-from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, joined, objectives, row_gap, step_of
+from kvitals.diagnoser.steps import OBJECTIVES, Ask, Steps, gather, join_steps, objectives, row_gap, step_of
 from kvitals.rules.model import SCOPES
 from kvitals.series import slices
 from kvitals.series.history.schema import HistoryError
-from kvitals.series.promql import Expr, Limits, PromQLError, Series, evaluate_range
+from kvitals.series.promql import Expr, PromQLError, QueryLimits, Series, evaluate_range
 from kvitals.series.slices import complete
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp, SeriesSource
 from kvitals.series.window import Window
@@ -35,7 +35,7 @@ LATE_SECONDS = 2.0
 DRAWS = 60
 MAX_ENGINES = 64
 """Of which steps are kept; of more the agent tells no operating point, `kvitals knee` does."""
-_LIMITS = Limits(samples=10_000_000, seconds=60.0)
+_LIMITS = QueryLimits(samples=10_000_000, seconds=60.0)
 _PLACE = ("cluster", "pool", "node", "engine")
 
 
@@ -70,7 +70,7 @@ class Operating:
         again = 0 <= at - self._bound_at < BINDING_EVERY
         if again and not self._due:
             return None
-        ask = asking(self._window)
+        ask = ask_source(self._window)
         try:
             if not again:
                 self._bound_at = at
@@ -89,7 +89,7 @@ class Operating:
         seconds = step_of(gap)
         last = float(np.floor(until / seconds) * seconds)
         try:
-            found = gather(asking(history), last - KEPT_SECONDS, last, seconds)
+            found = gather(ask_source(history), last - KEPT_SECONDS, last, seconds)
         except (HistoryError, PromQLError):
             return  # without the past the curve takes a day to be as good
         with self._lock:
@@ -112,13 +112,13 @@ class Operating:
         for one in past:
             known = self._steps.get(one.entity)
             if one.step == seconds and (known is not None or len(self._steps) < MAX_ENGINES):
-                self._steps[one.entity] = joined(one, known, last - KEPT_SECONDS) if known is not None else one
+                self._steps[one.entity] = join_steps(one, known, last - KEPT_SECONDS) if known is not None else one
         self._due = deque(self._steps)
 
     def _add(self, one: Steps, last: float) -> None:
         known = self._steps.get(one.entity)
         if known is not None:
-            self._steps[one.entity] = joined(known, one, last - KEPT_SECONDS)
+            self._steps[one.entity] = join_steps(known, one, last - KEPT_SECONDS)
         elif len(self._steps) < MAX_ENGINES:
             self._steps[one.entity] = one
 
@@ -151,7 +151,7 @@ class Operating:
         return {labels.keep(SCOPES["engine"]): labels.keep(_PLACE) for row in rows for labels in row.labels}
 
 
-def asking(source: SeriesSource) -> Ask:
+def ask_source(source: SeriesSource) -> Ask:
     """Questions that are answered from a source in memory or on disk."""
 
     def ask(expr: Expr, start: float, end: float, step: float) -> list[Series]:

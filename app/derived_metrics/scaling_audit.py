@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvitals.agent.gauge_writer import GaugeRows
-from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.scaling_lead import Audit, Ready, audits, starts
 from kvitals.diagnoser.steps import Ask, objectives, pools, step_of
 from kvitals.series.history.schema import HistoryError
@@ -47,16 +47,16 @@ class Auditing:
             self._rows.write(now, self._found)
 
     def _audit(self, now: float) -> None:
-        ask = asking(self._history)
+        ask = ask_source(self._history)
         step = step_of(self._gap)
         end = float(np.floor(now / step) * step)
         try:
-            self._found = dict(audited(ask, end - SEEN_SECONDS, end, step, self._general))
+            self._found = dict(audit_families(ask, end - SEEN_SECONDS, end, step, self._general))
         except (HistoryError, PromQLError):
             return  # what the last one found stays; the next hour comes
 
 
-def audited(ask: Ask, start: float, end: float, step: float, general: float) -> Iterator[tuple[Labels, float]]:
+def audit_families(ask: Ask, start: float, end: float, step: float, general: float) -> Iterator[tuple[Labels, float]]:
     """What an audit found, as families."""
     pool_of = pools(ask, end)
     for one in audits(ask, start, end, step, pool_objectives(objectives(ask, end), pool_of), general):

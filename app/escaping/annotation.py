@@ -11,4 +11,4 @@ _OPENS = re.compile(r"<(?=[^\s\d=])")  # a comparison stays as it is
 
 def text(value: str, most: int) -> str:
     """Any text on one line that opens no tag, link or mention: neither Slack's `<!channel>` nor HTML's."""
-    return plain.clipped(_OPENS.sub("‹", plain.line(value)), most)
+    return plain.clip(_OPENS.sub("‹", plain.line(value)), most)

@@ -22,6 +22,6 @@ def lines(text: str) -> str:
     return _ODD_IN_LINES.sub(_MARK, text)
 
 
-def clipped(text: str, most: int) -> str:
+def clip(text: str, most: int) -> str:
     """At most `most` characters, with a mark where some are left out."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

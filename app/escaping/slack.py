@@ -61,7 +61,7 @@ def link(url: str, title: str) -> Mrkdwn:
 _URL = "%/:=&?~#+!$,;'@()*[]-._"
 
 
-def joined(separator: str, parts: Iterable[Mrkdwn], most: int) -> Mrkdwn:
+def join_mrkdwn(separator: str, parts: Iterable[Mrkdwn], most: int) -> Mrkdwn:
     """As many whole parts as there is room for in `most` characters. separator: ours."""
     found = ""
     for part in filter(None, parts):

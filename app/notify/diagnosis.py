@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvitals.app.history_recorder import directory
-from kvitals.app.notify.finding_match import Asked, lead
+from kvitals.app.notify.finding_match import DiagnosisRequest, lead
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.prometheus import judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
-from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
@@ -36,7 +36,7 @@ class OfAgent:
     clock: Callable[[], float] = time.time
     history: bool = True  # whether it keeps any
 
-    async def __call__(self, about: Asked) -> Diagnosis:
+    async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         if self.clock() - about.received > FRESH_SECONDS and self.history:
             return await self._past(about)
         document = await self._now()
@@ -60,7 +60,7 @@ class OfAgent:
         except PromQLError:
             return None
 
-    async def _past(self, about: Asked) -> Diagnosis:
+    async def _past(self, about: DiagnosisRequest) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
         return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, about)
 
@@ -69,18 +69,18 @@ class OfAgent:
 class OfFleet:
     """What a Prometheus has of a fleet."""
 
-    access: Access
+    access: PrometheusAccess
     setup: Setup
     _last: tuple[float, Triage] | None = field(default=None, repr=False)
 
-    async def __call__(self, about: Asked) -> Diagnosis:
+    async def __call__(self, about: DiagnosisRequest) -> Diagnosis:
         first = await self._judged(about.received, about)
         if first.lead is None and first.document is not None and about.received - about.began > FRESH_SECONDS:
             then = await self._judged(about.began, about)  # it may be over by now
             return then if then.lead is not None else first
         return first
 
-    async def _judged(self, at: float, about: Asked) -> Diagnosis:
+    async def _judged(self, at: float, about: DiagnosisRequest) -> Diagnosis:
         if self._last is None or not 0 <= at - self._last[0] < REUSE_SECONDS:
             try:
                 judged = await asyncio.to_thread(judge_server, self.access, self.setup, at)
@@ -92,7 +92,7 @@ class OfFleet:
         return Diagnosis(how, document, lead(document, about))
 
 
-def _judged_past(path: Path, setup: Setup, about: Asked) -> Diagnosis:
+def _judged_past(path: Path, setup: Setup, about: DiagnosisRequest) -> Diagnosis:
     try:
         document = judge_history(path, setup, Moments(about.received)).document
     except (HistoryError, RecordingError, PromQLError) as error:
@@ -101,14 +101,14 @@ def _judged_past(path: Path, setup: Setup, about: Asked) -> Diagnosis:
     return Diagnosis(how, document, lead(document, about))
 
 
-def _watches(document: Triage, about: Asked) -> bool:
+def _watches(document: Triage, about: DiagnosisRequest) -> bool:
     """Whether an alert's engine is among those that are looked at."""
     engine = about.entity.get("engine") or about.entity.get("instance")
     known = [one["engine"] for one in document.coverage.engines]
     return not engine or any(one == engine or one.startswith(f"{engine}/") for one in known)
 
 
-def _elsewhere(about: Asked) -> str:
+def _elsewhere(about: DiagnosisRequest) -> str:
     engine = about.entity.get("engine") or about.entity.get("instance")
     return (
         f"not judged: this agent does not watch {engine}; send alerts to the agent that does, or to"

@@ -12,7 +12,7 @@ _IDENTITY = ("pool", "node", "engine")
 
 
 @dataclass(frozen=True)
-class Asked:
+class DiagnosisRequest:
     """What a diagnosis is wanted of. Times are seconds since the epoch."""
 
     entity: Mapping[str, str]
@@ -22,14 +22,16 @@ class Asked:
     received: float
 
 
-def asked(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> Asked:
+def diagnosis_request(alerts: Iterable[Alert], entity: Mapping[str, str], received: float) -> DiagnosisRequest:
     several = list(alerts)
     codes = frozenset(one.code for one in several if one.code)
     symptomatic = any(not one.code or one.labels.get("kind") == "symptom" for one in several)
-    return Asked(entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received)
+    return DiagnosisRequest(
+        entity, codes, symptomatic, min((one.began(received) for one in several), default=received), received
+    )
 
 
-def lead(document: Triage, about: Asked) -> Finding | None:
+def lead(document: Triage, about: DiagnosisRequest) -> Finding | None:
     """The first finding on the entity that is or explains what is told of; else, of a symptom, the first cause there.
 
     Causes stand in the document's order, so what explains most comes first.
@@ -40,7 +42,7 @@ def lead(document: Triage, about: Asked) -> Finding | None:
     return next(related, None) or next(causes, None)
 
 
-def concerns(finding: Finding, about: Asked) -> bool:
+def concerns(finding: Finding, about: DiagnosisRequest) -> bool:
     """Whether a finding is of an alert's entity, of what that stands on, or of something in it."""
     mine, entity = finding.entity.labels, about.entity
     if any(entity.get(name) and value and entity[name] != value for name, value in mine.items()):

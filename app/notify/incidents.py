@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kvitals.app.notify import notice as notices
-from kvitals.app.notify.finding_match import Asked, asked
+from kvitals.app.notify.finding_match import DiagnosisRequest, diagnosis_request
 from kvitals.app.notify.incoming import OURS, Alert, Message
-from kvitals.app.notify.notice import Change, Link, Notice, Told
-from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved
-from kvitals.app.notify.queue import Incident
-from kvitals.config import Mute
+from kvitals.app.notify.notice import Change, Link, Notice, NoticeAlert
+from kvitals.app.notify.notice_builder import Diagnosis, digest_of, notice_of, resolved_notice
+from kvitals.app.notify.queue import OpenIncident
+from kvitals.config import MuteTable
 from kvitals.rules.finding import Finding
 
-Diagnose = Callable[[Asked], Awaitable[Diagnosis]]
+Diagnose = Callable[[DiagnosisRequest], Awaitable[Diagnosis]]
 
 
 @dataclass
-class Settled:
+class SettledMessage:
     """What a message comes to."""
 
-    incidents: dict[str, Incident] = field(default_factory=dict)  # as they are now
+    incidents: dict[str, OpenIncident] = field(default_factory=dict)  # as they are now
     over: list[str] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     folded: int = 0  # alerts that were not told by themselves
@@ -38,12 +38,12 @@ class Rules:
 
     repeat: float
     page: str = ""
-    mutes: Sequence[Mute] = ()
+    mutes: Sequence[MuteTable] = ()
 
 
 async def settle(
-    message: Message, received: float, known: Sequence[Incident], diagnose: Diagnose, rules: Rules
-) -> Settled:
+    message: Message, received: float, known: Sequence[OpenIncident], diagnose: Diagnose, rules: Rules
+) -> SettledMessage:
     """Deal with one message. Alerts that we made ourselves are left out, so that nothing goes round in circles."""
     dealing = _Dealing(message, received, diagnose, rules)
     at_hand = {incident.id: incident for incident in known}
@@ -62,21 +62,21 @@ async def settle(
     return dealing.out
 
 
-def look_again(incident: Incident, found: Diagnosis, now: float) -> Settled:
+def look_again(incident: OpenIncident, found: Diagnosis, now: float) -> SettledMessage:
     """An incident that was told without a cause, and a later diagnosis of it."""
     lead = found.lead
     if lead is None:
-        return Settled()
+        return SettledMessage()
     after = msgspec.structs.replace(incident, code=lead.code, title=lead.title, explains=list(lead.explains), told=now)
-    return Settled({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
+    return SettledMessage({after.id: after}, notices=[notice_of(after, "cause", found, now, incident.links)])
 
 
-def asked_again(incident: Incident, now: float) -> Asked:
+def asked_again(incident: OpenIncident, now: float) -> DiagnosisRequest:
     """What is wanted of a later diagnosis."""
     several = incident.open.values()
     codes = frozenset(one.code for one in several if one.code)
     symptomatic = any(not one.code or one.kind == "symptom" for one in several)
-    return Asked(incident.entity, codes, symptomatic, incident.began, now)
+    return DiagnosisRequest(incident.entity, codes, symptomatic, incident.began, now)
 
 
 @dataclass
@@ -87,9 +87,9 @@ class _Dealing:
     received: float
     diagnose: Diagnose
     rules: Rules
-    out: Settled = field(default_factory=Settled)
+    out: SettledMessage = field(default_factory=SettledMessage)
 
-    def resolve(self, alerts: Sequence[Alert], here: Sequence[Incident]) -> list[Incident]:
+    def resolve(self, alerts: Sequence[Alert], here: Sequence[OpenIncident]) -> list[OpenIncident]:
         """Take resolved alerts from the incidents of an entity; those without any are over. Those that go on."""
         gone = {one.key for one in alerts if one.status == "resolved"}
         going_on = []
@@ -103,10 +103,10 @@ class _Dealing:
                 continue
             self.out.over.append(incident.id)
             links = self._links([one for one in alerts if one.key in incident.open], incident.code)
-            self.out.notices.append(resolved(incident, self.received, links))
+            self.out.notices.append(resolved_notice(incident, self.received, links))
         return going_on
 
-    async def fire(self, entity: dict[str, str], firing: Sequence[Alert], here: Sequence[Incident]) -> None:
+    async def fire(self, entity: dict[str, str], firing: Sequence[Alert], here: Sequence[OpenIncident]) -> None:
         """Join firing alerts to an incident of their entity, or begin one; tell it where there is something to tell."""
         known = {key for incident in here for key in incident.open}
         fresh = [one for one in firing if one.key not in known]
@@ -115,7 +115,7 @@ class _Dealing:
             self.out.folded += len(firing)
             return
         about = fresh or [one for one in firing if one.key in due[0].open]
-        found = await self.diagnose(asked(about, entity, self.received))
+        found = await self.diagnose(diagnosis_request(about, entity, self.received))
         before = _same_trouble(about, here, found.lead) if fresh else due[0]
         change = self._change(before, about, found.lead)
         incident = self._incident(before, entity, about, found.lead, told=change is not None)
@@ -125,7 +125,7 @@ class _Dealing:
         else:
             self.out.notices.append(notice_of(incident, change, found, self.received, incident.links, self._beyond))
 
-    def _change(self, before: Incident | None, fresh: Sequence[Alert], lead: Finding | None) -> Change | None:
+    def _change(self, before: OpenIncident | None, fresh: Sequence[Alert], lead: Finding | None) -> Change | None:
         """Why an incident is told now; None where all of it was told before."""
         if before is None:
             return "new"
@@ -140,15 +140,15 @@ class _Dealing:
 
     def _incident(
         self,
-        before: Incident | None,
+        before: OpenIncident | None,
         entity: dict[str, str],
         fresh: Sequence[Alert],
         lead: Finding | None,
         *,
         told: bool,
-    ) -> Incident:
-        new = {one.key: notices.told(one, self.received) for one in fresh}
-        open_: Mapping[str, Told] = {**(before.open if before else {}), **new}
+    ) -> OpenIncident:
+        new = {one.key: notices.notice_alert(one, self.received) for one in fresh}
+        open_: Mapping[str, NoticeAlert] = {**(before.open if before else {}), **new}
         first = next(iter(open_.values()))
         explained = before is not None and lead is not None and lead.code in before.explains
         if before is not None and (lead is None or explained):
@@ -157,7 +157,7 @@ class _Dealing:
             code, title, explains = lead.code, lead.title, list(lead.explains)
         else:
             code, title, explains = "", first.summary or first.name, []
-        return Incident(
+        return OpenIncident(
             id=before.id if before else digest_of(entity, code or first.name, self.received),
             entity=entity,
             code=code,
@@ -170,7 +170,7 @@ class _Dealing:
             links=self._links(fresh, code),
         )
 
-    def _is_due(self, incident: Incident) -> bool:
+    def _is_due(self, incident: OpenIncident) -> bool:
         return self.received - incident.told >= self.rules.repeat
 
     def _links(self, alerts: Sequence[Alert], code: str) -> list[Link]:
@@ -182,7 +182,7 @@ class _Dealing:
         return self.message.truncated
 
 
-def _same_trouble(fresh: Sequence[Alert], here: Sequence[Incident], lead: Finding | None) -> Incident | None:
+def _same_trouble(fresh: Sequence[Alert], here: Sequence[OpenIncident], lead: Finding | None) -> OpenIncident | None:
     """The incident that fresh alerts belong to: of the same cause, or one of the two explains the other."""
     codes = {one.code for one in fresh if one.code}
     for incident in here:

@@ -37,7 +37,7 @@ RETRY_SECONDS = "5"
 def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None, *, guarded: bool = False) -> None:
     """Take messages in this application while it runs, and tell how they fare. Its set-up raises SpoolError where
     nothing can be kept. guarded: the application itself sees to the names that it is called by."""
-    intake = Intake(notifier, token_file, guarded=guarded)
+    intake = MessageIntake(notifier, token_file, guarded=guarded)
 
     async def running(_: web.Application) -> AsyncIterator[None]:
         await notifier.open()
@@ -58,7 +58,7 @@ async def set_up(runner: web.AppRunner) -> None:
         raise UsageError(f"{error}; name another place with `directory` in [notify]") from error
 
 
-class Intake:
+class MessageIntake:
     """Takes messages one by one, some a second."""
 
     def __init__(

@@ -19,7 +19,7 @@ MAX_ALERTS = 10
 Change = Literal["new", "cause", "worse", "more", "again", "resolved"]
 
 
-class Number(Struct, frozen=True):
+class NoticeNumber(Struct, frozen=True):
     title: str
     text: str
 
@@ -38,7 +38,7 @@ class Link(Struct, frozen=True):
     url: str
 
 
-class Told(Struct, frozen=True):
+class NoticeAlert(Struct, frozen=True):
     """An alert of the incident."""
 
     name: str
@@ -68,12 +68,12 @@ class Notice(Struct, frozen=True, kw_only=True):
     code: str = ""  # of the cause; empty where none was found
     verdict: str = ""  # one sentence with numbers
     confidence: str = ""
-    numbers: list[Number] = []
+    numbers: list[NoticeNumber] = []
     actions: list[Action] = []
     explains: list[str] = []
     ruled_out: list[str] = []
     unknown: list[str] = []
-    alerts: list[Told] = []
+    alerts: list[NoticeAlert] = []
     not_listed: int = 0  # alerts of it that are not among `alerts`
     links: list[Link] = []
     finding: Finding | None = None  # the whole of it, as in the triage document, less its courses
@@ -83,11 +83,11 @@ def highest(severities: Iterable[Severity]) -> Severity:
     return max(severities, key=SEVERITIES.index, default="info")
 
 
-def told(alert: Alert, otherwise: float) -> Told:
+def notice_alert(alert: Alert, otherwise: float) -> NoticeAlert:
     """What is kept of an alert. otherwise: when it began, where it does not say."""
     said = alert.annotations
     summary = said.get("summary") or said.get("message") or said.get("title") or ""
-    return Told(
+    return NoticeAlert(
         alert.name,
         alert.code,
         alert.severity,
@@ -98,11 +98,11 @@ def told(alert: Alert, otherwise: float) -> Told:
     )
 
 
-def numbers(finding: Finding) -> list[Number]:
+def numbers(finding: Finding) -> list[NoticeNumber]:
     """The values that show the finding, those of its proof first."""
-    shown = [Number(one.title, one.text) for one in finding.evidence if one.text]
+    shown = [NoticeNumber(one.title, one.text) for one in finding.evidence if one.text]
     if not shown:
-        shown = [Number(one.meaning or one.signal, one.text) for one in finding.measures if one.value is not None]
+        shown = [NoticeNumber(one.meaning or one.signal, one.text) for one in finding.measures if one.value is not None]
     return shown[:MAX_NUMBERS]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from kvitals.app.notify import notice as notices
 from kvitals.app.notify.notice import Change, Link, Notice
-from kvitals.app.notify.queue import Incident
+from kvitals.app.notify.queue import OpenIncident
 from kvitals.rules.finding import Finding, Triage
 
 
@@ -24,7 +24,7 @@ class Diagnosis:
 
 
 def notice_of(
-    incident: Incident, change: Change, found: Diagnosis, at: float, links: list[Link], beyond: int = 0
+    incident: OpenIncident, change: Change, found: Diagnosis, at: float, links: list[Link], beyond: int = 0
 ) -> Notice:
     """The message about an incident that goes on. beyond: alerts that are known of by their number alone."""
     lead, document = found.lead, found.document
@@ -62,7 +62,7 @@ def notice_of(
     )
 
 
-def resolved(incident: Incident, at: float, links: list[Link]) -> Notice:
+def resolved_notice(incident: OpenIncident, at: float, links: list[Link]) -> Notice:
     """The last message about an incident."""
     return Notice(
         id=digest_of(incident.entity, f"{incident.id} resolved", at),

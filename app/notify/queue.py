@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from kvitals.app.notify.notice import Link, Notice, Told
+from kvitals.app.notify.notice import Link, Notice, NoticeAlert
 from kvitals.rules.model import Severity
 from kvitals.series.files import FileInUseError, append_line, lock_file, make_directory, sync_directory
 from kvitals.series.history.schema import is_corrupt
@@ -49,7 +49,7 @@ class SpoolError(Exception):
     """Nothing can be kept now, and why."""
 
 
-class Incident(msgspec.Struct, frozen=True, kw_only=True):
+class OpenIncident(msgspec.Struct, frozen=True, kw_only=True):
     """A trouble that was told of, until all of its alerts are resolved."""
 
     id: str
@@ -60,7 +60,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     told: float
     explains: list[str]  # codes that the cause explains
-    open: dict[str, Told]  # alerts by their key
+    open: dict[str, NoticeAlert]  # alerts by their key
     links: list[Link] = []
 
     @property
@@ -70,7 +70,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingMessage:
     """A message that is to be diagnosed."""
 
     id: int
@@ -79,7 +79,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class NoticeDelivery:
     """A notice on its way to one target."""
 
     id: int
@@ -91,10 +91,10 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MessageOutcome:
     """What a message comes to: incidents as they are now, those that are over, and what is to be told to whom."""
 
-    incidents: Sequence[Incident] = ()
+    incidents: Sequence[OpenIncident] = ()
     over: Sequence[str] = ()
     notices: Sequence[tuple[str, Notice]] = ()  # target, what
 
@@ -147,23 +147,23 @@ class Spool:
                 raise SpoolError(f"{count} messages wait to be diagnosed and {deliveries} to be handed on")
             db.execute("INSERT INTO message (received, body) VALUES (?, ?)", (received, body))
 
-    def next(self) -> Waiting | None:
+    def next(self) -> WaitingMessage | None:
         """The oldest message that waits. Raises SpoolError."""
         with self._reading() as db:
             row = db.execute("SELECT id, received, body FROM message ORDER BY id LIMIT 1").fetchone()
-        return Waiting(*row) if row else None
+        return WaitingMessage(*row) if row else None
 
-    def incidents(self) -> list[Incident]:
+    def incidents(self) -> list[OpenIncident]:
         """Those that are open. Raises SpoolError."""
         with self._reading() as db:
             rows = db.execute("SELECT body FROM incident ORDER BY rowid").fetchall()
         found = []
         for (body,) in rows:
             with suppress(msgspec.DecodeError):  # another version's is begun anew
-                found.append(msgspec.json.decode(body, type=Incident))
+                found.append(msgspec.json.decode(body, type=OpenIncident))
         return found
 
-    def done(self, message: int | None, outcome: Outcome, now: float) -> None:
+    def done(self, message: int | None, outcome: MessageOutcome, now: float) -> None:
         """A message was dealt with, or an incident looked at again (None): all that it comes to is written at once, or
         nothing. Raises SpoolError."""
         with self._writing() as db:
@@ -191,7 +191,7 @@ class Spool:
             db.executemany("DELETE FROM incident WHERE id = ?", rows)
         return [one for (one,) in rows]
 
-    def due(self, target: str, now: float) -> Delivery | None:
+    def due(self, target: str, now: float) -> NoticeDelivery | None:
         """What is to be sent to a target now. Of one incident the messages go in their order. Raises SpoolError."""
         with self._reading() as db:
             row = db.execute(
@@ -202,11 +202,11 @@ class Spool:
             ).fetchone()
         return self._delivery(row, now) if row is not None else None
 
-    def _delivery(self, row: tuple[int, str, bytes, float, int, str], now: float) -> Delivery | None:
+    def _delivery(self, row: tuple[int, str, bytes, float, int, str], now: float) -> NoticeDelivery | None:
         """A row as a delivery; one that can not be read, of another version, is laid down as it is."""
         number, target, notice, created, attempts, error = row
         try:
-            return Delivery(number, target, msgspec.json.decode(notice, type=Notice), created, attempts, error)
+            return NoticeDelivery(number, target, msgspec.json.decode(notice, type=Notice), created, attempts, error)
         except msgspec.DecodeError as problem:
             self._lay_down(
                 {"at": now, "target": target, "why": str(problem), "unread": notice.decode(errors="replace")}
@@ -221,7 +221,7 @@ class Spool:
             found: float | None = db.execute("SELECT min(due) FROM delivery WHERE target = ?", (target,)).fetchone()[0]
         return found
 
-    def later(self, delivery: Delivery, due: float, error: str) -> None:
+    def later(self, delivery: NoticeDelivery, due: float, error: str) -> None:
         """It failed, and is to be tried again. Raises SpoolError."""
         with self._writing() as db:
             db.execute(
@@ -229,18 +229,18 @@ class Spool:
                 (due, error[:500], delivery.id),
             )
 
-    def sent(self, delivery: Delivery) -> None:
+    def sent(self, delivery: NoticeDelivery) -> None:
         """It is off our hands. Raises SpoolError."""
         with self._writing() as db:
             db.execute("DELETE FROM delivery WHERE id = ?", (delivery.id,))
 
-    def bury(self, delivery: Delivery, why: str, now: float) -> None:
+    def bury(self, delivery: NoticeDelivery, why: str, now: float) -> None:
         """It is given up: written to the file of dead letters, then dropped. Raises SpoolError."""
         line = {"at": now, "target": delivery.target, "why": why[:500], "attempts": delivery.attempts}
         self._lay_down(line | {"notice": msgspec.to_builtins(delivery.notice)})
         self.sent(delivery)
 
-    def bury_message(self, waiting: Waiting, why: str, now: float) -> None:
+    def bury_message(self, waiting: WaitingMessage, why: str, now: float) -> None:
         """Likewise a message that nothing can be made of; it is dropped when it is done. Raises SpoolError."""
         self._lay_down({"at": now, "why": why[:500], "message": waiting.body.decode("utf-8", "replace")})
 
@@ -254,7 +254,7 @@ class Spool:
         except OSError as error:
             raise SpoolError(f"{path} cannot be written: {error}") from error
 
-    def strangers(self, targets: Iterable[str], now: float) -> list[Delivery]:
+    def strangers(self, targets: Iterable[str], now: float) -> list[NoticeDelivery]:
         """What waits for targets that are no longer configured. Raises SpoolError."""
         known = set(targets)
         with self._reading() as db:

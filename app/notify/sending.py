@@ -18,8 +18,8 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
-from kvitals.app.notify.queue import Delivery, Spool, SpoolError
-from kvitals.app.notify.targets import Request, request
+from kvitals.app.notify.queue import NoticeDelivery, Spool, SpoolError
+from kvitals.app.notify.targets import JsonPost, request
 from kvitals.config import NotifyTarget
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError
@@ -141,7 +141,7 @@ class Sender:
         self.counts["retried"] += 1
         return True
 
-    async def _send(self, session: aiohttp.ClientSession, delivery: Delivery) -> Answer:
+    async def _send(self, session: aiohttp.ClientSession, delivery: NoticeDelivery) -> Answer:
         try:
             wanted = request(self._target, delivery.notice)
         except SecretError as error:
@@ -172,7 +172,7 @@ class Sender:
         return aiohttp.TCPConnector(limit=1, ssl=ssl.create_default_context(cadata=trusted))
 
 
-async def post(session: aiohttp.ClientSession, wanted: Request) -> Answer:
+async def post(session: aiohttp.ClientSession, wanted: JsonPost) -> Answer:
     """Send, and read what matters of the answer. A redirect is not followed: a secret is for its address."""
     headers = {"Content-Type": "application/json", "User-Agent": "kvitals", **wanted.headers}
     async with session.post(wanted.url, data=wanted.body, headers=headers, allow_redirects=False) as response:

@@ -16,15 +16,15 @@ from typing import TypeVar
 import structlog
 
 from kvitals.agent.paths import state_directory
-from kvitals.app.notify.finding_match import Asked
-from kvitals.app.notify.incidents import Diagnose, Rules, Settled, asked_again, look_again, settle
+from kvitals.app.notify.finding_match import DiagnosisRequest
+from kvitals.app.notify.incidents import Diagnose, Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
-from kvitals.app.notify.queue import Outcome, Spool, SpoolError, Waiting
+from kvitals.app.notify.queue import MessageOutcome, Spool, SpoolError, WaitingMessage
 from kvitals.app.notify.sending import Sender
 from kvitals.app.notify.targets import wants
-from kvitals.config import Mute, NotifyTable
+from kvitals.config import MuteTable, NotifyTable
 
 MAX_SECONDS = 120.0
 """Of one diagnosis; after it alerts are handed on without."""
@@ -77,7 +77,7 @@ class Notifier:
         table: NotifyTable,
         diagnose: Diagnose,
         clock: Callable[[], float] = time.time,
-        mutes: Callable[[], Sequence[Mute]] = tuple,
+        mutes: Callable[[], Sequence[MuteTable]] = tuple,
     ) -> None:
         """mutes: those of the configuration as it is now."""
         self.counts: Counter[str] = Counter()  # messages, alerts, told, folded, muted, failed
@@ -171,7 +171,7 @@ class Notifier:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
 
-    async def _deal_with(self, waiting: Waiting) -> None:
+    async def _deal_with(self, waiting: WaitingMessage) -> None:
         await self._done(waiting.id, await self._outcome(waiting))
 
     async def _look_again(self) -> float:
@@ -193,12 +193,12 @@ class Notifier:
             soonest = min(soonest, wait)
         return soonest
 
-    async def _done(self, message: int | None, outcome: Outcome) -> None:
+    async def _done(self, message: int | None, outcome: MessageOutcome) -> None:
         await self._in_thread(lambda: self._spool.done(message, outcome, self._clock()))
         for sender in self._senders.values():
             sender.look()
 
-    async def _outcome(self, waiting: Waiting) -> Outcome:
+    async def _outcome(self, waiting: WaitingMessage) -> MessageOutcome:
         known = await self._in_thread(self._spool.incidents)
         rules = Rules(self._table.repeat, self._table.page, self._mutes())
         try:
@@ -208,16 +208,16 @@ class Notifier:
             _log.error("a message can not be dealt with: a dead letter", trace=traceback.format_exc(limit=-5))
             await self._in_thread(lambda: self._spool.bury_message(waiting, why, self._clock()))
             self.counts["failed"] += 1
-            return Outcome()
+            return MessageOutcome()
         return self._counted(settled)
 
-    def _counted(self, settled: Settled) -> Outcome:
+    def _counted(self, settled: SettledMessage) -> MessageOutcome:
         self.counts["told"] += len(settled.notices)
         self.counts["folded"] += settled.folded
         self.counts["muted"] += settled.muted
-        return Outcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
+        return MessageOutcome(list(settled.incidents.values()), settled.over, self._for_targets(settled.notices))
 
-    async def _diagnosis(self, about: Asked) -> Diagnosis:
+    async def _diagnosis(self, about: DiagnosisRequest) -> Diagnosis:
         """The diagnosis, if it comes; without one the alerts are handed on all the same."""
         try:
             async with asyncio.timeout(MAX_SECONDS):

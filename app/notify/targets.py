@@ -27,7 +27,7 @@ HOLD_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class Request:
+class JsonPost:
     """A POST of JSON."""
 
     url: str
@@ -35,7 +35,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def request(target: NotifyTarget, notice: Notice) -> Request:
+def request(target: NotifyTarget, notice: Notice) -> JsonPost:
     """What is sent for a notice. Secrets are read anew each time, so they may be replaced. Raises SecretError."""
     for kind, make in _MAKERS.items():
         if type(target) is kind:
@@ -48,37 +48,37 @@ def wants(target: NotifyTarget, notice: Notice) -> bool:
     return notice.severity in target.severities and (target.resolved or notice.status == "firing")
 
 
-def _webhook(target: WebhookTarget, notice: Notice) -> Request:
+def _webhook(target: WebhookTarget, notice: Notice) -> JsonPost:
     """The notice as it is. Who is sent one twice knows it by the key."""
     headers = {"Idempotency-Key": notice.id, **_bearer(target.bearer_file)}
-    return Request(target.url, msgspec.json.encode(notice), headers)
+    return JsonPost(target.url, msgspec.json.encode(notice), headers)
 
 
-def _slack(target: SlackTarget, notice: Notice) -> Request:
+def _slack(target: SlackTarget, notice: Notice) -> JsonPost:
     url = secret(target.url_file)
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise SecretError(f"{target.url_file} holds no URL of a webhook")
     message = {"text": slack.text(headline(notice), 300), "mrkdwn": False, "blocks": _blocks(notice)}
-    return Request(url, msgspec.json.encode(message))
+    return JsonPost(url, msgspec.json.encode(message))
 
 
 def _blocks(notice: Notice) -> list[dict[str, Any]]:
     """Slack's blocks: headline, verdict, numbers, lever, where to read on."""
     mark = "✅" if notice.status == "resolved" else {"page": "🔴", "ticket": "🟠", "info": "🔵"}[notice.severity]
-    title = plain.clipped(f"{mark} {plain.line(headline(notice))}", 150)
+    title = plain.clip(f"{mark} {plain.line(headline(notice))}", 150)
     blocks: list[dict[str, Any]] = [{"type": "header", "text": {"type": "plain_text", "text": title, "emoji": False}}]
-    if said := slack.joined("\n", [slack.text(line) for line in lines(notice)], MAX_SECTION):
+    if said := slack.join_mrkdwn("\n", [slack.text(line) for line in lines(notice)], MAX_SECTION):
         blocks.append({"type": "section", "text": _mrkdwn(said)})
     if notice.numbers:
         fields = [
-            slack.joined("\n", [slack.bold(slack.text(one.title, 900)), slack.text(one.text, 900)], 2000)
+            slack.join_mrkdwn("\n", [slack.bold(slack.text(one.title, 900)), slack.text(one.text, 900)], 2000)
             for one in notice.numbers[:MAX_FIELDS]
         ]
         blocks.append({"type": "section", "fields": [_mrkdwn(one) for one in fields]})
     if do := action(notice):
         parts = [slack.bold(slack.text(do, 1000)), slack.text(notice.actions[0].why, 1800)]
-        blocks.append({"type": "section", "text": _mrkdwn(slack.joined("\n", parts, MAX_SECTION))})
-    links = slack.joined(" · ", [slack.link(one.url, one.title) for one in notice.links], MAX_SECTION)
+        blocks.append({"type": "section", "text": _mrkdwn(slack.join_mrkdwn("\n", parts, MAX_SECTION))})
+    links = slack.join_mrkdwn(" · ", [slack.link(one.url, one.title) for one in notice.links], MAX_SECTION)
     below = filter(None, (slack.text(foot(notice), MAX_SECTION), links))
     return blocks + [{"type": "context", "elements": [_mrkdwn(one)]} for one in below]
 
@@ -91,7 +91,7 @@ def _mrkdwn(text: slack.Mrkdwn) -> dict[str, Any]:
 _PAGERDUTY = {"page": "critical", "ticket": "warning", "info": "info"}
 
 
-def _pagerduty(target: PagerDutyTarget, notice: Notice) -> Request:
+def _pagerduty(target: PagerDutyTarget, notice: Notice) -> JsonPost:
     event: dict[str, Any] = {
         "routing_key": secret(target.key_file),
         "event_action": "resolve" if notice.status == "resolved" else "trigger",
@@ -116,7 +116,7 @@ def _pagerduty(target: PagerDutyTarget, notice: Notice) -> Request:
             ],
             "client": "kvitals",
         }
-    return Request(target.url, msgspec.json.encode(event))
+    return JsonPost(target.url, msgspec.json.encode(event))
 
 
 def _details(notice: Notice) -> dict[str, Any]:
@@ -141,10 +141,10 @@ def _details(notice: Notice) -> dict[str, Any]:
 
 def _plain(text: str, most: int = 255) -> str:
     """PagerDuty shows text as it is, and refuses what is longer than documented."""
-    return plain.clipped(plain.line(text), most)
+    return plain.clip(plain.line(text), most)
 
 
-def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
+def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> JsonPost:
     """An alert of the incident's severity, and the end of those of other severities that it may have had before."""
     annotations = {
         "summary": annotation.text(headline(notice), 1024),
@@ -165,7 +165,7 @@ def _alertmanager(target: AlertmanagerTarget, notice: Notice) -> Request:
         for goes_on in (notice.status == "firing" and one == notice.severity,)
     ]
     url = f"{target.url.removesuffix('/api/v2/alerts')}/api/v2/alerts"
-    return Request(url, msgspec.json.encode(alerts), _bearer(target.bearer_file))
+    return JsonPost(url, msgspec.json.encode(alerts), _bearer(target.bearer_file))
 
 
 def _annotations(notice: Notice) -> dict[str, str]:
@@ -178,7 +178,7 @@ def _annotations(notice: Notice) -> dict[str, str]:
     return found
 
 
-_MAKERS: dict[type, Callable[[Any, Notice], Request]] = {
+_MAKERS: dict[type, Callable[[Any, Notice], JsonPost]] = {
     WebhookTarget: _webhook,
     SlackTarget: _slack,
     PagerDutyTarget: _pagerduty,

@@ -25,7 +25,9 @@ def headline(notice: Notice) -> str:
 def lines(notice: Notice) -> list[str]:
     """What stands below the headline, a sentence or two each."""
     if notice.status == "resolved":
-        return [f"It lasted {lasted(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."]
+        return [
+            f"It lasted {duration_text(notice.at - notice.began)}, from {moment(notice.began)} to {moment(notice.at)}."
+        ]
     found = [notice.verdict] if notice.verdict else []
     if notice.finding is None:
         why = "The diagnosis names no cause for it." if notice.verdict else ""
@@ -59,7 +61,7 @@ def moment(t: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(t))
 
 
-def lasted(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """`42 s`, `12 min`, `3.5 h`."""
     if seconds < 120:
         return f"{max(seconds, 0):.0f} s"

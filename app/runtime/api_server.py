@@ -11,7 +11,7 @@ from aiohttp import web
 
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.api import allowed_hosts, build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.health import Health
 from kvitals.agent.inbound import server_tls
@@ -79,7 +79,7 @@ def _application(
         rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(pipeline, takes_parts=health is not None),
-        ledger=Ledger(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
+        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),

@@ -15,7 +15,7 @@ from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.state import StateKeeper
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
@@ -73,7 +73,7 @@ async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
     """The verdict of this moment; the worker evaluates expressions. A query that cannot be answered, such as one during
     which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        await in_slices(pipeline.observe_steps(Span(now, FAST_SECONDS, SLOW_SECONDS)), worker.run)
+        await in_slices(pipeline.observe_steps(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)), worker.run)
         return pipeline.verdict()
     except PromQLError as error:
         return f"Not judged this time: {error}."

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kvitals.agent.changes import Changes
+from kvitals.agent.changes import FileChanges
 from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline, Setup
@@ -39,7 +39,7 @@ class Reload:
         self._load = load
         self._console = console
         self._at_start = pipeline.setup.config
-        self._changes = Changes(self._paths())
+        self._changes = FileChanges(self._paths())
         self._looked = time.monotonic()
         self._success = True
         self._loaded = time.time()

@@ -7,7 +7,7 @@ import time
 
 from rich.console import Console
 
-from kvitals.agent.targets import Look
+from kvitals.agent.targets import TargetList
 from kvitals.app.pipeline import Pipeline
 
 EVERY_SECONDS = 30.0
@@ -20,7 +20,7 @@ class Search:
         self._node = pipeline.node
         self._console = console
         self._begun = time.monotonic()
-        self._looking: asyncio.Task[Look] | None = None
+        self._looking: asyncio.Task[TargetList] | None = None
         self._for = pipeline.node.config  # the configuration of the look under way
         self._again = False
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.app.pipeline import COLD_SECONDS, FAST_SECONDS, SIGNALS, SLOW_SECONDS, Pipeline, Setup
-from kvitals.app.sources.recording import Judged, Moments, RecordingError, with_window
+from kvitals.app.sources.recording import Moments, RecordingError, RecordingVerdict, with_window
 from kvitals.diagnoser.evaluator import Memory, seconds
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.steps import row_gap
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.reader import HistoryReader
@@ -30,7 +30,7 @@ ROWS_IN_WINDOW = 5
 """Fewer of them say nothing: where rows are further apart, as those that are old, the window is longer."""
 
 
-def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
+def judge_history(path: Path, setup: Setup, moments: Moments) -> RecordingVerdict:
     """The verdict at one moment of a history; without one, at its end.
 
     Raises HistoryError, PromQLError, RecordingError where there is nothing to judge.
@@ -46,14 +46,14 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
     cycle = max(CYCLE_SECONDS, step)
     run_up = max(seconds(rule.for_) for rule in setup.knowledge.rules.values()) + cycle
     lead = max(fast, SLOW_SECONDS) + LOOKBACK_SECONDS + run_up
-    pipeline = Pipeline(with_window(setup, lead), Source("agent", f"history, {path}"))
+    pipeline = Pipeline(with_window(setup, lead), DocumentSource("agent", f"history, {path}"))
     pipeline.operating = None  # what was computed then is among the rows
     cells = _fill(pipeline, reader, at - lead, at, at - run_up)
     if cells == 0:
         raise RecordingError(f"history has nothing between {_written(at - lead)} and {_written(at)}")
     pipeline.judge.memory.update(_open_episodes(reader, at - run_up))
     before = [moment for moment in np.arange(at - run_up, at - cycle / 2, cycle).tolist() if moment > span[0]]
-    for _ in pipeline.observe_all([Span(moment, fast, SLOW_SECONDS) for moment in before]):
+    for _ in pipeline.observe_all([EvaluationSpan(moment, fast, SLOW_SECONDS) for moment in before]):
         pass
     pipeline.observe(at, fast=fast, cold=at - span[0] < COLD_SECONDS)
     said = []
@@ -61,7 +61,7 @@ def judge_history(path: Path, setup: Setup, moments: Moments) -> Judged:
         said.append(f"rows of that time are {step:.0f} s apart, so {fast:.0f} s are looked at rather than {asked:.0f}")
     if reader.damaged:
         said.append(f"{reader.damaged} parts of it are damaged and were left out")
-    return Judged(pipeline, pipeline.triage(), "; ".join(said))
+    return RecordingVerdict(pipeline, pipeline.triage(), "; ".join(said))
 
 
 def _step(reader: HistoryReader, at: float, first: float) -> float:

@@ -17,7 +17,7 @@ from kvitals.app.agent_client import (
     NotKvitalsError,
 )
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
-from kvitals.rules.finding import Source, Triage
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.promql import PromQLError
 from kvitals.series.recordings import Record
 
@@ -37,7 +37,7 @@ class Collector:
 
     def __init__(self, setup: Setup, urls: Sequence[str]) -> None:
         name = ", ".join(urls) if urls else "this node"
-        self.pipeline = Pipeline(setup, Source("live", name))
+        self.pipeline = Pipeline(setup, DocumentSource("live", name))
         self._urls = urls
         self._started: float | None = None
         self._last = 0.0

@@ -15,18 +15,18 @@ from kvitals.diagnoser.evaluator import ENTITIES, Judge
 from kvitals.diagnoser.expressions import expression
 from kvitals.diagnoser.sources.pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
-from kvitals.diagnoser.sources.prometheus import Access, Prometheus, ServerError
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import Dialect, Families, Served
+from kvitals.diagnoser.sources.served import Dialect, FamilyDialect, ServedFamilies
 from kvitals.diagnoser.sources.survey import Survey, survey
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import Slo, Source, Triage
+from kvitals.rules.finding import DocumentSource, SloInForce, Triage
 
 _OBJECTIVES = [expression(f'{which} by (slo, source) (kvitals_slo_seconds{{class=""}})') for which in ("min", "max")]
 
 
 @dataclass(frozen=True)
-class Judged:
+class PrometheusVerdict:
     """A verdict, and what it took: questions, the seconds that were spent waiting for answers, their bytes."""
 
     document: Triage
@@ -37,28 +37,30 @@ class Judged:
     received: int
 
 
-def judge_server(access: Access, setup: Setup, at: float, window: float = 0.0) -> Judged:
+def judge_server(access: PrometheusAccess, setup: Setup, at: float, window: float = 0.0) -> PrometheusVerdict:
     """The verdict at one moment. `window`: seconds that are judged, where not as many as samples ask for.
 
     Raises ServerError where the server can not be asked, or has nothing to judge.
     """
     with Prometheus(access) as server, _without_collections():
         found = survey(server, at, window)
-        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
+        signals = RemoteSignals(setup.knowledge, ServedFamilies(server, dialect(server, found, setup)), found.interval)
         judge = Judge(setup.knowledge, signals, setup.config.params)
         judgements = judge_with_past(judge, signals, found.span)
         judging = server.asked
-        source = Source("prometheus", access.url)
+        source = DocumentSource("prometheus", access.url)
         document = triage(judge, judgements, found.span, source, _slo(signals, setup, at), mutes(setup.config))
         said = [f"the server warned: {warning}" for warning in server.warnings]
-        return Judged(_with_warnings(document, said), found, server.asked, judging, server.waited, server.received)
+        return PrometheusVerdict(
+            _with_warnings(document, said), found, server.asked, judging, server.waited, server.received
+        )
 
 
-def look_at_server(access: Access, setup: Setup, at: float) -> tuple[Survey, Presence]:
+def look_at_server(access: PrometheusAccess, setup: Setup, at: float) -> tuple[Survey, Presence]:
     """What a server has, family by family and pool by pool. Raises ServerError."""
     with Prometheus(access) as server:
         found = survey(server, at)
-        signals = RemoteSignals(setup.knowledge, Served(server, dialect(server, found, setup)), found.interval)
+        signals = RemoteSignals(setup.knowledge, ServedFamilies(server, dialect(server, found, setup)), found.interval)
         return found, presence(setup.knowledge, signals, found.span)
 
 
@@ -76,7 +78,7 @@ def _without_collections() -> Iterator[None]:
 
 def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     if found.agents:
-        return Families(found.names, scalers(found.names))
+        return FamilyDialect(found.names, scalers(found.names))
 
     def of_engine(model: str, role: str) -> list[tuple[str, float, str]]:
         said = objectives.of_engine(setup.config, None, model, role, setup.slo_sources)
@@ -91,12 +93,12 @@ def dialect(server: Prometheus, found: Survey, setup: Setup) -> Dialect:
     return pages
 
 
-def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[Slo]:
+def _slo(signals: RemoteSignals, setup: Setup, at: float) -> list[SloInForce]:
     """The objectives of the fleet, the least and the greatest where they differ."""
     answers = signals.ask(_OBJECTIVES, at, shared=True).values()
     said = {(labels["slo"], value, labels["source"]) for rows in answers for labels, value in rows}
     general = objectives.general(setup.config, setup.slo_sources)
-    return [Slo(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general})]
+    return [SloInForce(*one) for one in sorted(said or {(g.name, g.seconds, g.source) for g in general})]
 
 
 def _with_warnings(document: Triage, said: list[str]) -> Triage:

@@ -11,7 +11,7 @@ import msgspec
 
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.config import Seconds
-from kvitals.rules.finding import Source, Triage
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader, Record
 
 LEAST_SECONDS = 1.0
@@ -26,7 +26,7 @@ class RecordingError(Exception):
 
 
 @dataclass(frozen=True)
-class Judged:
+class RecordingVerdict:
     """What a recording says at one moment."""
 
     pipeline: Pipeline
@@ -58,7 +58,7 @@ def span_of(path: Path) -> tuple[float, float]:
     return first, last
 
 
-def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> Judged:
+def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: float = STEP_SECONDS) -> RecordingVerdict:
     """The verdict at one moment of a recording, with the history that led up to it, judged every `step` seconds.
 
     Raises CaptureError, and RecordingError where there is nothing to judge.
@@ -70,14 +70,16 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
     span = span_at(first, at, moments.start)
     if span.fast < LEAST_SECONDS:
         raise RecordingError(f"{path.name} has no window there: it is to begin a second before its end, at least")
-    pipeline = Pipeline(with_window(setup, setup.config.agent.window + AT_ONCE * step), Source("capture", path.name))
+    pipeline = Pipeline(
+        with_window(setup, setup.config.agent.window + AT_ONCE * step), DocumentSource("capture", path.name)
+    )
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for _ in judged_before(at, pipeline, reader, step):
             pass
         damage = reader.problem or ""
     pipeline.observe_span(span)
-    return Judged(pipeline, pipeline.triage(), damage)
+    return RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 
 def judged_before(
@@ -107,7 +109,7 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
     moment. Raises CaptureError, RecordingError."""
     first, last = span_of(path)
     pipeline = Pipeline(
-        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), Source("capture", path.name)
+        with_window(setup, setup.config.agent.window + AT_ONCE * STEP_SECONDS), DocumentSource("capture", path.name)
     )
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)

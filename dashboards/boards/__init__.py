@@ -18,7 +18,7 @@ from kvitals.dashboards.boards import (
 from kvitals.dashboards.boards.board import Board, build
 from kvitals.dashboards.grafana import AGENT, encode, raw_flavour
 from kvitals.dashboards.queries import Queries
-from kvitals.dashboards.raw import PRESENCE, Raw
+from kvitals.dashboards.raw import PRESENCE, RawTranslator
 from kvitals.rules.loader import Knowledge
 
 
@@ -39,7 +39,7 @@ def boards(knowledge: Knowledge) -> tuple[Board, ...]:
 
 def built(knowledge: Knowledge, runbooks: str) -> dict[str, dict[str, Any]]:
     """Every board by the path of its file. `runbooks`: URL under which the rules' pages are served."""
-    raw = Raw(knowledge)
+    raw = RawTranslator(knowledge)
     flavours = (
         (AGENT, Queries(knowledge)),
         (raw_flavour(raw.raw_names(PRESENCE)), Queries(knowledge, raw)),

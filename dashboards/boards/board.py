@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvitals.dashboards.grafana import AGENT, Flavour, board, mark, row
-from kvitals.dashboards.panels import Built, Panel, answer, make
+from kvitals.dashboards.panels import BoardPanel, Built, answer, make
 from kvitals.dashboards.queries import NotToldError, Queries
 
 GRID_WIDTH = 24
@@ -15,9 +15,9 @@ ALERTS = 'ALERTS{alertstate="firing", code!=""}'
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[BoardPanel, ...]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Board:
     name: str
     title: str
     description: str
-    rows: tuple[Row, ...]
+    rows: tuple[BoardRow, ...]
 
     @property
     def uid(self) -> str:
@@ -60,7 +60,7 @@ def build(of_board: Board, flavour: Flavour, queries: Queries, runbooks: str) ->
     return board(flavour, of_board.uid + flavour.suffix, title, of_board.description, panels, _marks(queries))
 
 
-def _answered(panel: Panel, queries: Queries) -> Built | LeftOut:
+def _answered(panel: BoardPanel, queries: Queries) -> Built | LeftOut:
     try:
         return answer(panel, queries)
     except NotToldError as error:

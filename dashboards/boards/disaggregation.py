@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import buckets, gauge, of, percentile, rise, share
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Heat, Line, Question, Table
-from kvitals.dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import buckets, engine_signal, gauge, percentile, rise, share
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import Heat, LinePanel, PanelLine, TablePanel
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
 _PHASES = (
     "sum by ($scope, phase) (rate(kvitals_request_phase_seconds_sum[$window])) / on ($scope) group_left"
@@ -13,28 +13,30 @@ _PHASES = (
 )
 
 
-def _by_role(signal: str, unit: str) -> From:
+def _by_role(signal: str, unit: str) -> ExpressionQuery:
     """A signal of each engine, with the engine's part."""
-    return From(f"max by ($scope, role) (kvitals_engine_info) * on ($scope) group_left kvitals:{signal}", unit)
+    return ExpressionQuery(
+        f"max by ($scope, role) (kvitals_engine_info) * on ($scope) group_left kvitals:{signal}", unit
+    )
 
 
-_SIDES = Row(
+_SIDES = BoardRow(
     "Are both sides as busy?",
     (
-        Table(
+        TablePanel(
             title="Which side is each engine, how busy?",
             width=10,
             lines=(
-                Line(gauge("kvitals_engine_info", "role", unit="count"), "there"),
-                Line(
+                PanelLine(gauge("kvitals_engine_info", "role", unit="count"), "there"),
+                PanelLine(
                     _by_role("running_avg", "requests"),
                     "running",
                 ),
-                Line(
+                PanelLine(
                     _by_role("waiting_avg", "requests"),
                     "waiting",
                 ),
-                Line(
+                PanelLine(
                     _by_role("kv_usage_avg", "ratio"),
                     "KV pinned",
                 ),
@@ -43,21 +45,21 @@ _SIDES = Row(
             drill="kvitals-engines",
             hidden=("there",),
         ),
-        Question(
+        LinePanel(
             title="On which side do requests wait?",
             width=7,
             lines=(
-                Line(Of("pd_prefill_wait_seconds"), "{{pool}} prefill"),
-                Line(Of("pd_decode_wait_seconds"), "{{pool}} decode"),
+                PanelLine(SignalQuery("pd_prefill_wait_seconds"), "{{pool}} prefill"),
+                PanelLine(SignalQuery("pd_decode_wait_seconds"), "{{pool}} decode"),
             ),
-            judged=By("PDX03", "pd_prefill_wait_seconds", "wait"),
+            judged=ConditionQuery("PDX03", "pd_prefill_wait_seconds", "wait"),
         ),
-        Question(
+        LinePanel(
             title="What is a request's time made of?",
             width=7,
             lines=(
-                Line(
-                    From(_PHASES, "seconds", "fleet"),
+                PanelLine(
+                    ExpressionQuery(_PHASES, "seconds", "fleet"),
                     "{{phase}}",
                 ),
             ),
@@ -69,107 +71,111 @@ _SIDES = Row(
     ),
 )
 
-_TRANSFER = Row(
+_TRANSFER = BoardRow(
     "Does the KV get there?",
     (
-        Question(
+        LinePanel(
             title="How long does a transfer take?",
             lines=(
-                Line(percentile(0.99, "kvitals_transfer_seconds"), "{{engine}} p99"),
-                of("transfer_mean_seconds", "{{engine}} mean"),
-                Line(Of("transfer_recompute_seconds"), "{{engine}} to compute it anew", "faint"),
+                PanelLine(percentile(0.99, "kvitals_transfer_seconds"), "{{engine}} p99"),
+                engine_signal("transfer_mean_seconds", "{{engine}} mean"),
+                PanelLine(SignalQuery("transfer_recompute_seconds"), "{{engine}} to compute it anew", "faint"),
             ),
             by=("PDX04",),
         ),
-        Question(
+        LinePanel(
             title="How many bytes a second are moved?",
             lines=(
-                of("transfer_bytes_per_second", "{{engine}} moved"),
-                of("transfer_speed", "{{engine}} within a transfer"),
+                engine_signal("transfer_bytes_per_second", "{{engine}} moved"),
+                engine_signal("transfer_speed", "{{engine}} within a transfer"),
             ),
             unit="Bps",
             by=("PDX05",),
         ),
-        Question(
+        LinePanel(
             title="How many transfers are under way at once?",
-            lines=(of("transfers_in_flight"),),
-            judged=By("PDX05", "transfers_in_flight", "busy"),
+            lines=(engine_signal("transfers_in_flight"),),
+            judged=ConditionQuery("PDX05", "transfers_in_flight", "busy"),
         ),
-        Question(
+        LinePanel(
             title="Do transfers fail?",
             lines=(
-                of("transfer_failures", "{{engine}} failed"),
-                Line(
+                engine_signal("transfer_failures", "{{engine}} failed"),
+                PanelLine(
                     rise("kvitals_transfer_notification_failures_total"),
                     "{{engine}} notifications failed",
                 ),
             ),
-            judged=By("PDX06", "transfer_failures", "failures"),
+            judged=ConditionQuery("PDX06", "transfer_failures", "failures"),
         ),
-        Question(
+        LinePanel(
             title="Is KV given up because nobody fetched it?",
             lines=(
-                of("transfer_expired", "{{engine}} requests"),
-                Line(
+                engine_signal("transfer_expired", "{{engine}} requests"),
+                PanelLine(
                     rise("kvitals_transfer_late_notifications_total"),
                     "{{engine}} fetched too late",
                 ),
             ),
-            judged=By("PDX07", "transfer_expired", "expired"),
+            judged=ConditionQuery("PDX07", "transfer_expired", "expired"),
         ),
-        Question(
+        LinePanel(
             title="How much KV is pinned while nothing runs?",
-            lines=(of("kv_stranded_ratio"),),
-            judged=By("PDX07", "kv_stranded_ratio", "stranded"),
+            lines=(engine_signal("kv_stranded_ratio"),),
+            judged=ConditionQuery("PDX07", "kv_stranded_ratio", "stranded"),
             highest=1,
         ),
         Heat(
             title="How are transfers' sizes spread?",
-            lines=(Line(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
+            lines=(PanelLine(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
             note="All chosen engines together.",
         ),
-        Question(
+        LinePanel(
             title="Is the tail longer than that of sizes?",
             lines=(
-                of("transfer_tail", "{{engine}} time, p99 over median"),
-                of("transfer_size_spread", "{{engine}} size, p99 over median"),
+                engine_signal("transfer_tail", "{{engine}} time, p99 over median"),
+                engine_signal("transfer_size_spread", "{{engine}} size, p99 over median"),
             ),
-            judged=By("PDX11", "transfer_tail", "tail"),
+            judged=ConditionQuery("PDX11", "transfer_tail", "tail"),
             unit="none",
         ),
-        Question(
+        LinePanel(
             title="How much of a first token is transfer?",
-            lines=(of("request_transfer_share"),),
-            judged=By("PDX09", "request_transfer_share", "most"),
+            lines=(engine_signal("request_transfer_share"),),
+            judged=ConditionQuery("PDX09", "request_transfer_share", "most"),
             highest=1,
         ),
     ),
 )
 
-_DECODE = Row(
+_DECODE = BoardRow(
     "What does the decode side do with it?",
     (
-        Question(
+        LinePanel(
             title="What part of the prompts came from elsewhere?",
             lines=(
-                Line(
+                PanelLine(
                     share("kvitals_external_prefix_hit_tokens_total", "kvitals_external_prefix_query_tokens_total"),
                     "{{engine}}",
                 ),
             ),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="Who waits for KV, and where?",
             lines=(
-                Line(gauge("kvitals_requests_kv_fetch", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"),
-                Line(gauge("kvitals_requests_kv_send", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"),
+                PanelLine(
+                    gauge("kvitals_requests_kv_fetch", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"
+                ),
+                PanelLine(
+                    gauge("kvitals_requests_kv_send", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"
+                ),
             ),
         ),
-        Question(
+        LinePanel(
             title="Does decode throw requests out?",
-            lines=(of("preemptions_per_request"),),
-            judged=By("PDX08", "preemptions_per_request", "preemptions"),
+            lines=(engine_signal("preemptions_per_request"),),
+            judged=ConditionQuery("PDX08", "preemptions_per_request", "preemptions"),
             note="Per finished request.",
             drill="kvitals-kv",
         ),

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import gauge, of, rate, share, tokens
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Line, Question
-from kvitals.dashboards.queries import By, From
+from kvitals.dashboards.boards.asks import engine_signal, gauge, rate, share, tokens
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import LinePanel, PanelLine
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery
 
-_YIELD = Row(
+_YIELD = BoardRow(
     "What do we get for it?",
     (
-        Question(
+        LinePanel(
             title="How many tokens does an hour of a GPU give?",
-            lines=(of("tokens_per_gpu_hour"),),
+            lines=(engine_signal("tokens_per_gpu_hour"),),
             note="Generated tokens at the present pace. Needs the agent on the node; absent where engines share a GPU.",
         ),
-        Question(
+        LinePanel(
             title="How many tokens go in and come out?",
             lines=tokens(),
             unit="suffix:tokens/s",
         ),
-        Question(
+        LinePanel(
             title="How much power does a generated token take?",
             lines=(
-                Line(
+                PanelLine(
                     share(
                         "kvitals_gpu_energy_joules_total", "kvitals_generation_tokens_total", unit="count", scope="node"
                     ),
@@ -36,18 +36,18 @@ _YIELD = Row(
     ),
 )
 
-_WASTE = Row(
+_WASTE = BoardRow(
     "What work was for nothing?",
     (
-        Question(
+        LinePanel(
             title="How many tokens are computed a second time?",
             lines=(
-                of("refaulted_tokens_per_second", "{{engine}} after eviction"),
-                Line(
+                engine_signal("refaulted_tokens_per_second", "{{engine}} after eviction"),
+                PanelLine(
                     rate("kvitals_preempted_tokens_total"),
                     "{{engine}} after being thrown out",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_prompt_tokens_recomputed_total"),
                     "{{engine}} though cached",
                 ),
@@ -56,11 +56,11 @@ _WASTE = Row(
             stacked=True,
             by=("KVC04", "KVC09"),
         ),
-        Question(
+        LinePanel(
             title="How many drafted tokens are thrown away?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "sum by ($scope) (rate(kvitals_draft_tokens_total[$window]))"
                         " - sum by ($scope) (rate(kvitals_draft_accepted_tokens_total[$window]))",
                         "per_second",
@@ -72,82 +72,88 @@ _WASTE = Row(
             by=("SPC01",),
             note="Only where the engine speculates.",
         ),
-        Question(
+        LinePanel(
             title="How many requests were worked on for nobody?",
             lines=(
-                of("aborted_per_request", "{{engine}} left by clients"),
-                of("failed_per_request", "{{engine}} failed"),
-                of("transfer_expired", "{{engine}} transfers given up"),
+                engine_signal("aborted_per_request", "{{engine}} left by clients"),
+                engine_signal("failed_per_request", "{{engine}} failed"),
+                engine_signal("transfer_expired", "{{engine}} transfers given up"),
             ),
             unit="short",
             by=("ENG06", "ENG05", "PDX07"),
         ),
-        Question(
+        LinePanel(
             title="How much of what could be found is not found?",
-            lines=(of("hits_to_win"),),
+            lines=(engine_signal("hits_to_win"),),
             unit="percentunit",
             by=("PFX01",),
         ),
-        Question(
+        LinePanel(
             title="What GPU time would twice the blocks save?",
-            lines=(of("doubled_saving"),),
-            judged=By("EFF05", "doubled_saving", "saving"),
+            lines=(engine_signal("doubled_saving"),),
+            judged=ConditionQuery("EFF05", "doubled_saving", "saving"),
         ),
-        Question(
+        LinePanel(
             title="What part of requests' time is prefill?",
-            lines=(of("prefill_time_share"),),
+            lines=(engine_signal("prefill_time_share"),),
             highest=1,
         ),
     ),
 )
 
-_KNEE = Row(
+_KNEE = BoardRow(
     "Does more load still bring more?",
     (
-        Question(
+        LinePanel(
             title="How do load and throughput change?",
             lines=(
-                of("running_change", "{{engine}} running"),
-                of("finished_change", "{{engine}} finished a second"),
-                of("ttft_drift", "{{engine}} p99 of first tokens"),
+                engine_signal("running_change", "{{engine}} running"),
+                engine_signal("finished_change", "{{engine}} finished a second"),
+                engine_signal("ttft_drift", "{{engine}} p99 of first tokens"),
             ),
             unit="suffix:times",
             by=("CAP01",),
             note="The last ten minutes over twenty minutes before. Load that grows alone is past the knee.",
         ),
-        Question(
+        LinePanel(
             title="Is anything in it that it does not count?",
             lines=(
-                of("measured_concurrency", "{{engine}} counted"),
-                of("residence_concurrency", "{{engine}} by Little's law"),
+                engine_signal("measured_concurrency", "{{engine}} counted"),
+                engine_signal("residence_concurrency", "{{engine}} by Little's law"),
             ),
             by=("CAP03",),
         ),
-        Question(
+        LinePanel(
             title="How many requests share a step?",
-            lines=(of("running_avg", "{{engine}} running"), of("step_tokens_avg", "{{engine}} tokens a step")),
+            lines=(
+                engine_signal("running_avg", "{{engine}} running"),
+                engine_signal("step_tokens_avg", "{{engine}} tokens a step"),
+            ),
             unit="short",
             by=("SCH03", "SCH04"),
         ),
-        Question(
+        LinePanel(
             title="How much of slots and cache is used?",
-            lines=(of("running_per_slot", "{{engine}} slots"), of("kv_usage_avg", "{{engine}} KV")),
+            lines=(
+                engine_signal("running_per_slot", "{{engine}} slots"),
+                engine_signal("kv_usage_avg", "{{engine}} KV"),
+            ),
             by=("EFF11", "KVC02"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much does the engine say to compute?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_estimated_flops_per_gpu_total", unit="count"),
                     "{{engine}}",
                 ),
             ),
             unit="flops",
         ),
-        Question(
+        LinePanel(
             title="How much of the time do forward passes run?",
-            lines=(Line(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),
     ),

@@ -2,145 +2,151 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import gauge, mean, of, rate
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Line, Question, Table
-from kvitals.dashboards.queries import By, Of
+from kvitals.dashboards.boards.asks import engine_signal, gauge, mean, rate
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import LinePanel, PanelLine, TablePanel
+from kvitals.dashboards.queries import ConditionQuery, SignalQuery
 
-_LOAD = Row(
+_LOAD = BoardRow(
     "How much is asked of it?",
     (
-        Question(
+        LinePanel(
             title="How many requests run, and how many could?",
-            lines=(of("running_avg", "{{engine}} running"), Line(Of("slots"), "{{engine}} slots", "faint")),
+            lines=(
+                engine_signal("running_avg", "{{engine}} running"),
+                PanelLine(SignalQuery("slots"), "{{engine}} slots", "faint"),
+            ),
             by=("SCH01",),
         ),
-        Question(
+        LinePanel(
             title="Who waits, and for what?",
             lines=(
-                of("waiting_capacity_avg", "{{engine}} for room"),
-                of("waiting_deferred_avg", "{{engine}} for something else"),
+                engine_signal("waiting_capacity_avg", "{{engine}} for room"),
+                engine_signal("waiting_deferred_avg", "{{engine}} for something else"),
             ),
-            judged=By("KVC01", "waiting_capacity_avg", "waiting"),
+            judged=ConditionQuery("KVC01", "waiting_capacity_avg", "waiting"),
         ),
-        Question(
+        LinePanel(
             title="Does the queue drain within the objective?",
             lines=(
-                of("drain_seconds", "{{engine}} to drain"),
-                Line(Of("slo_ttft_seconds"), "{{engine}} objective", "objective"),
+                engine_signal("drain_seconds", "{{engine}} to drain"),
+                PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("SCH10",),
         ),
     ),
 )
 
-_FULL = Row(
+_FULL = BoardRow(
     "Is it full?",
     (
-        Question(
+        LinePanel(
             title="How much KV do live requests pin?",
-            lines=(of("kv_usage_p90"),),
-            judged=By("KVC01", "kv_usage_p90", "kv_high"),
+            lines=(engine_signal("kv_usage_p90"),),
+            judged=ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
             highest=1,
             drill="kvitals-kv",
         ),
-        Question(
+        LinePanel(
             title="How often is a running request thrown out?",
-            lines=(of("preemptions_per_request"),),
-            judged=By("KVC09", "preemptions_per_request", "preemptions"),
+            lines=(engine_signal("preemptions_per_request"),),
+            judged=ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
             note="Per finished request.",
             drill="kvitals-kv",
         ),
-        Question(
+        LinePanel(
             title="How much of the prompts is found?",
-            lines=(of("prefix_hit_ratio"),),
-            judged=By("PFX01", "prefix_hit_ratio", "hits"),
+            lines=(engine_signal("prefix_hit_ratio"),),
+            judged=ConditionQuery("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
             drill="kvitals-kv",
         ),
     ),
 )
 
-_STEPS = Row(
+_STEPS = BoardRow(
     "Does it make progress?",
     (
-        Question(
+        LinePanel(
             title="Does the engine step?",
-            lines=(of("steps_per_second"),),
+            lines=(engine_signal("steps_per_second"),),
             unit="suffix:steps/s",
             by=("ENG01",),
             note="Zero steps while requests run or wait is ENG01.",
         ),
-        Question(
+        LinePanel(
             title="How many tokens does a step compute?",
-            lines=(of("step_tokens_avg", "{{engine}} on average"), of("step_tokens_p99", "{{engine}} p99")),
+            lines=(
+                engine_signal("step_tokens_avg", "{{engine}} on average"),
+                engine_signal("step_tokens_p99", "{{engine}} p99"),
+            ),
             by=("SCH03",),
         ),
-        Question(
+        LinePanel(
             title="How much of a step's token budget is used?",
-            lines=(of("step_budget_used"),),
+            lines=(engine_signal("step_budget_used"),),
             by=("SCH05", "SCH06"),
             highest=1,
         ),
     ),
 )
 
-_RANKS = Row(
+_RANKS = BoardRow(
     "Are ranks alike?",
     (
-        Question(
+        LinePanel(
             title="How unlike are ranks' shares of a step?",
             lines=(
-                Line(
+                PanelLine(
                     mean("kvitals_dp_token_imbalance", unit="ratio"),
                     "{{engine}}",
                 ),
             ),
             unit="none",
         ),
-        Question(
+        LinePanel(
             title="How long do ranks wait for one another?",
             lines=(
-                Line(
+                PanelLine(
                     mean("kvitals_dp_sync_wait_seconds"),
                     "{{engine}}",
                 ),
             ),
         ),
-        Question(
+        LinePanel(
             title="How long is the scheduler without work?",
-            lines=(Line(rate("kvitals_scheduler_idle_seconds_total", unit="ratio"), "{{engine}}"),),
+            lines=(PanelLine(rate("kvitals_scheduler_idle_seconds_total", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),
     ),
 )
 
-_PROCESSES = Row(
+_PROCESSES = BoardRow(
     "Do its processes get what they need?",
     (
-        Question(
+        LinePanel(
             title="Is the API server's event loop full?",
             lines=(
-                of("api_server_busiest_thread", "{{engine}} API server"),
-                of("engine_core_busiest_thread", "{{engine}} engine core"),
+                engine_signal("api_server_busiest_thread", "{{engine}} API server"),
+                engine_signal("engine_core_busiest_thread", "{{engine}} engine core"),
             ),
-            judged=By("SCH15", "api_server_busiest_thread", "thread"),
+            judged=ConditionQuery("SCH15", "api_server_busiest_thread", "thread"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="Is it kept from its CPU or its memory?",
             lines=(
-                of("engine_run_delay", "{{engine}} ready and not run"),
-                of("engine_cpu_throttled", "{{engine}} stopped by its CPU limit"),
-                of("engine_memory_pressure", "{{engine}} stalled for memory"),
+                engine_signal("engine_run_delay", "{{engine}} ready and not run"),
+                engine_signal("engine_cpu_throttled", "{{engine}} stopped by its CPU limit"),
+                engine_signal("engine_memory_pressure", "{{engine}} stalled for memory"),
             ),
             by=("SCH15",),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much memory do its processes hold?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_engine_process_resident_bytes", "part", unit="bytes", of="sum"),
                     "{{engine}} {{part}}",
                 ),
@@ -149,13 +155,13 @@ _PROCESSES = Row(
     ),
 )
 
-_CONFIGURED = Row(
+_CONFIGURED = BoardRow(
     "What is it, and how is it configured?",
     (
-        Table(
+        TablePanel(
             title="What runs where?",
             lines=(
-                Line(
+                PanelLine(
                     gauge(
                         "kvitals_engine_info",
                         "system",
@@ -176,9 +182,9 @@ _CONFIGURED = Row(
             width=24,
             height=6,
         ),
-        Table(
+        TablePanel(
             title="With which numbers is it configured?",
-            lines=(Line(gauge("kvitals_engine_fact", "fact", unit="count"), "value"),),
+            lines=(PanelLine(gauge("kvitals_engine_fact", "fact", unit="count"), "value"),),
             units=("none",),
             matrix=("engine", "fact"),
             note="A setting that is not known has no column. Sources may differ: the largest is shown.",

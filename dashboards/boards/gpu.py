@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import gauge, of, rate, rise
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Line, Now, Question, States, Style
-from kvitals.dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import engine_signal, gauge, rate, rise
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import LinePanel, Now, PanelLine, States, Style
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
 
-def _gpu(family: str, unit: str, legend: str = "{{gpu}}", style: Style = "data") -> Line:
+def _gpu(family: str, unit: str, legend: str = "{{gpu}}", style: Style = "data") -> PanelLine:
     """A gauge of each GPU."""
-    return Line(gauge(f"kvitals_gpu_{family}", "gpu", unit=unit, scope="node"), legend, style)
+    return PanelLine(gauge(f"kvitals_gpu_{family}", "gpu", unit=unit, scope="node"), legend, style)
 
 
-def _both_ways(link: str, legend: str) -> Line:
+def _both_ways(link: str, legend: str) -> PanelLine:
     """What goes over a link, sent and received."""
     sent, received = (f"sum by ($scope, gpu) (kvitals_gpu_{link}_{way}_bytes_per_second)" for way in ("tx", "rx"))
-    return Line(From(f"{received} + {sent}", "bytes", "node"), legend)
+    return PanelLine(ExpressionQuery(f"{received} + {sent}", "bytes", "node"), legend)
 
 
-_WORK = Row(
+_WORK = BoardRow(
     "Is a busy GPU at work?",
     (
-        Question(
+        LinePanel(
             title="In what share of time does any kernel run?",
             lines=(_gpu("utilization_ratio", "ratio"),),
             by=("GPU03",),
             note="One thread on one multiprocessor all the time is 100 %: look how much of the GPU is at work.",
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much of the GPU is at work?",
             lines=(
                 _gpu("sm_active_ratio", "ratio", "multiprocessors {{gpu}}"),
@@ -39,25 +39,25 @@ _WORK = Row(
             by=("GPU03", "GPU04"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="What do an engine's GPUs do?",
             lines=(
-                of("gpu_utilization", "{{engine}} any kernel"),
-                of("gpu_sm_active", "{{engine}} multiprocessors"),
-                of("gpu_tensor_active", "{{engine}} tensor cores"),
-                of("gpu_dram_active", "{{engine}} memory"),
+                engine_signal("gpu_utilization", "{{engine}} any kernel"),
+                engine_signal("gpu_sm_active", "{{engine}} multiprocessors"),
+                engine_signal("gpu_tensor_active", "{{engine}} tensor cores"),
+                engine_signal("gpu_dram_active", "{{engine}} memory"),
             ),
-            judged=By("GPU03", "gpu_utilization", "busy"),
+            judged=ConditionQuery("GPU03", "gpu_utilization", "busy"),
             highest=1,
             drill="kvitals-engines",
         ),
     ),
 )
 
-_POWER = Row(
+_POWER = BoardRow(
     "Is it held back?",
     (
-        Question(
+        LinePanel(
             title="How much power does it draw?",
             lines=(
                 _gpu("power_watts", "count"),
@@ -65,7 +65,7 @@ _POWER = Row(
             ),
             unit="watt",
         ),
-        Question(
+        LinePanel(
             title="How hot is it?",
             lines=(
                 _gpu("temperature_celsius", "count", "GPU {{gpu}}"),
@@ -73,11 +73,11 @@ _POWER = Row(
             ),
             unit="celsius",
         ),
-        Question(
+        LinePanel(
             title="How fast are its clocks?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "max by ($scope, gpu) (kvitals_gpu_sm_clock_hertz)"
                         " / max by ($scope, gpu) (kvitals_gpu_sm_clock_max_hertz)",
                         "ratio",
@@ -89,31 +89,33 @@ _POWER = Row(
             by=("GPU06",),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much time is lost to lowered clocks?",
             lines=(
-                Line(Of("gpu_held_back"), "{{node}} worst GPU"),
-                Line(
+                PanelLine(SignalQuery("gpu_held_back"), "{{node}} worst GPU"),
+                PanelLine(
                     rate("kvitals_gpu_violation_seconds_total", "gpu", "reason", unit="ratio", scope="node"),
                     "{{reason}} {{gpu}}",
                 ),
             ),
-            judged=By("GPU06", "gpu_held_back", "held"),
+            judged=ConditionQuery("GPU06", "gpu_held_back", "held"),
             highest=1,
         ),
         States(
             title="What lowers its clocks now?",
             lines=(
-                Line(gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"),
+                PanelLine(
+                    gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"
+                ),
             ),
             words=((0, "no"), (1, "now")),
             by=("GPU06",),
             unit="bool_yes_no",
         ),
-        Question(
+        LinePanel(
             title="How much energy is used?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_gpu_energy_joules_total", unit="count", scope="node"),
                     "{{node}}",
                 ),
@@ -124,10 +126,10 @@ _POWER = Row(
     ),
 )
 
-_MEMORY = Row(
+_MEMORY = BoardRow(
     "Is there room, and do the links keep up?",
     (
-        Question(
+        LinePanel(
             title="How much of its memory is taken?",
             lines=(
                 _gpu("memory_used_bytes", "bytes", "used {{gpu}}"),
@@ -136,17 +138,19 @@ _MEMORY = Row(
             by=("GPU01", "GPU02"),
             note="Engines take most of it at start; it is no measure of load.",
         ),
-        Question(
+        LinePanel(
             title="Who has the memory?",
             lines=(
-                Line(
-                    From("sum by (cluster, node, engine, gpu) (kvitals_gpu_process_memory_bytes)", "bytes", "engine"),
+                PanelLine(
+                    ExpressionQuery(
+                        "sum by (cluster, node, engine, gpu) (kvitals_gpu_process_memory_bytes)", "bytes", "engine"
+                    ),
                     "{{engine}} on {{gpu}}",
                 ),
             ),
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="How much goes over PCIe and NVLink?",
             lines=(
                 _both_ways("pcie", "PCIe {{gpu}}"),
@@ -158,35 +162,35 @@ _MEMORY = Row(
     ),
 )
 
-_ERRORS = Row(
+_ERRORS = BoardRow(
     "Is it broken?",
     (
         Now(
             title="How many GPUs were lost?",
-            lines=(Line(Of("gpus_lost"), "{{node}}"),),
+            lines=(PanelLine(SignalQuery("gpus_lost"), "{{node}}"),),
             by=("GPU05",),
-            judged=By("GPU05", "gpus_lost"),
+            judged=ConditionQuery("GPU05", "gpus_lost"),
             width=6,
             height=8,
         ),
-        Question(
+        LinePanel(
             title="Did the driver report XID errors?",
             lines=(
-                Line(Of("gpu_xids"), "{{node}}"),
-                Line(
+                PanelLine(SignalQuery("gpu_xids"), "{{node}}"),
+                PanelLine(
                     rise("kvitals_gpu_xid_events_total", "gpu", "xid", scope="node", over="15m"),
                     "XID {{xid}} {{gpu}}",
                 ),
             ),
-            judged=By("GPU05", "gpu_xids"),
+            judged=ConditionQuery("GPU05", "gpu_xids"),
             note="Events and not the last code, which never clears.",
             width=9,
             height=8,
         ),
-        Question(
+        LinePanel(
             title="Does its memory fail?",
             lines=(
-                Line(
+                PanelLine(
                     rise("kvitals_gpu_ecc_errors_total", "gpu", "kind", scope="node", over="15m"),
                     "ECC {{kind}} {{gpu}}",
                 ),

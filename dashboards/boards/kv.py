@@ -2,69 +2,69 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import buckets, gauge, lost_events, of, rate
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Bars, Heat, Line, Question, States
-from kvitals.dashboards.queries import By
+from kvitals.dashboards.boards.asks import buckets, engine_signal, gauge, lost_events, rate
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import Bars, Heat, LinePanel, PanelLine, States
+from kvitals.dashboards.queries import ConditionQuery
 
-_HOLDS = Row(
+_HOLDS = BoardRow(
     "What holds the cache?",
     (
-        Question(
+        LinePanel(
             title="How full is it, and how much is pinned?",
             lines=(
-                of("kv_usage_p90", "{{engine}} pinned by live requests"),
-                Line(gauge("kvitals_cache_fill_ratio", unit="ratio"), "{{engine}} filled", "faint"),
+                engine_signal("kv_usage_p90", "{{engine}} pinned by live requests"),
+                PanelLine(gauge("kvitals_cache_fill_ratio", unit="ratio"), "{{engine}} filled", "faint"),
             ),
-            judged=By("KVC01", "kv_usage_p90", "kv_high"),
+            judged=ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="For what are blocks held?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_cache_resident_tokens", "purpose", unit="tokens", of="sum"), "{{engine}} {{purpose}}"
                 ),
             ),
             stacked=True,
             by=("KVC07",),
         ),
-        Question(
+        LinePanel(
             title="How much is held by two engines at once?",
-            lines=(Line(gauge("kvitals_cache_duplicate_tokens", unit="tokens", of="sum"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_cache_duplicate_tokens", unit="tokens", of="sum"), "{{engine}}"),),
             by=("PFX03",),
         ),
     ),
 )
 
-_LEAVES = Row(
+_LEAVES = BoardRow(
     "What is thrown out, and is it wanted again?",
     (
-        Question(
+        LinePanel(
             title="How many blocks does a request push out?",
-            lines=(of("block_evictions_per_request"),),
-            judged=By("KVC06", "block_evictions_per_request", "evictions"),
+            lines=(engine_signal("block_evictions_per_request"),),
+            judged=ConditionQuery("KVC06", "block_evictions_per_request", "evictions"),
             note="vLLM has the numbers only with `--kv-cache-metrics`, or by KV events.",
         ),
-        Question(
+        LinePanel(
             title="How much of what comes in was there before?",
             lines=(
-                of("refault_share", "{{engine}} of blocks stored"),
-                of("refault_prefill_share", "{{engine}} of tokens computed"),
+                engine_signal("refault_share", "{{engine}} of blocks stored"),
+                engine_signal("refault_prefill_share", "{{engine}} of tokens computed"),
             ),
-            judged=By("KVC04", "refault_share", "refaults"),
+            judged=ConditionQuery("KVC04", "refault_share", "refaults"),
         ),
-        Question(
+        LinePanel(
             title="How idle is a block when it has to go?",
             lines=(
-                of("block_idle_mean_seconds", "{{engine}} by the engine"),
-                of("evicted_idle_seconds", "{{engine}} by KV events"),
+                engine_signal("block_idle_mean_seconds", "{{engine}} by the engine"),
+                engine_signal("evicted_idle_seconds", "{{engine}} by KV events"),
             ),
         ),
         Heat(
             title="How soon is an evicted block wanted again?",
             lines=(
-                Line(
+                PanelLine(
                     buckets("kvitals_cache_refault_seconds"),
                     "{{le}}",
                 ),
@@ -74,7 +74,7 @@ _LEAVES = Row(
         Heat(
             title="How old do blocks get?",
             lines=(
-                Line(
+                PanelLine(
                     buckets("kvitals_kv_block_lifetime_seconds"),
                     "{{le}}",
                 ),
@@ -84,7 +84,7 @@ _LEAVES = Row(
         Heat(
             title="After how long is a cached block used again?",
             lines=(
-                Line(
+                PanelLine(
                     buckets("kvitals_kv_block_reuse_gap_seconds"),
                     "{{le}}",
                 ),
@@ -94,12 +94,12 @@ _LEAVES = Row(
     ),
 )
 
-_CASCADE = Row(
+_CASCADE = BoardRow(
     "Does one eviction bring the next?",
     (
         States(
             title="To what stage did an eviction cascade come?",
-            lines=(of("cascade_stage"),),
+            lines=(engine_signal("cascade_stage"),),
             words=(
                 (0, "none"),
                 (1, "pressure"),
@@ -108,16 +108,16 @@ _CASCADE = Row(
                 (4, "queue and first tokens"),
                 (5, "throughput"),
             ),
-            judged=By("KVC05", "cascade_stage", "stage"),
+            judged=ConditionQuery("KVC05", "cascade_stage", "stage"),
             unit="short",
             width=12,
             height=8,
         ),
-        Question(
+        LinePanel(
             title="What does it cost?",
             lines=(
-                of("cascade_tokens", "{{engine}} tokens in the cascade"),
-                of("refaulted_tokens_per_second", "{{engine}} tokens a second now"),
+                engine_signal("cascade_tokens", "{{engine}} tokens in the cascade"),
+                engine_signal("refaulted_tokens_per_second", "{{engine}} tokens a second now"),
             ),
             by=("KVC05",),
             width=12,
@@ -126,13 +126,13 @@ _CASCADE = Row(
     ),
 )
 
-_REUSE = Row(
+_REUSE = BoardRow(
     "Would more room help?",
     (
         Bars(
             title="What would the hit ratio be with more or fewer blocks?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_reuse_hit_ratio", "capacity", unit="ratio"),
                     "{{engine}} with {{capacity}} times the blocks",
                 ),
@@ -140,20 +140,20 @@ _REUSE = Row(
             by=("EFF05", "KVC02"),
             width=12,
         ),
-        Question(
+        LinePanel(
             title="How much is found, and how much could be?",
             lines=(
-                of("prefix_hit_ratio", "{{engine}} found"),
-                of("attainable_hit_ratio", "{{engine}} with eight times the blocks"),
+                engine_signal("prefix_hit_ratio", "{{engine}} found"),
+                engine_signal("attainable_hit_ratio", "{{engine}} with eight times the blocks"),
             ),
-            judged=By("PFX01", "prefix_hit_ratio", "hits"),
+            judged=ConditionQuery("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
             width=12,
         ),
-        Question(
+        LinePanel(
             title="Where does the prompts' KV come from?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_prompt_tokens_by_source_total", "source"),
                     "{{engine}} {{source}}",
                 ),
@@ -161,10 +161,10 @@ _REUSE = Row(
             unit="suffix:tokens/s",
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="From which tier do cached tokens come?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_cached_tokens_by_medium_total", "medium"),
                     "{{engine}} {{medium}}",
                 ),
@@ -172,32 +172,32 @@ _REUSE = Row(
             unit="suffix:tokens/s",
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="How much is loaded back from host memory?",
-            lines=(of("host_loaded_per_second"),),
+            lines=(engine_signal("host_loaded_per_second"),),
             unit="Bps",
             by=("KVC12", "KVC13"),
         ),
     ),
 )
 
-_BELIEVE = Row(
+_BELIEVE = BoardRow(
     "How much of it is known?",
     (
-        Question(
+        LinePanel(
             title="How much of what the cache holds can the ledger know?",
             lines=(
-                of("cache_confidence", "{{engine}} of blocks"),
-                Line(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of look-ups"),
+                engine_signal("cache_confidence", "{{engine}} of blocks"),
+                PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of look-ups"),
             ),
             highest=1,
             width=12,
             height=8,
         ),
-        Question(
+        LinePanel(
             title="Were KV events lost?",
             lines=lost_events(),
-            judged=By("TEL04", "kv_event_gaps"),
+            judged=ConditionQuery("TEL04", "kv_event_gaps"),
             drill="kvitals-telemetry",
             width=12,
             height=8,

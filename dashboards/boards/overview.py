@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import buckets, of, percentile, rate, tokens
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Heat, Line, Question
-from kvitals.dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import buckets, engine_signal, percentile, rate, tokens
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import Heat, LinePanel, PanelLine
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
-_FAST = Row(
+_FAST = BoardRow(
     "Is it fast?",
     (
-        Question(
+        LinePanel(
             title="Do first tokens come within the objective?",
             lines=(
-                of("ttft_p99_seconds", "{{engine}} p99"),
-                Line(Of("ttft_p50_seconds"), "{{engine}} median", "faint"),
-                Line(Of("slo_ttft_seconds"), "{{engine}} objective", "objective"),
+                engine_signal("ttft_p99_seconds", "{{engine}} p99"),
+                PanelLine(SignalQuery("ttft_p50_seconds"), "{{engine}} median", "faint"),
+                PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("LAT01",),
             exemplars=True,
             drill="kvitals-engines",
             width=12,
         ),
-        Question(
+        LinePanel(
             title="Do the next tokens come within the objective?",
             lines=(
-                of("itl_p99_seconds", "{{engine}} p99"),
-                Line(Of("itl_p50_seconds"), "{{engine}} median", "faint"),
-                Line(Of("slo_itl_seconds"), "{{engine}} objective", "objective"),
+                engine_signal("itl_p99_seconds", "{{engine}} p99"),
+                PanelLine(SignalQuery("itl_p50_seconds"), "{{engine}} median", "faint"),
+                PanelLine(SignalQuery("slo_itl_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("LAT02",),
             exemplars=True,
@@ -37,18 +37,22 @@ _FAST = Row(
     ),
 )
 
-_OBJECTIVES = Row(
+_OBJECTIVES = BoardRow(
     "Are objectives kept?",
     (
-        Question(
+        LinePanel(
             title="How often were objectives kept of late?",
             lines=(
-                Line(
-                    From("avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"),
+                PanelLine(
+                    ExpressionQuery(
+                        "avg_over_time((kvitals:ttft_p99_seconds <= bool kvitals:slo_ttft_seconds)[15m:1m])", "ratio"
+                    ),
                     "{{engine}} first tokens",
                 ),
-                Line(
-                    From("avg_over_time((kvitals:itl_p99_seconds <= bool kvitals:slo_itl_seconds)[15m:1m])", "ratio"),
+                PanelLine(
+                    ExpressionQuery(
+                        "avg_over_time((kvitals:itl_p99_seconds <= bool kvitals:slo_itl_seconds)[15m:1m])", "ratio"
+                    ),
                     "{{engine}} next tokens",
                 ),
             ),
@@ -56,55 +60,55 @@ _OBJECTIVES = Row(
             note="Share of minutes in a quarter of an hour, not of requests. Too little traffic does not count.",
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How exactly is the 99th percentile known?",
             lines=(
-                of("ttft_p99_at_most", "{{engine}} at most"),
-                of("ttft_p99_at_least", "{{engine}} at least"),
-                Line(Of("slo_ttft_seconds"), "{{engine}} objective", "objective"),
+                engine_signal("ttft_p99_at_most", "{{engine}} at most"),
+                engine_signal("ttft_p99_at_least", "{{engine}} at least"),
+                PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
             ),
             by=("TEL03",),
             note="A percentile lies somewhere in a bucket. Where the objective does too, it can not be judged by it.",
         ),
         Heat(
             title="How are first tokens spread?",
-            lines=(Line(buckets("kvitals_ttft_seconds"), "{{le}}"),),
+            lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
             note="All chosen engines together. Two bands are two kinds of requests, as long and short prompts.",
         ),
     ),
 )
 
-_WHERE = Row(
+_WHERE = BoardRow(
     "Where does the time go?",
     (
-        Question(
+        LinePanel(
             title="What is the time to first token made of?",
             lines=(
-                of("queue_mean_seconds", "{{engine}} queue"),
-                of("prefill_mean_seconds", "{{engine}} prefill"),
-                Line(Of("ttft_mean_seconds"), "{{engine}} all of it", "faint"),
+                engine_signal("queue_mean_seconds", "{{engine}} queue"),
+                engine_signal("prefill_mean_seconds", "{{engine}} prefill"),
+                PanelLine(SignalQuery("ttft_mean_seconds"), "{{engine}} all of it", "faint"),
             ),
             note="Means, which add up where percentiles do not. Queue and prefill are of requests that finished.",
         ),
-        Question(
+        LinePanel(
             title="What do slow first tokens have more of?",
             lines=(
-                of("tail_queue_share", "{{engine}} queue"),
-                of("tail_prefill_share", "{{engine}} prefill"),
-                of("tail_gateway_share", "{{engine}} gateway"),
-                of("tail_transfer_share", "{{engine}} transfer"),
+                engine_signal("tail_queue_share", "{{engine}} queue"),
+                engine_signal("tail_prefill_share", "{{engine}} prefill"),
+                engine_signal("tail_gateway_share", "{{engine}} gateway"),
+                engine_signal("tail_transfer_share", "{{engine}} transfer"),
             ),
             by=("SCH09",),
             below_zero=True,
         ),
-        Question(
+        LinePanel(
             title="How long do whole requests take?",
             lines=(
-                Line(
+                PanelLine(
                     percentile(0.99, "kvitals_e2e_seconds"),
                     "{{engine}} p99",
                 ),
-                Line(
+                PanelLine(
                     percentile(0.5, "kvitals_e2e_seconds"),
                     "{{engine}} median",
                     "faint",
@@ -115,13 +119,13 @@ _WHERE = Row(
     ),
 )
 
-_ENDS = Row(
+_ENDS = BoardRow(
     "Do requests end well?",
     (
-        Question(
+        LinePanel(
             title="How many requests end a second, and how?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_requests_finished_total", "reason"),
                     "{{engine}} {{reason}}",
                 ),
@@ -129,36 +133,39 @@ _ENDS = Row(
             unit="reqps",
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="What part of the requests fails?",
-            lines=(of("failed_per_request", "{{engine}}"),),
-            judged=By("ENG05", "failed_per_request", "failed"),
+            lines=(engine_signal("failed_per_request", "{{engine}}"),),
+            judged=ConditionQuery("ENG05", "failed_per_request", "failed"),
         ),
-        Question(
+        LinePanel(
             title="What part do clients leave before the end?",
-            lines=(of("aborted_per_request"),),
-            judged=By("ENG06", "aborted_per_request", "left"),
+            lines=(engine_signal("aborted_per_request"),),
+            judged=ConditionQuery("ENG06", "aborted_per_request", "left"),
         ),
     ),
 )
 
-_ASKED = Row(
+_ASKED = BoardRow(
     "What is asked?",
     (
-        Question(
+        LinePanel(
             title="How long are prompts?",
             lines=(
-                of("request_prompt_tokens_p50", "{{engine}} median"),
-                of("request_prompt_tokens_p99", "{{engine}} p99"),
+                engine_signal("request_prompt_tokens_p50", "{{engine}} median"),
+                engine_signal("request_prompt_tokens_p99", "{{engine}} p99"),
             ),
             by=("CAP06",),
         ),
-        Question(
+        LinePanel(
             title="How long are answers?",
-            lines=(of("output_tokens_p50", "{{engine}} median"), of("output_tokens_p99", "{{engine}} p99")),
+            lines=(
+                engine_signal("output_tokens_p50", "{{engine}} median"),
+                engine_signal("output_tokens_p99", "{{engine}} p99"),
+            ),
             by=("GRD03",),
         ),
-        Question(
+        LinePanel(
             title="How many tokens go in and come out?",
             lines=tokens(),
             unit="suffix:tokens/s",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from kvitals.dashboards.boards.asks import gauge
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Line, Now, States, Table
-from kvitals.dashboards.queries import By, From, Holds, Of
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import Now, PanelLine, States, TablePanel
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, Holds, SignalQuery
 from kvitals.rules.loader import ROOT, Knowledge
 from kvitals.rules.model import Rule, Severity
 
 _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
 
-_COUNTS = Row(
+_COUNTS = BoardRow(
     "Is everything there?",
     (
         Now(
             title="How many engines are watched?",
-            lines=(Line(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
+            lines=(PanelLine(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
             note="Routers, exporters and stores that are watched count too.",
             width=6,
             height=4,
@@ -24,8 +24,8 @@ _COUNTS = Row(
         Now(
             title="How many can not be read?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "count by ($scope) (kvitals_target_up == 0) or 0 * count by ($scope) (kvitals_target_up)",
                         "count",
                         "fleet",
@@ -40,45 +40,49 @@ _COUNTS = Row(
         ),
         Now(
             title="How many requests run?",
-            lines=(Line(gauge("kvitals_requests_running", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),),
+            lines=(
+                PanelLine(gauge("kvitals_requests_running", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),
+            ),
             width=6,
             height=4,
         ),
         Now(
             title="How many requests wait?",
-            lines=(Line(gauge("kvitals_requests_waiting", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),),
+            lines=(
+                PanelLine(gauge("kvitals_requests_waiting", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),
+            ),
             width=6,
             height=4,
         ),
     ),
 )
 
-_ENGINES = Row(
+_ENGINES = BoardRow(
     "How is each engine?",
     (
-        Table(
+        TablePanel(
             title="Which engine is in trouble?",
             lines=(
-                Line(Of("target_up"), "readable"),
-                Line(Of("running_avg"), "running"),
-                Line(Of("waiting_avg"), "waiting"),
-                Line(Of("kv_usage_p90"), "KV pinned"),
-                Line(Of("ttft_p99_seconds"), "TTFT p99"),
-                Line(Of("itl_p99_seconds"), "gap p99"),
-                Line(Of("prefix_hit_ratio"), "hits"),
-                Line(Of("preemptions_per_request"), "thrown out"),
-                Line(Of("restarts"), "restarts"),
+                PanelLine(SignalQuery("target_up"), "readable"),
+                PanelLine(SignalQuery("running_avg"), "running"),
+                PanelLine(SignalQuery("waiting_avg"), "waiting"),
+                PanelLine(SignalQuery("kv_usage_p90"), "KV pinned"),
+                PanelLine(SignalQuery("ttft_p99_seconds"), "TTFT p99"),
+                PanelLine(SignalQuery("itl_p99_seconds"), "gap p99"),
+                PanelLine(SignalQuery("prefix_hit_ratio"), "hits"),
+                PanelLine(SignalQuery("preemptions_per_request"), "thrown out"),
+                PanelLine(SignalQuery("restarts"), "restarts"),
             ),
             judges=(
-                By("TEL01", "target_up"),
+                ConditionQuery("TEL01", "target_up"),
                 None,
                 None,
-                By("KVC01", "kv_usage_p90", "kv_high"),
+                ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
                 None,
                 None,
                 None,
-                By("KVC09", "preemptions_per_request", "preemptions"),
-                By("ENG04", "restarts"),
+                ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
+                ConditionQuery("ENG04", "restarts"),
             ),
             by=("LAT01", "LAT02"),
             note="A click on an engine leads to its board. An empty cell is no data, neither good nor bad.",
@@ -88,9 +92,9 @@ _ENGINES = Row(
         ),
         States(
             title="Since when can each engine be read?",
-            lines=(Line(Of("target_up"), "{{engine}}"),),
+            lines=(PanelLine(SignalQuery("target_up"), "{{engine}}"),),
             words=((0, "not readable"), (1, "readable")),
-            judged=By("TEL01", "target_up"),
+            judged=ConditionQuery("TEL01", "target_up"),
             unit="bool_yes_no",
             drill="kvitals-telemetry",
             width=24,
@@ -120,20 +124,20 @@ def _own(knowledge: Knowledge) -> list[Rule]:
     return [knowledge.rules[code] for code in sorted(codes)]
 
 
-def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> Row:
+def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> BoardRow:
     note = "Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever."
     asked = [
         ("Which core rule holds, and on how many engines?", core),
         ("Which other cause for a page holds?", [rule for rule in others if rule not in own]),
         ("Which rule of our own holds?", own),
     ]
-    return Row("What is wrong?", tuple(_rules(title, rules, note) for title, rules in asked if rules))
+    return BoardRow("What is wrong?", tuple(_rules(title, rules, note) for title, rules in asked if rules))
 
 
 def _rules(title: str, rules: list[Rule], note: str) -> States:
     return States(
         title=title,
-        lines=tuple(Line(Holds(r.code), f"{r.code} {r.title}") for r in rules),
+        lines=tuple(PanelLine(Holds(r.code), f"{r.code} {r.title}") for r in rules),
         words=((0, "no"),),
         severities=tuple(r.severity for r in rules),
         note=note,

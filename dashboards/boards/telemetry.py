@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import gauge, lost_events, of, rate, rise
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Line, Question, States, Table
-from kvitals.dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import engine_signal, gauge, lost_events, rate, rise
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import LinePanel, PanelLine, States, TablePanel
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
-_READ = Row(
+_READ = BoardRow(
     "Is everything read?",
     (
         States(
             title="Can every target be read?",
-            lines=(of("target_up"),),
+            lines=(engine_signal("target_up"),),
             words=((0, "not readable"), (1, "readable")),
-            judged=By("TEL01", "target_up"),
+            judged=ConditionQuery("TEL01", "target_up"),
             unit="bool_yes_no",
         ),
         States(
             title="What did the last look at it come to?",
-            lines=(Line(From("max by ($scope, reason) (kvitals_target_state) == 1", "bool"), "{{engine}} {{reason}}"),),
+            lines=(
+                PanelLine(
+                    ExpressionQuery("max by ($scope, reason) (kvitals_target_state) == 1", "bool"),
+                    "{{engine}} {{reason}}",
+                ),
+            ),
             words=((1, "now"),),
             unit="bool_yes_no",
         ),
-        Question(
+        LinePanel(
             title="How old is what we see?",
-            lines=(Line(gauge("kvitals_scrape_age_seconds", unit="seconds"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_scrape_age_seconds", unit="seconds"), "{{engine}}"),),
             note="A target that does not answer grows old here, while its last values are shown nowhere.",
         ),
-        Question(
+        LinePanel(
             title="How long does a look at a page take?",
-            lines=(Line(gauge("kvitals_scrape_duration_seconds", unit="seconds"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_scrape_duration_seconds", unit="seconds"), "{{engine}}"),),
         ),
-        Question(
+        LinePanel(
             title="How large are pages?",
-            lines=(Line(gauge("kvitals_scrape_size_bytes", unit="bytes"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_scrape_size_bytes", unit="bytes"), "{{engine}}"),),
         ),
-        Question(
+        LinePanel(
             title="What is left out?",
             lines=(
-                Line(
+                PanelLine(
                     rise("kvitals_scrape_dropped_total", "reason", over="15m"),
                     "{{engine}} {{reason}}",
                 ),
@@ -49,32 +54,32 @@ _READ = Row(
     ),
 )
 
-_LACKS = Row(
+_LACKS = BoardRow(
     "What is lacking, off or old?",
     (
-        Question(
+        LinePanel(
             title="Does it lack metrics that it should have?",
-            lines=(of("families_missing"),),
-            judged=By("TEL02", "families_missing"),
+            lines=(engine_signal("families_missing"),),
+            judged=ConditionQuery("TEL02", "families_missing"),
             height=7,
         ),
-        Question(
+        LinePanel(
             title="How many blind spots would a flag end?",
-            lines=(of("telemetry_flags_off"),),
-            judged=By("TEL10", "telemetry_flags_off"),
+            lines=(engine_signal("telemetry_flags_off"),),
+            judged=ConditionQuery("TEL10", "telemetry_flags_off"),
             note="`kvitals check` names the flags.",
             height=7,
         ),
-        Question(
+        LinePanel(
             title="How many names on the pages are unknown?",
-            lines=(Line(gauge("kvitals_scrape_unknown_names", unit="count"), "{{engine}}"),),
+            lines=(PanelLine(gauge("kvitals_scrape_unknown_names", unit="count"), "{{engine}}"),),
             height=7,
         ),
-        Table(
+        TablePanel(
             title="Which families are missing or of an older version?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "max by ($scope, family, raw) (kvitals_family_missing)"
                         " or max by ($scope, family, raw) (kvitals_family_outdated)",
                         "count",
@@ -91,13 +96,13 @@ _LACKS = Row(
     ),
 )
 
-_SENSES = Row(
+_SENSES = BoardRow(
     "Do the agent's other senses work?",
     (
         States(
             title="How does each sense of a node fare?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_sense_state", "sense", "state", "reason", unit="bool", scope="node"),
                     "{{node}} {{sense}}: {{state}} {{reason}}",
                 ),
@@ -109,7 +114,7 @@ _SENSES = Row(
         States(
             title="How does listening to KV events go?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_kv_event_state", "state", "reason", unit="bool"),
                     "{{engine}} {{state}} {{reason}}",
                 ),
@@ -118,58 +123,61 @@ _SENSES = Row(
             unit="bool_yes_no",
             width=12,
         ),
-        Question(
+        LinePanel(
             title="Were KV events lost?",
             lines=lost_events(),
-            judged=By("TEL04", "kv_event_gaps"),
+            judged=ConditionQuery("TEL04", "kv_event_gaps"),
         ),
-        Question(
+        LinePanel(
             title="From whom come observations of requests?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_parts_total", "source", scope="node"),
                     "{{node}} {{source}}",
                 ),
             ),
             unit="suffix:/s",
         ),
-        Question(
+        LinePanel(
             title="Are requests put together whole?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_requests_stitched_total", "state", scope="node"),
                     "{{node}} {{state}}",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_request_parts_dropped_total", "reason", scope="node"),
                     "{{node}} parts dropped: {{reason}}",
                 ),
             ),
             unit="suffix:/s",
         ),
-        Question(
+        LinePanel(
             title="Do requests and the engine count alike?",
-            lines=(of("requests_seen_ratio", "{{engine}} requests"), of("tokens_seen_ratio", "{{engine}} tokens")),
+            lines=(
+                engine_signal("requests_seen_ratio", "{{engine}} requests"),
+                engine_signal("tokens_seen_ratio", "{{engine}} tokens"),
+            ),
             unit="percentunit",
             by=("TEL06",),
         ),
-        Question(
+        LinePanel(
             title="Is what is seen written down?",
-            lines=(Line(Of("history_written"), "{{node}}"),),
+            lines=(PanelLine(SignalQuery("history_written"), "{{node}}"),),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How large is the history?",
-            lines=(Line(gauge("kvitals_history_bytes", unit="bytes", scope="node"), "{{node}}"),),
+            lines=(PanelLine(gauge("kvitals_history_bytes", unit="bytes", scope="node"), "{{node}}"),),
         ),
-        Question(
+        LinePanel(
             title="Does what is exported arrive?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_export_dropped_total", "export", "reason", scope="node"),
                     "{{node}} {{export}} dropped: {{reason}}",
                 ),
-                Line(
+                PanelLine(
                     gauge("kvitals_export_waiting", "export", unit="count", scope="node", of="sum"),
                     "{{node}} {{export}} waiting",
                 ),
@@ -179,28 +187,28 @@ _SENSES = Row(
     ),
 )
 
-_HOST = Row(
+_HOST = BoardRow(
     "Has the agent's host what it needs?",
     (
-        Question(
+        LinePanel(
             title="How much CPU do the node's programs get?",
             lines=(
-                Line(Of("host_cpu_used"), "{{node}} used"),
-                Line(Of("host_cpu_stolen"), "{{node}} taken by the hypervisor"),
-                Line(Of("host_cpu_pressure"), "{{node}} waited for"),
+                PanelLine(SignalQuery("host_cpu_used"), "{{node}} used"),
+                PanelLine(SignalQuery("host_cpu_stolen"), "{{node}} taken by the hypervisor"),
+                PanelLine(SignalQuery("host_cpu_pressure"), "{{node}} waited for"),
             ),
             by=("GPU13",),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much memory can still be had?",
-            lines=(Line(Of("host_memory_available"), "{{node}}"),),
-            judged=By("GPU13", "host_memory_available", "memory"),
+            lines=(PanelLine(SignalQuery("host_memory_available"), "{{node}}"),),
+            judged=ConditionQuery("GPU13", "host_memory_available", "memory"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much room have the file systems?",
-            lines=(Line(Of("host_disk_available"), "{{node}} fullest"),),
+            lines=(PanelLine(SignalQuery("host_disk_available"), "{{node}} fullest"),),
             by=("GPU13",),
             highest=1,
         ),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from kvitals.dashboards.boards.asks import gauge, mean, of, percentile, rate, share
-from kvitals.dashboards.boards.board import Board, Row
-from kvitals.dashboards.panels import Bars, Line, Question, Table
-from kvitals.dashboards.queries import By, From, Of
+from kvitals.dashboards.boards.asks import engine_signal, gauge, mean, percentile, rate, share
+from kvitals.dashboards.boards.board import Board, BoardRow
+from kvitals.dashboards.panels import Bars, LinePanel, PanelLine, TablePanel
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
-_ROUTER = Row(
+_ROUTER = BoardRow(
     "Does routing help?",
     (
-        Question(
+        LinePanel(
             title="How many requests does each worker have?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "sum by ($scope, worker) (kvitals_router_worker_active_blocks)"
                         " or sum by ($scope, worker) (kvitals_router_worker_requests)",
                         "count",
@@ -25,58 +25,58 @@ _ROUTER = Row(
             ),
             note="Blocks in use where the router counts these, else requests.",
         ),
-        Question(
+        LinePanel(
             title="Do workers have what the router thinks?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_router_best_prefix_tokens_total"),
                     "{{engine}} on the best worker",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_router_chosen_prefix_tokens_total"),
                     "{{engine}} on the chosen one",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_router_reused_tokens_total"),
                     "{{engine}} reused",
                 ),
             ),
             unit="suffix:tokens/s",
         ),
-        Question(
+        LinePanel(
             title="How much time does a router add?",
-            lines=(of("routing_mean_seconds"),),
+            lines=(engine_signal("routing_mean_seconds"),),
             by=("EFF09",),
         ),
-        Question(
+        LinePanel(
             title="Do requests reach an engine at the first try?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_router_admissions_refused_total", "by", "reason"),
                     "{{engine}} refused, {{reason}}",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_router_retries_total"),
                     "{{engine}} tried again",
                 ),
-                Line(
+                PanelLine(
                     rate("kvitals_router_errors_total", "reason"),
                     "{{engine}} {{reason}}",
                 ),
             ),
             unit="reqps",
         ),
-        Question(
+        LinePanel(
             title="How many requests does each engine get?",
-            lines=(Line(rate("kvitals_requests_finished_total"), "{{engine}}"),),
+            lines=(PanelLine(rate("kvitals_requests_finished_total"), "{{engine}}"),),
             unit="reqps",
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="What would one cache for all find?",
             lines=(
-                Line(Of("node_prefix_hit_ratio"), "{{node}} found"),
-                Line(Of("node_pooled_hit_ratio"), "{{node}} with one cache"),
+                PanelLine(SignalQuery("node_prefix_hit_ratio"), "{{node}} found"),
+                PanelLine(SignalQuery("node_pooled_hit_ratio"), "{{node}} with one cache"),
             ),
             by=("PFX03",),
             highest=1,
@@ -84,13 +84,13 @@ _ROUTER = Row(
     ),
 )
 
-_TENANTS = Row(
+_TENANTS = BoardRow(
     "How do tenants fare?",
     (
-        Question(
+        LinePanel(
             title="How long do a tenant's first tokens take?",
             lines=(
-                Line(
+                PanelLine(
                     percentile(0.99, "kvitals_tenant_ttft_seconds", "tenant", scope="fleet"),
                     "{{tenant}} p99",
                 ),
@@ -98,11 +98,11 @@ _TENANTS = Row(
             by=("TEN03",),
             exemplars=True,
         ),
-        Question(
+        LinePanel(
             title="Whose tokens does an engine compute?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "sum by ($scope, tenant) (rate(kvitals_tenant_prompt_tokens_total[$window]))"
                         " - sum by ($scope, tenant) (rate(kvitals_tenant_cached_tokens_total[$window]))"
                         " + sum by ($scope, tenant) (rate(kvitals_tenant_output_tokens_total[$window]))",
@@ -117,10 +117,10 @@ _TENANTS = Row(
             by=("TEN04",),
             note="Prompt tokens that were not found in a cache, and output.",
         ),
-        Question(
+        LinePanel(
             title="How do a tenant's requests end?",
             lines=(
-                Line(
+                PanelLine(
                     rate("kvitals_tenant_requests_total", "tenant", "outcome", scope="fleet"),
                     "{{tenant}} {{outcome}}",
                 ),
@@ -128,20 +128,20 @@ _TENANTS = Row(
             unit="reqps",
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="How long does a tenant wait in the queue?",
             lines=(
-                Line(
+                PanelLine(
                     mean("kvitals_tenant_queue_seconds", "tenant", scope="fleet"),
                     "{{tenant}}",
                 ),
             ),
             by=("TEN03",),
         ),
-        Question(
+        LinePanel(
             title="How much of a tenant's prompts is found?",
             lines=(
-                Line(
+                PanelLine(
                     share(
                         "kvitals_tenant_cached_tokens_total",
                         "kvitals_tenant_cache_told_tokens_total",
@@ -154,10 +154,10 @@ _TENANTS = Row(
             by=("TEN07", "TEN08"),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How long are the gaps in a tenant's answers?",
             lines=(
-                Line(
+                PanelLine(
                     percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
                     "{{tenant}} p99",
                 ),
@@ -166,14 +166,16 @@ _TENANTS = Row(
     ),
 )
 
-_FAIR = Row(
+_FAIR = BoardRow(
     "Is it fair, and who is behind it?",
     (
-        Table(
+        TablePanel(
             title="Whose blocks cost whom how many tokens?",
             lines=(
-                Line(
-                    From("sum by (tenant, by) (increase(kvitals_cache_blame_tokens_total[15m]))", "tokens", "fleet"),
+                PanelLine(
+                    ExpressionQuery(
+                        "sum by (tenant, by) (increase(kvitals_cache_blame_tokens_total[15m]))", "tokens", "fleet"
+                    ),
                     "tokens",
                 ),
             ),
@@ -185,8 +187,8 @@ _FAIR = Row(
         Bars(
             title="What do tenants find, of what a cache of their own would find?",
             lines=(
-                Line(
-                    From(
+                PanelLine(
+                    ExpressionQuery(
                         "sum by (tenant) (increase(kvitals_cache_tenant_hit_tokens_total[15m]))"
                         " / sum by (tenant) (increase(kvitals_cache_tenant_attainable_tokens_total[15m]))",
                         "ratio",
@@ -198,10 +200,10 @@ _FAIR = Row(
             by=("TEN01",),
             width=12,
         ),
-        Question(
+        LinePanel(
             title="How even do tenants fare?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_cache_fairness", "index", unit="ratio", scope="node"),
                     "{{node}} {{index}}",
                 ),
@@ -209,23 +211,23 @@ _FAIR = Row(
             by=("TEN01",),
             highest=1,
         ),
-        Question(
+        LinePanel(
             title="How much of the cache has a tenant?",
             lines=(
-                Line(
+                PanelLine(
                     gauge("kvitals_cache_tenant_resident_tokens", "tenant", unit="tokens", scope="fleet", of="sum"),
                     "{{tenant}}",
                 ),
             ),
             stacked=True,
         ),
-        Question(
+        LinePanel(
             title="How much work is for one tenant?",
             lines=(
-                of("tenant_token_share", "{{engine}} of the largest"),
-                of("tenant_unknown_ratio", "{{engine}} of nobody known"),
+                engine_signal("tenant_token_share", "{{engine}} of the largest"),
+                engine_signal("tenant_unknown_ratio", "{{engine}} of nobody known"),
             ),
-            judged=By("TEN04", "tenant_token_share", "share"),
+            judged=ConditionQuery("TEN04", "tenant_token_share", "share"),
             highest=1,
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvitals.dashboards.lint.defect import Document, Query
+from kvitals.dashboards.lint.defect import Document, LintedQuery
 
 MAX_PANELS = 2000
 MAX_DEPTH = 6
@@ -21,11 +21,11 @@ _COLOURED = ("stat", "gauge", "bargauge", "table", "state-timeline", "status-his
 
 def is_board(data: object) -> bool:
     """Whether a JSON document looks like a board, bare or as Grafana's API wraps it."""
-    board = unwrapped(data)
+    board = unwrap_board(data)
     return isinstance(board, dict) and any(isinstance(board.get(key), list) for key in ("panels", "rows"))
 
 
-def unwrapped(data: object) -> object:
+def unwrap_board(data: object) -> object:
     if isinstance(data, dict) and isinstance(data.get("dashboard"), dict):
         return data["dashboard"]
     if isinstance(data, dict) and isinstance(data.get("spec"), dict) and "apiVersion" in data:
@@ -35,10 +35,10 @@ def unwrapped(data: object) -> object:
 
 def read_board(data: object, name: str) -> Document:
     """The document. `name`: where it is from; its title stands beside it."""
-    board = unwrapped(data)
+    board = unwrap_board(data)
     assert isinstance(board, dict)
     title = _text(board.get("title"))
-    queries: list[Query] = []
+    queries: list[LintedQuery] = []
     left_out: list[str] = []
     for number, (panel, path) in enumerate(_panels(board, "", 0)):
         if number >= MAX_PANELS:
@@ -63,7 +63,7 @@ def _panels(holder: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[
             yield from _panels(panel, where, depth + 1)
 
 
-def _queries(panel: Mapping[str, Any], path: str) -> Iterator[Query]:
+def _queries(panel: Mapping[str, Any], path: str) -> Iterator[LintedQuery]:
     defaults = _dict(_dict(panel.get("fieldConfig")).get("defaults"))
     if _is_other(panel.get("datasource")):
         return
@@ -72,7 +72,7 @@ def _queries(panel: Mapping[str, Any], path: str) -> Iterator[Query]:
         if not isinstance(text, str) or not text.strip() or _is_other(target.get("datasource")):
             continue
         letter = _text(target.get("refId"))
-        yield Query(
+        yield LintedQuery(
             place=f"{path} [{letter}]" if letter else path,
             text=text,
             title=_text(panel.get("title")),
@@ -94,19 +94,19 @@ def _limits(panel: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[floa
     return limits if (by_limits or drawn) and limits != (80.0,) else ()
 
 
-def _variables(board: Mapping[str, Any]) -> Iterator[Query]:
+def _variables(board: Mapping[str, Any]) -> Iterator[LintedQuery]:
     for variable in _dicts(_dict(board.get("templating")).get("list")):
         query = variable.get("query")
         text = query.get("query") if isinstance(query, dict) else query
         if variable.get("type") == "query" and isinstance(text, str) and not _is_other(variable.get("datasource")):
-            yield Query(place=f"variable {_text(variable.get('name'))}", text=text, kind="variable")
+            yield LintedQuery(place=f"variable {_text(variable.get('name'))}", text=text, kind="variable")
 
 
-def _annotations(board: Mapping[str, Any]) -> Iterator[Query]:
+def _annotations(board: Mapping[str, Any]) -> Iterator[LintedQuery]:
     for one in _dicts(_dict(board.get("annotations")).get("list")):
         text = one.get("expr")
         if isinstance(text, str) and text.strip() and not _is_other(one.get("datasource")):
-            yield Query(place=f"annotation {_text(one.get('name'))}", text=text, kind="annotation")
+            yield LintedQuery(place=f"annotation {_text(one.get('name'))}", text=text, kind="annotation")
 
 
 def _is_other(source: object) -> bool:

@@ -8,10 +8,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.defect import LintedQuery
 from kvitals.dashboards.lint.metrics import Metrics
-from kvitals.dashboards.lint.trees import COMPARISONS, Found, bounds_of, mended, swapped, upper
-from kvitals.series.promql import Binary, Call, Expr, Number, Selector
+from kvitals.dashboards.lint.trees import COMPARISONS, TreeDefect, bounds_of, rewrite_tree, swap_node, upper
+from kvitals.series.promql import Binary, Call, Expr, NumberLiteral, Selector
 from kvitals.series.types import Matcher, MatchOp
 
 _ABOVE = (">", ">=")
@@ -21,10 +21,10 @@ _BUDGETS = (0.01, 0.005, 0.001, 0.0005, 0.0001)
 _SCALES = {"s": 1.0, "ms": 1000.0}
 
 
-def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+def check_limits(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeDefect]:
     """Of conditions and of colours."""
     for node in expr.walk():
-        if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(node.right, Number):
+        if isinstance(node, Binary) and node.op in COMPARISONS and isinstance(node.right, NumberLiteral):
             yield from _reach(expr, node, node.right.value, metrics)
             if query.kind == "alert":
                 yield from _between(expr, node, metrics)
@@ -32,7 +32,7 @@ def check_limits(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
         yield from _colours(expr, query, metrics)
 
 
-def _colours(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+def _colours(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeDefect]:
     """The values at which a panel of a quantile changes its colour."""
     quantile, factor = _scaled_quantile(expr)
     bounds = [round(bound * factor, 9) for bound in bounds_of(quantile, metrics)] if quantile is not None else []
@@ -41,11 +41,11 @@ def _colours(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
     for limit in query.thresholds:
         if limit > bounds[-1]:
             why = f"the colour changes at {limit:g}, above the last bucket bound {bounds[-1]:g}: it never does"
-            yield Found("limit-above-buckets", why, advice=f"take {bounds[-1]:g} or less")
+            yield TreeDefect("limit-above-buckets", why, advice=f"take {bounds[-1]:g} or less")
         elif limit > 0 and limit not in bounds:
             place = bisect_left(bounds, limit)
             lower, above = bounds[place - 1] if place else 0.0, bounds[place]
-            yield Found(
+            yield TreeDefect(
                 "limit-between-buckets",
                 f"the colour changes at {limit:g}, between the bucket bounds {lower:g} and {above:g}, where a"
                 " quantile is a guess",
@@ -54,7 +54,7 @@ def _colours(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
             )
 
 
-def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[Found]:
+def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[TreeDefect]:
     """`le` of a bucket that is not there."""
     for node in expr.walk():
         if not isinstance(node, Selector) or not node.name.endswith("_bucket"):
@@ -77,33 +77,33 @@ def check_bounds(expr: Expr, metrics: Metrics) -> Iterator[Found]:
             if limit in known.bounds
             else f"{known.name} has no bucket le={limit:g}, so this selects nothing; the next is {there:g}"
         )
-        yield Found("bucket-not-there", why, swapped(expr, node, fixed))
+        yield TreeDefect("bucket-not-there", why, swap_node(expr, node, fixed))
 
 
-def check_burn(expr: Expr, query: Query) -> Iterator[Found]:
+def check_burn(expr: Expr, query: LintedQuery) -> Iterator[TreeDefect]:
     """A page for spending an error budget just as fast as it is given."""
     if query.kind != "alert" or not _PAGING.search(query.severity):
         return
     for node in expr.walk():
-        if not isinstance(node, Binary) or not isinstance(node.right, Number) or "/" not in str(node.left):
+        if not isinstance(node, Binary) or not isinstance(node.right, NumberLiteral) or "/" not in str(node.left):
             continue
         limit = node.right.value
         budget = round(1 - limit, 9) if node.op in ("<", "<=") else limit if node.op in _ABOVE else 0.0
         if budget not in _BUDGETS:
             continue
         fast = round(budget * 14.4, 6)
-        other = Number(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
-        yield Found(
+        other = NumberLiteral(round(1 - fast, 6) if node.op in ("<", "<=") else fast)
+        yield TreeDefect(
             "budget-at-one",
             f"errors of {budget * 100:g} % spend the budget just as fast as it is given, and page: a fifth more than"
             " allowed for some minutes wakes somebody, and costs nothing that a month would notice",
-            mended(expr, _moving(node, other)),
+            rewrite_tree(expr, _moving(node, other)),
             advice="page at 14.4 times the budget over an hour and five minutes, and let the rest be tickets",
         )
         return
 
 
-def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator[Found]:
+def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator[TreeDefect]:
     most = upper(node.left, metrics)
     if most is None or not math.isfinite(most):
         return
@@ -115,14 +115,18 @@ def _reach(expr: Expr, node: Binary, limit: float, metrics: Metrics) -> Iterator
         else:
             why = f"it is from 0 to {most:g}, so it is never above {limit:g}"
             fixed = (
-                swapped(expr, node, replace(node, right=Number(limit / 100)))
+                swap_node(expr, node, replace(node, right=NumberLiteral(limit / 100)))
                 if most == 1 and 1 < limit <= 100
                 else None
             )
-        yield Found("never-true", why, fixed, advice="" if fixed else f"take a limit below {most:g}")
+        yield TreeDefect("never-true", why, fixed, advice="" if fixed else f"take a limit below {most:g}")
     elif node.op in ("<", "<=") and limit > most:
-        fixed = swapped(expr, node, replace(node, right=Number(limit / 100))) if most == 1 and limit <= 100 else None
-        yield Found("always-true", f"it is from 0 to {most:g}, so it is always below {limit:g}", fixed)
+        fixed = (
+            swap_node(expr, node, replace(node, right=NumberLiteral(limit / 100)))
+            if most == 1 and limit <= 100
+            else None
+        )
+        yield TreeDefect("always-true", f"it is from 0 to {most:g}, so it is always below {limit:g}", fixed)
 
 
 def _moving(like: Binary, limit: Expr) -> Callable[[Expr], Expr | None]:
@@ -135,9 +139,9 @@ def _moving(like: Binary, limit: Expr) -> Callable[[Expr], Expr | None]:
     return moved
 
 
-def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[Found]:
+def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[TreeDefect]:
     """An objective inside of a bucket, where a quantile is drawn as a straight line."""
-    assert isinstance(node.right, Number)
+    assert isinstance(node.right, NumberLiteral)
     quantile, scale = _scaled_quantile(node.left)
     bounds = bounds_of(quantile, metrics) if quantile is not None else ()
     limit = node.right.value / scale
@@ -146,11 +150,11 @@ def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[Found]:
     place = bisect_left(bounds, limit)
     lower, above = bounds[place - 1] if place else 0.0, bounds[place]
     near = min((b for b in (lower, above) if b), key=lambda b: abs(b - limit))
-    yield Found(
+    yield TreeDefect(
         "limit-between-buckets",
         f"{limit:g} s lies between the bucket bounds {lower:g} and {above:g}, and where in there a quantile is, is a"
         " guess",
-        swapped(expr, node, replace(node, right=Number(round(near * scale, 9)))),
+        swap_node(expr, node, replace(node, right=NumberLiteral(round(near * scale, 9)))),
         warning=True,
     )
 
@@ -158,7 +162,7 @@ def _between(expr: Expr, node: Binary, metrics: Metrics) -> Iterator[Found]:
 def _scaled_quantile(expr: Expr) -> tuple[Call | None, float]:
     if isinstance(expr, Call) and expr.func == "histogram_quantile":
         return expr, 1.0
-    if isinstance(expr, Binary) and expr.op == "*" and isinstance(expr.right, Number) and expr.right.value > 0:
+    if isinstance(expr, Binary) and expr.op == "*" and isinstance(expr.right, NumberLiteral) and expr.right.value > 0:
         inner, scale = _scaled_quantile(expr.left)
         return inner, scale * expr.right.value
     return None, 1.0

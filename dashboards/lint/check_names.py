@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kvitals.dashboards.lint.defect import Query
-from kvitals.dashboards.lint.metrics import Known, Metrics, Wrong
-from kvitals.dashboards.lint.trees import Found, mended
+from kvitals.dashboards.lint.defect import LintedQuery
+from kvitals.dashboards.lint.metrics import Metrics, ResolvedMetric, Wrong
+from kvitals.dashboards.lint.trees import TreeDefect, rewrite_tree
 from kvitals.series.promql import Expr, Range, Selector, expand, parse
 from kvitals.series.promql.nodes import duration
 
@@ -20,15 +20,15 @@ _CODES = {
 
 
 def check_names(
-    names: list[str], query: Query, metrics: Metrics, expr: Expr | None = None, window: float = 300.0
-) -> Iterator[Found]:
+    names: list[str], query: LintedQuery, metrics: Metrics, expr: Expr | None = None, window: float = 300.0
+) -> Iterator[TreeDefect]:
     """`expr`: the query, where it could be parsed."""
     for name in names:
         found = metrics.look_up(name)
         if isinstance(found, Wrong):
             yield _wrong(name, found, query, expr, window)
-        elif isinstance(found, Known) and (usual := metrics.usual(found)):
-            yield Found(
+        elif isinstance(found, ResolvedMetric) and (usual := metrics.usual(found)):
+            yield TreeDefect(
                 "rewritten-name",
                 f"{found.system} itself says {usual}; {name} is there only where something rewrites names, such as Ray"
                 " Serve or an OpenTelemetry collector",
@@ -37,7 +37,7 @@ def check_names(
             )
 
 
-def _wrong(name: str, found: Wrong, query: Query, expr: Expr | None, window: float) -> Found:
+def _wrong(name: str, found: Wrong, query: LintedQuery, expr: Expr | None, window: float) -> TreeDefect:
     version = f" {found.version}" if found.version else ""
     why = f"{name}: {found.why}; {found.system}{version} shows no series of it"
     if query.kind == "alert":
@@ -50,7 +50,7 @@ def _wrong(name: str, found: Wrong, query: Query, expr: Expr | None, window: flo
     if found.kind == "part":
         advice = "take _bucket for quantiles, _sum over _count for a mean, _count for how many"
     renames = ((name, found.instead),) if found.instead else ()
-    return Found(_CODES[found.kind], why, fixed, advice, warning=not found.sure, renames=renames)
+    return TreeDefect(_CODES[found.kind], why, fixed, advice, warning=not found.sure, renames=renames)
 
 
 def _said_otherwise(name: str, query: str, expr: Expr, window: float) -> Expr | None:
@@ -62,7 +62,7 @@ def _said_otherwise(name: str, query: str, expr: Expr, window: float) -> Expr | 
     def instead(node: Expr) -> Expr | None:
         return _with_matchers(template, node) if isinstance(node, Selector) and node.name == name else None
 
-    return mended(expr, instead)
+    return rewrite_tree(expr, instead)
 
 
 def _with_matchers(template: Expr, old: Selector) -> Expr:
@@ -70,4 +70,4 @@ def _with_matchers(template: Expr, old: Selector) -> Expr:
         is_selector = isinstance(node, Selector)
         return replace(node, matchers=old.matchers, offset=old.offset) if is_selector else None  # type: ignore[type-var]
 
-    return mended(template, bound)
+    return rewrite_tree(template, bound)

@@ -6,35 +6,35 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.defect import LintedQuery
 from kvitals.dashboards.lint.metrics import Metrics
-from kvitals.dashboards.lint.trees import COMPARISONS, Found, selectors, swapped, upper
-from kvitals.series.promql import Aggregate, Binary, Call, Expr, Number, Subquery
+from kvitals.dashboards.lint.trees import COMPARISONS, TreeDefect, selectors, swap_node, upper
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, NumberLiteral, Subquery
 
 
-def check_bool(expr: Expr) -> Iterator[Found]:
+def check_bool(expr: Expr) -> Iterator[TreeDefect]:
     """`1 - (x > 0)` where `bool` was meant."""
     for node in expr.walk():
         if not isinstance(node, Binary) or node.op not in "+-":
             continue
         for side, other in ((node.left, node.right), (node.right, node.left)):
             compared = _comparison(side)
-            if compared is not None and isinstance(other, Number):
-                yield Found(
+            if compared is not None and isinstance(other, NumberLiteral):
+                yield TreeDefect(
                     "comparison-without-bool",
                     f"{compared.op} without bool keeps the value where it holds and drops the series where it does not:"
                     f" this is {node.op} that value, and nothing at all otherwise",
-                    swapped(expr, compared, replace(compared, returns_bool=True)),
+                    swap_node(expr, compared, replace(compared, returns_bool=True)),
                 )
 
 
-def check_unit(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+def check_unit(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeDefect]:
     """A ratio that is shown as per cent."""
     if query.unit == "percent" and upper(expr, metrics) == 1.0:
-        yield Found(
+        yield TreeDefect(
             "ratio-as-percent",
             "it is from 0 to 1 and shown as per cent of 100: a full one reads 1 %",
-            Binary("*", Number(100.0), expr),
+            Binary("*", NumberLiteral(100.0), expr),
             advice="or take the unit percentunit",
         )
 
@@ -68,13 +68,13 @@ CONTRADICTIONS = (
 )
 
 
-def check_words(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+def check_words(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeDefect]:
     """What title, description and annotations say of the metric."""
     families = {known.family for one in selectors(expr) if (known := metrics.meant(one.name)) is not None}
     words = f"{_spaced(query.title)} {query.said}"
     for one in CONTRADICTIONS:
         if families & set(one.families) and one.words.search(words):
-            yield Found("words-contradict", one.why, advice=one.advice)
+            yield TreeDefect("words-contradict", one.why, advice=one.advice)
 
 
 def _spaced(title: str) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kvitals.dashboards.lint.defect import Query
-from kvitals.dashboards.lint.trees import Found, Path, mended, selectors, swapped, with_path
-from kvitals.series.promql import Aggregate, Call, Expr, Number, Range, Selector, Subquery
+from kvitals.dashboards.lint.defect import LintedQuery
+from kvitals.dashboards.lint.trees import Path, TreeDefect, rewrite_tree, selectors, swap_node, with_path
+from kvitals.series.promql import Aggregate, Call, Expr, NumberLiteral, Range, Selector, Subquery
 
 _LEGEND = re.compile(r"\{\{\s*\.?(\w+)\s*\}\}")
 _PERCENTILE = re.compile(
@@ -18,7 +18,7 @@ _MEANS = ("avg", "sum")
 _WORST = ("max", "min", "topk", "bottomk", "count")
 
 
-def check_quantiles(expr: Expr, query: Query) -> Iterator[Found]:
+def check_quantiles(expr: Expr, query: LintedQuery) -> Iterator[TreeDefect]:
     for node, path in with_path(expr):
         if isinstance(node, Call) and node.func == "histogram_quantile" and len(node.args) == 2:
             yield from _arguments(expr, node, path, query)
@@ -27,58 +27,60 @@ def check_quantiles(expr: Expr, query: Query) -> Iterator[Found]:
         if isinstance(node, Call) and node.func == "avg_over_time" and isinstance(node.args[0], Subquery):
             inner = _quantile_in(node.args[0].expr)
             if inner is not None:
-                yield Found(
+                yield TreeDefect(
                     "mean-of-quantiles",
                     "the mean of quantiles of several moments is a quantile of nothing: take one over the whole time",
-                    swapped(expr, node, _longer(inner, node.args[0].range)),
+                    swap_node(expr, node, _longer(inner, node.args[0].range)),
                 )
 
 
-def _arguments(expr: Expr, node: Call, path: Path, query: Query) -> Iterator[Found]:
+def _arguments(expr: Expr, node: Call, path: Path, query: LintedQuery) -> Iterator[TreeDefect]:
     rank, inside = node.args
-    if isinstance(rank, Number) and not 0 <= rank.value <= 1:
+    if isinstance(rank, NumberLiteral) and not 0 <= rank.value <= 1:
         share = rank.value / 100 if rank.value <= 100 else 1.0
-        fixed = swapped(expr, node, replace(node, args=(Number(share), inside)))
-        yield Found("quantile-rank", f"a quantile is asked for from 0 to 1: {rank} is infinite always", fixed)
+        fixed = swap_node(expr, node, replace(node, args=(NumberLiteral(share), inside)))
+        yield TreeDefect("quantile-rank", f"a quantile is asked for from 0 to 1: {rank} is infinite always", fixed)
     if isinstance(inside, Aggregate) and inside.op in ("sum", "avg", "max", "min"):
         has_le = ("le" in inside.grouping) != inside.without
         if not has_le:
             grouping = tuple(x for x in inside.grouping if x != "le") if inside.without else (*inside.grouping, "le")
-            fixed = swapped(expr, node, replace(node, args=(rank, replace(inside, grouping=tuple(sorted(grouping))))))
-            yield Found("quantile-without-le", "the buckets are added up without `le`, so there is no quantile", fixed)
+            fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, grouping=tuple(sorted(grouping))))))
+            yield TreeDefect(
+                "quantile-without-le", "the buckets are added up without `le`, so there is no quantile", fixed
+            )
         elif inside.op in ("max", "min"):
-            fixed = swapped(expr, node, replace(node, args=(rank, replace(inside, op="sum"))))
-            yield Found(
+            fixed = swap_node(expr, node, replace(node, args=(rank, replace(inside, op="sum"))))
+            yield TreeDefect(
                 "quantile-of-extremes", f"buckets are added up over series: their {inside.op} is no histogram", fixed
             )
     elif _is_buckets(inside) and not any(_is_worst(one) or _is_mean(one) for one in path):
         labels = [name for name in _LEGEND.findall(query.legend) if name != "le"]
         grouped = Aggregate("sum", inside, tuple(sorted({"le", *labels})))
-        yield Found(
+        yield TreeDefect(
             "quantile-of-each-series",
             "the buckets are not added up by `le`, so there is a line for each series and no value of the whole",
-            swapped(expr, node, replace(node, args=(rank, grouped))),
+            swap_node(expr, node, replace(node, args=(rank, grouped))),
             warning=True,
         )
 
 
-def _mean(expr: Expr, node: Aggregate) -> Iterator[Found]:
+def _mean(expr: Expr, node: Aggregate) -> Iterator[TreeDefect]:
     inner = _quantile_in(node.expr)
     if inner is not None:
         if not _is_one_series(inner, node):
-            yield Found(
+            yield TreeDefect(
                 "mean-of-quantiles",
                 f"the {'mean' if node.op == 'avg' else 'sum'} of quantiles is a quantile of nothing: a replica with ten"
                 " requests weighs as much as one with ten thousand",
-                swapped(expr, node, _whole(inner, node)),
+                swap_node(expr, node, _whole(inner, node)),
             )
         return
     named = next((one for one in selectors(node.expr) if _is_percentile(one)), None)
     if named is not None:
-        yield Found(
+        yield TreeDefect(
             "mean-of-quantiles",
             f"{named.name} is a percentile already: its mean over replicas is none of anything",
-            swapped(expr, node, replace(node, op="max")),
+            swap_node(expr, node, replace(node, op="max")),
             advice="the worst replica is at least somebody's percentile; one of all needs the histogram's buckets",
         )
 
@@ -87,7 +89,7 @@ def _quantile_in(expr: Expr) -> Call | None:
     """A quantile that is all of an expression, but for parentheses and factors."""
     if isinstance(expr, Call) and expr.func == "histogram_quantile" and len(expr.args) == 2:
         return expr
-    children = [child for child in expr.children() if not isinstance(child, Number)]
+    children = [child for child in expr.children() if not isinstance(child, NumberLiteral)]
     return _quantile_in(children[0]) if len(children) == 1 and not isinstance(expr, Aggregate) else None
 
 
@@ -111,7 +113,7 @@ def _whole(quantile: Call, outer: Aggregate) -> Expr:
 
 
 def _longer(quantile: Call, seconds: float) -> Expr:
-    return mended(quantile, lambda e: replace(e, range=seconds) if isinstance(e, Range) else None)
+    return rewrite_tree(quantile, lambda e: replace(e, range=seconds) if isinstance(e, Range) else None)
 
 
 def _is_buckets(expr: Expr) -> bool:

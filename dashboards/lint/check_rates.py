@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kvitals.dashboards.lint.defect import Query
+from kvitals.dashboards.lint.defect import LintedQuery
 from kvitals.dashboards.lint.metrics import Metrics
 from kvitals.dashboards.lint.trees import (
     COMPARISONS,
-    Found,
     Path,
+    TreeDefect,
     base_of,
-    mended,
     raw_counters,
+    rewrite_tree,
     selectors,
-    swapped,
+    swap_node,
     with_path,
 )
-from kvitals.series.promql import Binary, Call, Expr, Number, Range, Selector
+from kvitals.series.promql import Binary, Call, Expr, NumberLiteral, Range, Selector
 
 _OF_COUNTERS = {"rate": "deriv", "irate": "deriv", "increase": "delta"}
 _OF_GAUGES = {"deriv": "rate", "delta": "increase", "idelta": "increase"}
@@ -29,7 +29,7 @@ RECENT_SECONDS = 600.0
 _TIME_UNITS = ("s", "ms", "dtdurations", "dtdurationms", "clocks", "clockms")
 
 
-def check_functions(expr: Expr, metrics: Metrics) -> Iterator[Found]:
+def check_functions(expr: Expr, metrics: Metrics) -> Iterator[TreeDefect]:
     """`rate` of a gauge, `delta` of a counter."""
     for node, path in with_path(expr):
         if not isinstance(node, Call) or not node.args or not isinstance(node.args[0], Range) or _is_for_nothing(path):
@@ -41,18 +41,18 @@ def check_functions(expr: Expr, metrics: Metrics) -> Iterator[Found]:
         is_counter = known.type == "counter" or bool(known.part)
         if node.func in _OF_COUNTERS and not is_counter:
             other = replace(node, func=_OF_COUNTERS[node.func])
-            yield Found(
+            yield TreeDefect(
                 "rate-of-gauge",
                 f"{name} is a gauge: {node.func} takes each fall of it for a restart and adds up what was never there",
-                swapped(expr, node, other),
+                swap_node(expr, node, other),
             )
         elif node.func in _OF_GAUGES and is_counter and not _is_clamped(path):
             other = replace(node, func=_OF_GAUGES[node.func])
             why = f"{name} is a counter: {node.func} is far below zero after each restart of the engine"
-            yield Found("delta-of-counter", why, swapped(expr, node, other))
+            yield TreeDefect("delta-of-counter", why, swap_node(expr, node, other))
 
 
-def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[Found]:
+def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[TreeDefect]:
     """Averages, ratios, quantiles and conditions on counters as they stand."""
     for node in expr.walk():
         if isinstance(node, Binary) and node.op == "/":
@@ -63,50 +63,50 @@ def check_since_start(expr: Expr, metrics: Metrics, window: float) -> Iterator[F
                     metrics.meant(one.name) for one in several
                 ):
                     continue
-                yield Found(
+                yield TreeDefect(
                     "lifetime-average",
                     "both sides count from the engine's start, so this is the mean of its life: after a day, ten bad"
                     " minutes hardly move it",
-                    swapped(expr, node, _over(node, several, "rate", window)),
+                    swap_node(expr, node, _over(node, several, "rate", window)),
                 )
         elif isinstance(node, Call) and node.func == "histogram_quantile" and not _has_rate(node):
             raw = {one for one in selectors(node) if one.name.endswith("_bucket")}
             if raw:
-                yield Found(
+                yield TreeDefect(
                     "lifetime-quantile",
                     "buckets count from the engine's start, so this is the quantile of its whole life",
-                    swapped(expr, node, _over(node, raw, "rate", window)),
+                    swap_node(expr, node, _over(node, raw, "rate", window)),
                 )
 
 
-def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[Found]:
+def check_conditions(expr: Expr, metrics: Metrics, window: float) -> Iterator[TreeDefect]:
     """A counter, or a gauge that holds the last event, compared with a number."""
     for node in expr.walk():
-        if not isinstance(node, Binary) or node.op not in COMPARISONS or not isinstance(node.right, Number):
+        if not isinstance(node, Binary) or node.op not in COMPARISONS or not isinstance(node.right, NumberLiteral):
             continue
         if node.returns_bool:  # "was there ever" is a question too
             continue
         held = [one for one in selectors(node.left) if _holds_the_last(one, metrics)]
         if held and not _has_rate(node.left) and not _asks_for_changes(expr, held[0].name):
-            moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), Number(0.0))
-            yield Found(
+            moved = Binary(">", _over(node.left, set(held), "changes", max(window, RECENT_SECONDS)), NumberLiteral(0.0))
+            yield TreeDefect(
                 "last-event-gauge",
                 f"{held[0].name} keeps the code of the last event, so it stays up long after, until the exporter starts"
                 " anew; and any code counts, those that a program caused included",
-                swapped(expr, node, Binary("and", moved, node)),
+                swap_node(expr, node, Binary("and", moved, node)),
             )
             continue
         counters = raw_counters(node.left, metrics)
         told = {selector for selector, known in counters if metrics.known(selector.name) is not None}
         if told and len(told) == len(counters) and not _has_rate(node.left) and not _is_share(node.left):
-            yield Found(
+            yield TreeDefect(
                 "counter-since-start",
                 f"{min(one.name for one in told)} only grows: once true this stays true until the engine starts anew",
-                swapped(expr, node, _over(node, told, "increase", window)),
+                swap_node(expr, node, _over(node, told, "increase", window)),
             )
 
 
-def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
+def check_sums(expr: Expr, query: LintedQuery, metrics: Metrics) -> Iterator[TreeDefect]:
     """The rate of a histogram's sum shown as if it were a time."""
     shown_as_time = _TIME.search(query.title) or query.unit in _TIME_UNITS
     for node, path in with_path(expr):
@@ -117,7 +117,7 @@ def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
         is_time = base.endswith("_seconds") or (known is not None and known.unit == "seconds")
         if part == "_sum" and is_time and shown_as_time and not _is_divided(path):
             per = _per_request(expr, base)
-            yield Found(
+            yield TreeDefect(
                 "sum-rate-as-time",
                 f"the rate of {base}_sum is seconds spent a second, by all requests together: how many are in that"
                 " phase at once, and no time of one request",
@@ -128,7 +128,9 @@ def check_sums(expr: Expr, query: Query, metrics: Metrics) -> Iterator[Found]:
 
 def _is_for_nothing(path: Path) -> bool:
     """Whether it is multiplied by 0: such a term says that something is there, and no more."""
-    return any(isinstance(one, Binary) and one.op == "*" and Number(0.0) in (one.left, one.right) for one in path)
+    return any(
+        isinstance(one, Binary) and one.op == "*" and NumberLiteral(0.0) in (one.left, one.right) for one in path
+    )
 
 
 def _is_clamped(path: Path) -> bool:
@@ -147,7 +149,7 @@ def _per_request(expr: Expr, base: str) -> Expr:
         is_sum = isinstance(node, Selector) and node.name == f"{base}_sum"
         return replace(node, name=f"{base}_count") if is_sum else None  # type: ignore[type-var]
 
-    return mended(expr, counted)
+    return rewrite_tree(expr, counted)
 
 
 def _asks_for_changes(expr: Expr, name: str) -> bool:
@@ -171,4 +173,6 @@ def _holds_the_last(selector: Selector, metrics: Metrics) -> bool:
 
 def _over(expr: Expr, several: set[Selector], func: str, window: float) -> Expr:
     """The expression with these selectors over a window."""
-    return mended(expr, lambda e: Call(func, (Range(e, window),)) if isinstance(e, Selector) and e in several else None)
+    return rewrite_tree(
+        expr, lambda e: Call(func, (Range(e, window),)) if isinstance(e, Selector) and e in several else None
+    )

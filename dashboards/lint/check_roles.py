@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kvitals.dashboards.lint.metrics import Metrics
-from kvitals.dashboards.lint.trees import Found, mended, selectors
+from kvitals.dashboards.lint.trees import TreeDefect, rewrite_tree, selectors
 from kvitals.series.promql import Aggregate, Expr, Selector
 from kvitals.series.types import Matcher, MatchOp
 
@@ -36,7 +36,7 @@ def decode_matcher(expressions: list[Expr]) -> Matcher | None:
     return None
 
 
-def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> Found | None:
+def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> TreeDefect | None:
     """The query, if it adds up what both sides have."""
     if any(_tells(m) for one in selectors(expr) for m in one.matchers):
         return None  # it tells them apart, in one way or another
@@ -49,10 +49,10 @@ def check_roles(expr: Expr, decode: Matcher, metrics: Metrics) -> Found | None:
     if not mixed or not adds_up:
         return None
     names = ", ".join(sorted({one.name for one in mixed}))
-    return Found(
+    return TreeDefect(
         "roles-mixed",
         f"prefill and decode engines both tell {names} of each request, so it is counted twice and two times are mixed",
-        mended(expr, lambda e: mixed.get(e) if isinstance(e, Selector) else None),
+        rewrite_tree(expr, lambda e: mixed.get(e) if isinstance(e, Selector) else None),
     )
 
 

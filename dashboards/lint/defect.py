@@ -12,7 +12,7 @@ Weight = Literal["error", "warning"]
 Kind = Literal["panel", "alert", "record", "variable", "annotation"]
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class LintedQuery(Struct, frozen=True, kw_only=True):
     """A query of a document, and what stands around it that says what it is meant for."""
 
     place: str  # panel or rule, for people
@@ -30,7 +30,7 @@ class Document(Struct, frozen=True, kw_only=True):
     """A board or a file of rules."""
 
     name: str
-    queries: list[Query]
+    queries: list[LintedQuery]
     left_out: list[str] = []  # what could not be read, and why
 
 

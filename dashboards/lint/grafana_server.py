@@ -28,7 +28,7 @@ _UID = re.compile(r"[\w.-]{1,100}")
 
 
 @dataclass(frozen=True)
-class Access:
+class GrafanaAccess:
     """How a Grafana is reached. token_file: of a service account that may read boards."""
 
     url: str
@@ -36,7 +36,7 @@ class Access:
     ca_file: Path | None = None
 
 
-def read_grafana(access: Access) -> tuple[list[Document], list[str]]:
+def read_grafana(access: GrafanaAccess) -> tuple[list[Document], list[str]]:
     """All boards that the token may read, or the one whose address the URL is; and what was left out, with why.
 
     Raises ReadingError where the server can not be asked.
@@ -44,7 +44,7 @@ def read_grafana(access: Access) -> tuple[list[Document], list[str]]:
     return asyncio.run(_read(access))
 
 
-async def _read(access: Access) -> tuple[list[Document], list[str]]:
+async def _read(access: GrafanaAccess) -> tuple[list[Document], list[str]]:
     root, one = _root(access.url)
     connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=_tls(access.ca_file))
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -129,7 +129,7 @@ def _root(url: str) -> tuple[str, str]:
     return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}", uid
 
 
-def _login(access: Access) -> dict[str, str]:
+def _login(access: GrafanaAccess) -> dict[str, str]:
     if access.token_file is None:
         return {}
     try:

@@ -11,10 +11,10 @@ from kvitals.dashboards.lint.check_operators import check_bool, check_unit, chec
 from kvitals.dashboards.lint.check_quantiles import check_quantiles
 from kvitals.dashboards.lint.check_rates import check_conditions, check_functions, check_since_start, check_sums
 from kvitals.dashboards.lint.check_roles import check_roles, decode_matcher
-from kvitals.dashboards.lint.defect import Defect, Document, Query, Report, Unread
+from kvitals.dashboards.lint.defect import Defect, Document, LintedQuery, Report, Unread
 from kvitals.dashboards.lint.metrics import Metrics
-from kvitals.dashboards.lint.trees import Found, selectors
-from kvitals.dashboards.lint.variables import MAX_QUERY, Opened, names_in, renamed
+from kvitals.dashboards.lint.trees import TreeDefect, selectors
+from kvitals.dashboards.lint.variables import MAX_QUERY, OpenedQuery, names_in, rename_metrics
 from kvitals.rules.engine_map import load_map
 from kvitals.series.promql import Expr, PromQLError
 from kvitals.series.types import Matcher
@@ -50,12 +50,12 @@ def lint(documents: Sequence[Document], metrics: Metrics, left_out: Iterable[str
     )
 
 
-def _of_document(name: str, queries: Sequence[Query], metrics: Metrics) -> Iterator[Defect | Unread]:
-    opened: list[tuple[Query, Opened | None, str]] = []
+def _of_document(name: str, queries: Sequence[LintedQuery], metrics: Metrics) -> Iterator[Defect | Unread]:
+    opened: list[tuple[LintedQuery, OpenedQuery | None, str]] = []
     for query in queries:
         text = _selected(query.text) if query.kind == "variable" else query.text
         try:
-            opened.append((query, Opened(text), ""))
+            opened.append((query, OpenedQuery(text), ""))
         except PromQLError as error:
             opened.append((query, None, str(error)))
     decode = decode_matcher([one.expr for _, one, _ in opened if one is not None])
@@ -78,11 +78,11 @@ def _unread(text: str, why: str) -> str:
     return f"only its names were looked at: {reason}"
 
 
-def _renames(several: Iterable[Found]) -> dict[str, str]:
+def _renames(several: Iterable[TreeDefect]) -> dict[str, str]:
     return {old: new for found in several for old, new in found.renames}
 
 
-def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | None) -> Iterator[Found]:
+def _of_query(query: LintedQuery, one: OpenedQuery, metrics: Metrics, decode: Matcher | None) -> Iterator[TreeDefect]:
     expr: Expr = one.expr
     names = dict.fromkeys(s.name for s in selectors(expr) if s.name and not one.is_variable(s.name))
     window = RULE_SECONDS if query.kind in ("alert", "record") else one.window()
@@ -105,11 +105,13 @@ def _of_query(query: Query, one: Opened, metrics: Metrics, decode: Matcher | Non
         yield mixed
 
 
-def _defect(name: str, query: Query, found: Found, one: Opened | None, renames: Mapping[str, str]) -> Defect:
+def _defect(
+    name: str, query: LintedQuery, found: TreeDefect, one: OpenedQuery | None, renames: Mapping[str, str]
+) -> Defect:
     """`renames`: of all names of the query, so that a correction leaves no other name that is not there."""
-    fix = renamed(query.text, renames) if found.renames else ""
+    fix = rename_metrics(query.text, renames) if found.renames else ""
     if found.fixed is not None and one is not None:
-        fix = renamed(one.written(found.fixed), renames)
+        fix = rename_metrics(one.written(found.fixed), renames)
     return Defect(
         code=found.code,
         weight="warning" if found.warning else "error",

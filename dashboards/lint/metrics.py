@@ -33,7 +33,7 @@ _STANDARD: dict[str, Type] = {
 
 
 @dataclass(frozen=True)
-class Known:
+class ResolvedMetric:
     """A metric's name as it stands in a query, resolved."""
 
     name: str  # without a histogram's suffix
@@ -71,28 +71,28 @@ class Metrics:
     def __post_init__(self) -> None:
         self._maps = sorted(map(load_map, systems()), key=lambda m: m.kind != "engine")  # a router repeats their names
         self._bounds = {**_default_bounds(), **self.page_bounds}
-        self._found: dict[str, Known | Wrong | None] = {}
+        self._found: dict[str, ResolvedMetric | Wrong | None] = {}
         self.used: set[str] = set()  # systems whose names were met
 
     def version(self, map_: EngineMap) -> str:
         return self.versions.get(map_.system, map_.newest)
 
-    def look_up(self, name: str) -> Known | Wrong | None:
+    def look_up(self, name: str) -> ResolvedMetric | Wrong | None:
         """None for a name of which nothing is known, such as another program's."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
 
-    def known(self, name: str) -> Known | None:
+    def known(self, name: str) -> ResolvedMetric | None:
         found = self.look_up(name)
-        return found if isinstance(found, Known) else None
+        return found if isinstance(found, ResolvedMetric) else None
 
-    def meant(self, name: str) -> Known | None:
+    def meant(self, name: str) -> ResolvedMetric | None:
         """The same, of a name that is wrong what took its place."""
         found = self.look_up(name)
         return self.known(found.instead) if isinstance(found, Wrong) else found
 
-    def usual(self, known: Known) -> str:
+    def usual(self, known: ResolvedMetric) -> str:
         """A metric as its program itself calls it, without a part, where `known` is spelt otherwise; else empty."""
         map_ = next((one for one in self._maps if one.system == known.system), None)
         if map_ is None or map_.full_names or known.entry is None or known.entry.bare:
@@ -101,11 +101,11 @@ class Metrics:
         is_rewritten = known.name != own and not known.name.startswith(("ray_", own.partition(known.entry.raw)[0]))
         return own if is_rewritten else ""
 
-    def _look_up(self, name: str) -> Known | Wrong | None:
+    def _look_up(self, name: str) -> ResolvedMetric | Wrong | None:
         if name.startswith(OWN):
             return self._own(name)
         candidates = [one for map_ in self._maps for one in self._of_map(map_, name)]
-        good = next((one for one in candidates if isinstance(one, Known)), None)
+        good = next((one for one in candidates if isinstance(one, ResolvedMetric)), None)
         if good is not None:
             self.used.add(good.system)
             return good
@@ -118,19 +118,21 @@ class Metrics:
             return first
         return self._of_page(name) or self._standard(name)
 
-    def _own(self, name: str) -> Known | Wrong | None:
+    def _own(self, name: str) -> ResolvedMetric | Wrong | None:
         if name.startswith(SIGNAL_PREFIX):
             signal = self.knowledge.signals.get(name.removeprefix(SIGNAL_PREFIX))
-            return Known(name, "", "gauge", unit=signal.unit) if signal is not None else None  # others record too
+            return (
+                ResolvedMetric(name, "", "gauge", unit=signal.unit) if signal is not None else None
+            )  # others record too
         for base, part in _splits(name):
             family = self.knowledge.families.get(base)
             if family is not None and (family.type == "histogram") == bool(part):
                 kind: Type = family.type if family.type in ("counter", "histogram") else "gauge"
-                return Known(base, part, kind, family=base, unit=family.unit)
+                return ResolvedMetric(base, part, kind, family=base, unit=family.unit)
         near = difflib.get_close_matches(name, self.knowledge.families, 1)
         return Wrong("unknown", "kvitals", "", "no family of that name is told by agents", near[0] if near else "")
 
-    def _of_map(self, map_: EngineMap, name: str) -> Iterator[Known | Wrong]:
+    def _of_map(self, map_: EngineMap, name: str) -> Iterator[ResolvedMetric | Wrong]:
         """What a map says of a name, if it is one of the program's."""
         raw = map_.strip(name)
         version = self.version(map_)
@@ -149,7 +151,9 @@ class Metrics:
         elif not _ignored(map_, raw) and not _is_info(map_, raw):
             yield self._unknown(map_, raw, prefix, version)
 
-    def _entries(self, map_: EngineMap, raw: str, name: str, prefix: str, version: str) -> Iterator[Known | Wrong]:
+    def _entries(
+        self, map_: EngineMap, raw: str, name: str, prefix: str, version: str
+    ) -> Iterator[ResolvedMetric | Wrong]:
         for base, part in _splits(raw):
             several = map_.by_raw.get(base, ())
             kinds = {self._type(metric): metric for metric in several}
@@ -170,7 +174,7 @@ class Metrics:
             family = self.knowledge.families.get(metric.family)
             unit = family.unit if family is not None and metric.scale == 1.0 else ""
             bounds = self._bounds.get(whole) or self._bounds.get(f"{map_.recognise.prefixes[0]}{base}", ())
-            yield Known(whole, part, kind, map_.system, metric.family, unit, metric, bounds)
+            yield ResolvedMetric(whole, part, kind, map_.system, metric.family, unit, metric, bounds)
 
     def _passes_over(self, map_: EngineMap, name: str) -> bool:
         """Whether a map knows that the name is there, and makes nothing of it."""
@@ -217,20 +221,20 @@ class Metrics:
             return "gauge"
         return family.type if family.type in ("counter", "histogram") else "gauge"
 
-    def _of_page(self, name: str) -> Known | None:
+    def _of_page(self, name: str) -> ResolvedMetric | None:
         for base, part in _splits(name):
             kind = self.page_types.get(base)
             if kind is not None and (kind == "histogram") == bool(part):
-                return Known(base, part, kind, bounds=self._bounds.get(base, ()))
+                return ResolvedMetric(base, part, kind, bounds=self._bounds.get(base, ()))
         return None
 
-    def _standard(self, name: str) -> Known | None:
+    def _standard(self, name: str) -> ResolvedMetric | None:
         for base, part in _splits(name):
             if base in _STANDARD and (_STANDARD[base] == "histogram") == bool(part):
-                return Known(base, part, _STANDARD[base])
+                return ResolvedMetric(base, part, _STANDARD[base])
         if name.endswith(("_bucket", "_total")):  # by the conventions that all clients keep
             kind: Type = "histogram" if name.endswith("_bucket") else "counter"
-            return Known(name.removesuffix("_bucket"), "_bucket" if kind == "histogram" else "", kind)
+            return ResolvedMetric(name.removesuffix("_bucket"), "_bucket" if kind == "histogram" else "", kind)
         return None
 
 

@@ -13,14 +13,14 @@ from kvitals.series.files import read_regular
 
 
 @dataclass(frozen=True)
-class Told:
+class PageFacts:
     """Off a page."""
 
     types: dict[str, Type]
     bounds: dict[str, tuple[float, ...]]
 
 
-def read_page(path: Path) -> Told:
+def read_page(path: Path) -> PageFacts:
     """A page that was saved, such as with curl. Raises ReadingError."""
     try:
         page = PageParser().parse(read_regular(path, MAX_BYTES))
@@ -39,7 +39,7 @@ def read_page(path: Path) -> Told:
                 bounds.setdefault(base, set()).add(_bound(le, path))
         elif kind in ("counter", "gauge"):
             types[name] = "counter" if kind == "counter" else "gauge"
-    return Told(types, {name: tuple(sorted(found)) for name, found in bounds.items()})
+    return PageFacts(types, {name: tuple(sorted(found)) for name, found in bounds.items()})
 
 
 def _bound(le: str, path: Path) -> float:

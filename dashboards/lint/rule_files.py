@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvitals.dashboards.lint.defect import Document, Query
+from kvitals.dashboards.lint.defect import Document, LintedQuery
 
 MAX_RULES = 5000
 
@@ -16,7 +16,7 @@ def is_rule_file(data: object) -> bool:
 
 def read_rules(data: object, name: str) -> Document:
     groups = _groups(data)
-    queries: list[Query] = []
+    queries: list[LintedQuery] = []
     left_out: list[str] = []
     for group in groups if isinstance(groups, list) else []:
         rules = group.get("rules") if isinstance(group, dict) else None
@@ -28,17 +28,17 @@ def read_rules(data: object, name: str) -> Document:
     return Document(name=name, queries=queries[:MAX_RULES], left_out=left_out)
 
 
-def _query(rule: Mapping[str, Any]) -> list[Query]:
+def _query(rule: Mapping[str, Any]) -> list[LintedQuery]:
     text = rule.get("expr")
     if isinstance(text, int | float):
         text = str(text)
     if not isinstance(text, str):
         return []
     if isinstance(rule.get("record"), str):
-        return [Query(place=f"record {rule['record']}", text=text, kind="record", title=rule["record"])]
+        return [LintedQuery(place=f"record {rule['record']}", text=text, kind="record", title=rule["record"])]
     labels, said = (value if isinstance(value, dict) else {} for value in (rule.get("labels"), rule.get("annotations")))
     return [
-        Query(
+        LintedQuery(
             place=f"alert {rule.get('alert', 'without a name')}",
             text=text,
             kind="alert",

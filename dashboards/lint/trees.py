@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvitals.dashboards.lint.metrics import Known, Metrics
+from kvitals.dashboards.lint.metrics import Metrics, ResolvedMetric
 from kvitals.rules.loader import HISTOGRAM_PARTS
-from kvitals.series.promql import Aggregate, Binary, Call, Expr, Number, Range, Selector, Subquery
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, NumberLiteral, Range, Selector, Subquery
 from kvitals.series.promql.rewrite import map_children
 
 COMPARISONS = frozenset((">", "<", ">=", "<=", "==", "!="))
@@ -23,7 +23,7 @@ Path = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
-class Found:
+class TreeDefect:
     """What a check has to say of a query."""
 
     code: str
@@ -41,20 +41,20 @@ def with_path(expr: Expr, above: Path = ()) -> Iterator[tuple[Expr, Path]]:
         yield from with_path(child, (*above, expr))
 
 
-def mended(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def rewrite_tree(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     """A copy in which the nodes for which `change` has another are that."""
     other = change(expr)
     if other is not None:
         return other
     if isinstance(expr, Range):
-        selector = mended(expr.selector, change)
+        selector = rewrite_tree(expr.selector, change)
         return replace(expr, selector=selector) if isinstance(selector, Selector) else expr
-    return map_children(expr, lambda child: mended(child, change))
+    return map_children(expr, lambda child: rewrite_tree(child, change))
 
 
-def swapped(expr: Expr, old: Expr, new: Expr) -> Expr:
+def swap_node(expr: Expr, old: Expr, new: Expr) -> Expr:
     """A copy with one node in place of another."""
-    return mended(expr, lambda node: new if node == old else None)
+    return rewrite_tree(expr, lambda node: new if node == old else None)
 
 
 def is_raw(path: Path) -> bool:
@@ -78,7 +78,7 @@ _OVER_TIME = frozenset(
 )
 
 
-def raw_counters(expr: Expr, metrics: Metrics) -> list[tuple[Selector, Known]]:
+def raw_counters(expr: Expr, metrics: Metrics) -> list[tuple[Selector, ResolvedMetric]]:
     """The counters of an expression, histograms' parts included, that are not looked at over a time."""
     found = []
     for node, path in with_path(expr):
@@ -90,10 +90,10 @@ def raw_counters(expr: Expr, metrics: Metrics) -> list[tuple[Selector, Known]]:
     return found
 
 
-def _by_convention(name: str) -> Known | None:
+def _by_convention(name: str) -> ResolvedMetric | None:
     """A sum and a count by their names; others may end so as well, so only both together say something."""
     part = next((part for part in ("_sum", "_count") if name.endswith(part)), "")
-    return Known(name.removesuffix(part), part, "histogram") if part else None
+    return ResolvedMetric(name.removesuffix(part), part, "histogram") if part else None
 
 
 @lru_cache(maxsize=2048)
@@ -104,7 +104,7 @@ def selectors(expr: Expr) -> tuple[Selector, ...]:
 
 def upper(expr: Expr, metrics: Metrics) -> float | None:
     """The greatest value that an expression can have, where that is known."""
-    if isinstance(expr, Number):
+    if isinstance(expr, NumberLiteral):
         return expr.value
     if isinstance(expr, Selector):
         known = metrics.known(expr.name)
@@ -127,7 +127,7 @@ def upper(expr: Expr, metrics: Metrics) -> float | None:
 
 def _scaled(expr: Binary, metrics: Metrics) -> float | None:
     for value, number in ((expr.left, expr.right), (expr.right, expr.left)):
-        if isinstance(number, Number) and number.value > 0 and (found := upper(value, metrics)) is not None:
+        if isinstance(number, NumberLiteral) and number.value > 0 and (found := upper(value, metrics)) is not None:
             if expr.op == "*":
                 return found * number.value
             return found / number.value if value is expr.left else None

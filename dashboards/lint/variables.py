@@ -16,7 +16,7 @@ _FIRST = 7919.0
 """Seconds that stand for a variable that is a duration: no one writes these."""
 
 
-class Opened:
+class OpenedQuery:
     """A query with something in place of its variables."""
 
     def __init__(self, text: str) -> None:
@@ -86,7 +86,7 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def rename_metrics(text: str, names: Mapping[str, str]) -> str:
     """A query's own text with other names of metrics."""
     for old, new in names.items():
         text = re.sub(rf"(?<![\w:]){re.escape(old)}(?![\w:])", lambda _, new=new: new, text)  # type: ignore[misc]

@@ -18,8 +18,8 @@ def files(knowledge: Knowledge, docs: Path = DOCS) -> dict[str, str]:
     generated tables in them, so they are read from there. Raises ValueError where a key has no words yet, or a place no
     table."""
     return {
-        configuration.FILE: configuration.filled((docs / configuration.FILE).read_text(encoding="utf-8")),
-        security.FILE: security.filled((docs / security.FILE).read_text(encoding="utf-8")),
+        configuration.FILE: configuration.fill_tables((docs / configuration.FILE).read_text(encoding="utf-8")),
+        security.FILE: security.fill_listeners((docs / security.FILE).read_text(encoding="utf-8")),
         metrics.FILE: metrics.page(knowledge),
         rules.FILE: rules.page(knowledge),
         compatibility.FILE: compatibility.page(),

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from kvitals.dashboards.reference.text import cell, generated, table
+from kvitals.dashboards.reference.text import cell, generated_header, table
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 
 FILE = "compatibility.md"
@@ -37,7 +37,7 @@ class Capability(Struct, frozen=True, forbid_unknown_fields=True):
     adapters: bool = False  # an info metric that lists adapters shows it too
 
 
-class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
+class MapEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     """What a map was made from and is tested with."""
 
     names: str
@@ -49,7 +49,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
     """The file beside this one."""
 
     capabilities: tuple[Capability, ...]
-    evidence: dict[str, Evidence]
+    evidence: dict[str, MapEvidence]
 
 
 def data() -> Data:
@@ -62,7 +62,7 @@ def page() -> str:
     known, maps = data(), [load_map(system) for system in systems()]
     engines = sorted((m for m in maps if m.kind == "engine"), key=lambda m: -len(m.metrics))
     others = sorted((m for m in maps if m.kind in ("frontend", "router", "gateway")), key=lambda m: m.title)
-    lines = [generated("rules/engines and dashboards/reference/compatibility.yaml"), "", *_INTRO.splitlines()]
+    lines = [generated_header("rules/engines and dashboards/reference/compatibility.yaml"), "", *_INTRO.splitlines()]
     lines += ["## Programs", "", *_programs(maps, known), ""]
     lines += ["## Engines", "", *_shown(engines, known), ""]
     lines += ["## Frontends, routers and gateways", "", *_shown(others, known), ""]

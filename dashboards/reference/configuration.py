@@ -54,7 +54,7 @@ class Words(Struct, frozen=True, forbid_unknown_fields=True):
     unset: str = ""  # what holds where it is left out
 
 
-def filled(document: str) -> str:
+def fill_tables(document: str) -> str:
     """The document with its tables as they are now. Raises ValueError where a table has no place, or a key no words."""
     words = _words()
     wanted = TABLES.keys() - {found[1] for found in _PLACE.finditer(document)}

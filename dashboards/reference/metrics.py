@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from kvitals.dashboards.reference.text import cell, generated, one_line, table
+from kvitals.dashboards.reference.text import cell, generated_header, one_line, table
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family, Signal
@@ -31,7 +31,7 @@ signal whose least number of samples is not there is absent, which is not zero.
 
 def page(knowledge: Knowledge) -> str:
     """The document. Raises OSError or ValueError where the files of signals can not be read again."""
-    lines = [generated("rules/signals/*.yaml"), "", *_INTRO.splitlines()]
+    lines = [generated_header("rules/signals/*.yaml"), "", *_INTRO.splitlines()]
     told = _told()
     for path in sorted((ROOT / "signals").glob("*.yaml")):
         lines += _subject(path, knowledge, told)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvitals.dashboards.reference.text import cell, generated, one_line, table
+from kvitals.dashboards.reference.text import cell, generated_header, one_line, table
 from kvitals.dashboards.runbooks import GROUPS
 from kvitals.rules.loader import Knowledge
-from kvitals.rules.model import Lever, Rule, Setting
+from kvitals.rules.model import Lever, Rule, SystemSetting
 
 FILE = "rule-reference.md"
 RUNBOOKS = "../dashboards/generated/runbooks"
@@ -26,7 +26,7 @@ _COST = {"free": "nothing", "low": "little", "medium": "some", "high": "much"}
 
 def page(knowledge: Knowledge) -> str:
     """The document."""
-    lines = [generated("rules/codes and rules/levers"), "", *_INTRO.splitlines()]
+    lines = [generated_header("rules/codes and rules/levers"), "", *_INTRO.splitlines()]
     for group, title in GROUPS.items():
         rules = sorted((r for r in knowledge.rules.values() if r.group == group), key=lambda r: r.code)
         if rules:
@@ -65,7 +65,7 @@ def _lever(lever: Lever, codes: list[str]) -> Iterator[str]:
     yield ""
 
 
-def _setting(setting: Setting) -> str:
+def _setting(setting: SystemSetting) -> str:
     versions = "" if setting.versions == ">=0" else f" {setting.versions}"
     value = f", {one_line(setting.value)}" if setting.value else ""
     restart = "" if setting.restart else " (no restart)"

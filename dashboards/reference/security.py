@@ -13,7 +13,7 @@ FILE = "security.md"
 _PLACE = re.compile(r"<!-- listeners -->\n(?:[^<]|<(?!!--))*<!-- end of listeners -->")
 
 
-def filled(document: str) -> str:
+def fill_listeners(document: str) -> str:
     """The document with its table as the listeners are now. Raises ValueError where it has no place for it."""
     if len(_PLACE.findall(document)) != 1:
         raise ValueError(f"docs/{FILE}: expected one place `<!-- listeners -->` with `<!-- end of listeners -->`")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 _BARE_BRACKET = re.compile(r"<(?=[A-Za-z/])")
 
 
-def generated(by: str) -> str:
+def generated_header(by: str) -> str:
     """The first line of a file that nobody edits by hand."""
     return f"<!-- Made by `python -m kvitals.dashboards.generate` from {by}. Do not edit. -->"
 

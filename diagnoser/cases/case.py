@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from kvitals.rules.finding import Outcome
-from kvitals.rules.loader import Problem, convert, read_yaml
+from kvitals.rules.loader import KnowledgeProblem, convert, read_yaml
 from kvitals.rules.model import Code, Text
 
 Series = Annotated[dict[str, Text], Meta(min_length=1, max_length=200)]
@@ -47,28 +47,32 @@ class CaseFile:
         return iter(zip(self.cases, self.lines, strict=True))
 
 
-def read(path: Path) -> CaseFile | Problem:
+def read(path: Path) -> CaseFile | KnowledgeProblem:
     """A case file, or what is wrong with it and where."""
     try:
         file = read_yaml(path)
     except OSError as error:
-        return Problem(path, 0, f"cannot be read: {error.strerror}")
-    if isinstance(file, Problem):
+        return KnowledgeProblem(path, 0, f"cannot be read: {error.strerror}")
+    if isinstance(file, KnowledgeProblem):
         return file
     content = convert(file, file.data, _Content)
-    if isinstance(content, Problem):
+    if isinstance(content, KnowledgeProblem):
         return content
     if path.stem != content.code:
-        return Problem(path, file.line("code"), f"it has cases of {content.code}, so it must be {content.code}.yaml")
+        return KnowledgeProblem(
+            path, file.line("code"), f"it has cases of {content.code}, so it must be {content.code}.yaml"
+        )
     titles = [case.title for case in content.cases]
     for i, title in enumerate(titles):
         if title in titles[:i]:
-            return Problem(path, file.line("cases", i), f"a second case is called {title!r}: give each its own title")
+            return KnowledgeProblem(
+                path, file.line("cases", i), f"a second case is called {title!r}: give each its own title"
+            )
     lines = tuple(file.line("cases", i) for i in range(len(titles)))
     return CaseFile(path, content.code, tuple(content.cases), lines)
 
 
-def read_all(folder: Path) -> tuple[list[CaseFile], list[Problem]]:
+def read_all(folder: Path) -> tuple[list[CaseFile], list[KnowledgeProblem]]:
     """Every case file of a folder, and what is wrong with those that could not be read."""
     found = [read(path) for path in sorted(folder.glob("*.yaml"))]
-    return [f for f in found if isinstance(f, CaseFile)], [p for p in found if isinstance(p, Problem)]
+    return [f for f in found if isinstance(f, CaseFile)], [p for p in found if isinstance(p, KnowledgeProblem)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvitals.diagnoser.signals import Known, Signals, Span, with_enough_samples
+from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues, with_enough_samples
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import Expr, Moment, evaluate_range
@@ -15,13 +15,15 @@ from kvitals.series.slices import Steps
 from kvitals.series.types import Labels, SeriesSource
 
 
-class Played(Signals):
+class PlayedSignals(Signals):
     """As `Signals`, at `spans` that are `interval` seconds apart. Rules are judged on them one after the other."""
 
-    def __init__(self, knowledge: Knowledge, source: SeriesSource, spans: Sequence[Span], interval: float) -> None:
+    def __init__(
+        self, knowledge: Knowledge, source: SeriesSource, spans: Sequence[EvaluationSpan], interval: float
+    ) -> None:
         super().__init__(knowledge, source)
         self._spans, self._interval = spans, interval
-        self.moments: list[dict[str, Known]] = [{} for _ in spans]
+        self.moments: list[dict[str, SignalValues]] = [{} for _ in spans]
         self._next = 0
         compiled = self._compile(spans[0])
         for group, names in self._stages:
@@ -38,7 +40,7 @@ class Played(Signals):
                 self.known = known
                 self._remember(group, names, span.at)
 
-    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         yield None
         assert span == self._spans[self._next]
         self.known = self.moments[self._next]

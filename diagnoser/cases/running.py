@@ -9,10 +9,10 @@ import msgspec
 
 from kvitals.diagnoser.cases.case import Case
 from kvitals.diagnoser.cases.notation import MAX_SAMPLES, WrittenSeries
-from kvitals.diagnoser.cases.played import Played
+from kvitals.diagnoser.cases.played import PlayedSignals
 from kvitals.diagnoser.evaluator import Judge, Judgement, seconds
 from kvitals.diagnoser.findings import Findings
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.finding import Finding
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES, Signal
@@ -29,12 +29,12 @@ WAITING = "it counts after"
 
 
 @dataclass(frozen=True)
-class Judged:
+class CaseOutcome:
     """A case as it was judged, at its last moment."""
 
     judge: Judge
     judgements: list[Judgement]
-    span: Span
+    span: EvaluationSpan
 
 
 class Bench:
@@ -50,7 +50,7 @@ class Bench:
             self._alone[code] = _only(self._knowledge, code)
         return self._alone[code]
 
-    def judged(self, code: str, case: Case) -> Judged:
+    def judged(self, code: str, case: Case) -> CaseOutcome:
         """One rule over a case, looked at on every sample as the agent does, or once where it is cold.
 
         Raises ValueError where the case's series can not be read or are too long.
@@ -60,17 +60,17 @@ class Bench:
         source = WrittenSeries(case.series, START, interval)
         at = START + seconds(case.at) if case.at else source.end
         if case.cold:
-            span = Span(at, max(at - START, interval), max(at - START, interval), cold=True)
+            span = EvaluationSpan(at, max(at - START, interval), max(at - START, interval), cold=True)
             judge = Judge(alone, Signals(alone, source))
-            return Judged(judge, judge.judge(span), span)
+            return CaseOutcome(judge, judge.judge(span), span)
         moments = int((at - START) / interval) + 1
         if moments > MAX_SAMPLES:
             raise ValueError(f"{moments:,} moments to judge, of at most {MAX_SAMPLES:,}: choose a longer interval")
-        spans = [Span(START + i * interval, FAST, SLOW) for i in range(moments)]
-        judge = Judge(alone, Played(alone, source, spans, interval))
+        spans = [EvaluationSpan(START + i * interval, FAST, SLOW) for i in range(moments)]
+        judge = Judge(alone, PlayedSignals(alone, source, spans, interval))
         for span in spans:
             judgements = judge.judge(span)
-        return Judged(judge, judgements, span)
+        return CaseOutcome(judge, judgements, span)
 
     def differences(self, code: str, case: Case) -> list[str]:
         """What the rule says otherwise than the case demands; nothing where it is as demanded."""
@@ -81,7 +81,7 @@ class Bench:
         return list(_differences(self._knowledge, code, case, judged))
 
 
-def _differences(knowledge: Knowledge, code: str, case: Case, judged: Judged) -> Iterator[str]:
+def _differences(knowledge: Knowledge, code: str, case: Case, judged: CaseOutcome) -> Iterator[str]:
     if judged.judge.crashed:
         yield f"the rule crashed: {judged.judge.crashed[code]}"
         return

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.diagnoser.review import chargeback, efficiency, incidents, opportunities, summary, weeks, work
-from kvitals.diagnoser.review.events import happened
+from kvitals.diagnoser.review.events import order_events
 from kvitals.diagnoser.review.ledger import ledger
-from kvitals.diagnoser.review.money import Given, priced
-from kvitals.diagnoser.review.published import published
-from kvitals.diagnoser.review.result import Coverage, Happened, Incidents, Review
+from kvitals.diagnoser.review.money import GpuPrices, price_engines
+from kvitals.diagnoser.review.published import published_rates
+from kvitals.diagnoser.review.result import Incidents, Review, ReviewCoverage, ReviewEvent
 from kvitals.diagnoser.review.review_steps import gather, step_of
 from kvitals.diagnoser.review.words import moment
 from kvitals.diagnoser.review.work import Week
@@ -28,7 +28,7 @@ class NothingSeenError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReviewRequest:
     """What is to be reviewed, of what, and what is not among the series.
 
     start: what was asked for; since: from when on there is anything of it; first: and at all. gap: seconds between
@@ -43,12 +43,12 @@ class Asked:
     gap: float
     objectives: Mapping[str, float]
     objectives_from: str
-    given: Given
+    given: GpuPrices
     incidents: Callable[[float, float], Incidents]
-    noted: Callable[[float, float], Sequence[Happened]]
+    noted: Callable[[float, float], Sequence[ReviewEvent]]
 
 
-def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
+def review(ask: Ask, asked: ReviewRequest, knowledge: Knowledge) -> Review:
     """Raises NothingSeenError."""
     step = step_of(asked.end - asked.since, asked.gap)
     end = float(np.floor(asked.end / step + 1e-6) * step)
@@ -60,19 +60,19 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
             " long enough; --from and --to say another time"
         )
     of_engines = ledger(seen, asked.given.gpus)
-    prices = priced(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
+    prices = price_engines(seen.engines, of_engines.gpu_hours.sum(axis=0), asked.given)
     week = Week(seen, of_engines, prices, work.within(seen, asked.objectives))
     total = work.work(week)
     found = incidents.with_losses(asked.incidents(start, end), week)
     cache = efficiency.cache_money(week)
-    told = summary.Told(
+    told = summary.SummaryFacts(
         week=week,
         coverage=_coverage(week, asked.start),
         gpus=efficiency.gpus(week, asked.given.gpus),
         prices=prices.used,
         total=total,
         days=summary.said_of(work.days(week), found),
-        compared=weeks.compared(ask, seen, of_engines, asked.gap, asked.given.gpus, asked.first),
+        compared=weeks.compare_weeks(ask, seen, of_engines, asked.gap, asked.given.gpus, asked.first),
         goodput=work.goodput(week, total, asked.objectives_from),
         trap=efficiency.trap(week, total),
         ledger=efficiency.parts(week),
@@ -80,7 +80,7 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
         incidents=found,
         levers=opportunities.levers(week, total, cache, found, knowledge.levers),
     )
-    changes, more = happened(ask, seen, asked.noted(start, end))
+    changes, more = order_events(ask, seen, asked.noted(start, end))
     return Review(
         made=time.time(),
         source=asked.source,
@@ -104,17 +104,17 @@ def review(ask: Ask, asked: Asked, knowledge: Knowledge) -> Review:
         levers=list(told.levers),
         happened=changes,
         happened_not_listed=more,
-        published=published({one.place.get("hardware", "") for one in seen.engines}),
+        published=published_rates({one.place.get("hardware", "") for one in seen.engines}),
         courses=work.courses(week),
         unknown=_unknown(told),
     )
 
 
-def _coverage(week: Week, start: float) -> Coverage:
+def _coverage(week: Week, start: float) -> ReviewCoverage:
     seen = week.seen
     share = seen.data["seen"].max(axis=1)
     end = float(seen.ends[-1])
-    return Coverage(
+    return ReviewCoverage(
         asked_from=start,
         seen_share=min(float(share.sum()) / max(end - min(start, seen.start), 1e-9), 1.0),
         engine_share=work.engine_share(seen),
@@ -123,7 +123,7 @@ def _coverage(week: Week, start: float) -> Coverage:
     )
 
 
-def _unknown(told: summary.Told) -> list[str]:
+def _unknown(told: summary.SummaryFacts) -> list[str]:
     """What the numbers do not contain, and why."""
     said = [f"{efficiency.NAMES[part.part]}: {part.unknown}" for part in told.ledger if part.unknown]
     said += [

@@ -49,7 +49,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Change:
+class EfficiencyChange:
     """From `before` to `after`, tokens per GPU-hour; parts add up to the difference. weeks: how long ago that was."""
 
     before: float
@@ -63,7 +63,7 @@ class Change:
         return self.after - self.before
 
 
-def explained(before: Sequence[Totals], after: Sequence[Totals]) -> dict[str, float]:
+def explain_change(before: Sequence[Totals], after: Sequence[Totals]) -> dict[str, float]:
     """The parts of the change of all pools together; the lists are of the same pools, in order."""
     parts = dict.fromkeys(FACTORS, 0.0)
     hours = [sum(one.gpu_hours for one in several) for several in (before, after)]

@@ -41,7 +41,7 @@ def chargeback(week: Week, gpu_hours: float, usd: float | None) -> Chargeback:
     all_ = sum(weights) or 1.0
     shares = [one / all_ for one in weights]
     total_cents = round(usd * 100) if usd is not None else None
-    cents = apportioned(total_cents, shares) if total_cents is not None else [None] * len(done)
+    cents = apportion(total_cents, shares) if total_cents is not None else [None] * len(done)
     rows = [
         TenantRow(
             tenant=one.tenant,
@@ -60,7 +60,7 @@ def chargeback(week: Week, gpu_hours: float, usd: float | None) -> Chargeback:
     return Chargeback(rows=rows, total_cents=total_cents, gpu_hours=gpu_hours, method=how, missing="")
 
 
-def apportioned(total: int, shares: Sequence[float]) -> list[int]:
+def apportion(total: int, shares: Sequence[float]) -> list[int]:
     """A whole number shared out by shares that add up to 1, by largest remainders: the parts add up to it exactly."""
     exact = [total * share for share in shares]
     parts = [math.floor(one) for one in exact]

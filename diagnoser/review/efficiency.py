@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvitals.diagnoser.review.ledger import WASTE
-from kvitals.diagnoser.review.result import CacheMoney, Gpus, Part, Trap, Work
+from kvitals.diagnoser.review.result import CacheMoney, Gpus, GpuTimePart, PaidWork, Trap
 from kvitals.diagnoser.review.work import Week
 
 TRAPPED = 0.4
@@ -44,11 +44,11 @@ _WHAT = {
 }
 
 
-def parts(week: Week) -> list[Part]:
+def parts(week: Week) -> list[GpuTimePart]:
     """The ledger of the GPU-hours; the parts add up to all of them."""
     all_ = float(week.ledger.gpu_hours.sum())
     return [
-        Part(
+        GpuTimePart(
             part=name,
             what=_WHAT[name],
             gpu_hours=(hours := float(of.sum())),
@@ -61,7 +61,7 @@ def parts(week: Week) -> list[Part]:
     ]
 
 
-def trap(week: Week, total: Work) -> Trap:
+def trap(week: Week, total: PaidWork) -> Trap:
     """Output tokens over those usable at C_max, where that was measured, else the part of the time in which it ran."""
     seen = week.seen
     usable, output = seen.data["usable"], seen.data["output"]

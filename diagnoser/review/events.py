@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 
 from kvitals.diagnoser.review.incidents import TOLD
-from kvitals.diagnoser.review.result import Happened
-from kvitals.diagnoser.review.review_steps import ENGINE, Seen, over, promql_time
+from kvitals.diagnoser.review.result import ReviewEvent
+from kvitals.diagnoser.review.review_steps import ENGINE, ReviewArrays, over, promql_time
 from kvitals.diagnoser.review.words import count
 from kvitals.diagnoser.steps import Ask
-from kvitals.series.history.event_log import Event
+from kvitals.series.history.event_log import HistoryEvent
 from kvitals.series.types import Labels
 
 MOST = 30
@@ -22,14 +22,14 @@ _E = ", ".join(ENGINE)
 _SETTING = "kvitals_engine_fact"
 
 
-def noted(events: Iterable[Event]) -> list[Happened]:
+def noted_events(events: Iterable[HistoryEvent]) -> list[ReviewEvent]:
     """What the agent wrote down, but for what is told of findings elsewhere."""
     return [
-        Happened(one.t, one.kind, _who(one.entity), one.text) for one in events if one.kind not in (TOLD, "finding")
+        ReviewEvent(one.t, one.kind, _who(one.entity), one.text) for one in events if one.kind not in (TOLD, "finding")
     ]
 
 
-def happened(ask: Ask, seen: Seen, others: Iterable[Happened]) -> tuple[list[Happened], int]:
+def order_events(ask: Ask, seen: ReviewArrays, others: Iterable[ReviewEvent]) -> tuple[list[ReviewEvent], int]:
     """All of it in order of time, and how many were left out."""
     found = [*others, *_settings(ask, seen), *_versions(ask, seen), *_restarts(ask, seen), *_came_and_went(seen)]
     found = sorted(
@@ -38,7 +38,7 @@ def happened(ask: Ask, seen: Seen, others: Iterable[Happened]) -> tuple[list[Hap
     return found[-MOST:], max(len(found) - MOST, 0)
 
 
-def _settings(ask: Ask, seen: Seen) -> Iterator[Happened]:
+def _settings(ask: Ask, seen: ReviewArrays) -> Iterator[ReviewEvent]:
     """Facts of the configuration that changed from one step to the next."""
     of = promql_time(seen.step)
     changed = f"(changes({_SETTING}[{of}]) > 0)"
@@ -52,10 +52,10 @@ def _settings(ask: Ask, seen: Seen) -> Iterator[Happened]:
         for t, (before, after) in rows.items() if len(rows) <= MOST_TIMES else ():
             if before is not None and after is not None and before != after:
                 text = f"{labels.get('fact', '')}: {count(before)} before, {count(after)} now"
-                yield Happened(t, "setting", _who(labels), text)
+                yield ReviewEvent(t, "setting", _who(labels), text)
 
 
-def _versions(ask: Ask, seen: Seen) -> Iterator[Happened]:
+def _versions(ask: Ask, seen: ReviewArrays) -> Iterator[ReviewEvent]:
     """Engines whose version is another than in the step before."""
     there: dict[Labels, dict[float, str]] = {}
     text = f'count by ({_E}, version) (kvitals_engine_info{{version!=""}})'
@@ -66,26 +66,28 @@ def _versions(ask: Ask, seen: Seen) -> Iterator[Happened]:
         times = sorted(of)
         for before, after in pairwise(times):
             if of[before] != of[after]:
-                yield Happened(after, "version", _who(entity), f"{of[after]}, {of[before]} before")
+                yield ReviewEvent(after, "version", _who(entity), f"{of[after]}, {of[before]} before")
 
 
-def _restarts(ask: Ask, seen: Seen) -> Iterator[Happened]:
+def _restarts(ask: Ask, seen: ReviewArrays) -> Iterator[ReviewEvent]:
     text = f"max by ({_E}) (changes(kvitals_process_start_time_seconds[{promql_time(seen.step)}])) > 0"
     for one in over(ask, text, seen.grid):
         if one.labels.get("engine"):
             for t, times in zip(one.times.tolist(), one.values.tolist(), strict=True):
-                yield Happened(
+                yield ReviewEvent(
                     t, "restart", _who(one.labels), "restarted" + (f" {times:.0f} times" if times > 1 else "")
                 )
 
 
-def _came_and_went(seen: Seen) -> Iterator[Happened]:
+def _came_and_went(seen: ReviewArrays) -> Iterator[ReviewEvent]:
     for i, engine in enumerate(seen.engines):
         there = np.flatnonzero(seen.data["seen"][:, i] > 0)
         if len(there) and there[0] > 0:
-            yield Happened(float(seen.start + there[0] * seen.step), "engine", _who(engine.entity), "seen from then on")
+            yield ReviewEvent(
+                float(seen.start + there[0] * seen.step), "engine", _who(engine.entity), "seen from then on"
+            )
         if len(there) and there[-1] < seen.steps - 1:
-            yield Happened(float(seen.ends[there[-1]]), "engine", _who(engine.entity), "not seen any more")
+            yield ReviewEvent(float(seen.ends[there[-1]]), "engine", _who(engine.entity), "not seen any more")
 
 
 def _who(labels: Mapping[str, str]) -> str:

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.review.result import Incident, IncidentLever, Incidents
+from kvitals.diagnoser.review.result import IncidentLever, Incidents, ReviewIncident
 from kvitals.diagnoser.review.work import Week
 from kvitals.diagnoser.steps import Ask
 from kvitals.rules.finding import Finding, LeverAdvice
 from kvitals.rules.model import Rule
-from kvitals.series.history.event_log import Episode, Event
+from kvitals.series.history.event_log import Episode, HistoryEvent
 from kvitals.series.types import METRIC_NAME, Bools, Labels
 
 TOLD = "told"
@@ -42,7 +42,7 @@ class _Spans:
 
 
 def of_history(
-    episodes: Iterable[Episode], told: Iterable[Event], start: float, end: float, rules: Mapping[str, Rule]
+    episodes: Iterable[Episode], told: Iterable[HistoryEvent], start: float, end: float, rules: Mapping[str, Rule]
 ) -> Incidents:
     """From the findings in an agent's history."""
     first_told = {event.key: event.t for event in told}
@@ -157,10 +157,10 @@ def _ranked(found: Iterable[_Spans], rules: Mapping[str, Rule], source: str, mis
     )
 
 
-def _row(one: _Spans, rules: Mapping[str, Rule]) -> Incident:
+def _row(one: _Spans, rules: Mapping[str, Rule]) -> ReviewIncident:
     rule, last = rules.get(one.code), one.last
     spans = sorted(one.spans)
-    return Incident(
+    return ReviewIncident(
         code=one.code,
         title=last.title if last else rule.title if rule else one.code,
         kind=last.kind if last else rule.kind if rule else "",
@@ -230,7 +230,7 @@ def with_losses(incidents: Incidents, week: Week) -> Incidents:
     return msgspec.structs.replace(incidents, rows=rows)
 
 
-def _with_loss(row: Incident, week: Week, inside: Bools, usual: Bools) -> Incident:
+def _with_loss(row: ReviewIncident, week: Week, inside: Bools, usual: Bools) -> ReviewIncident:
     """What another incident explains costs nothing of its own."""
     seen, ttft = week.seen, week.within["ttft_p99"]
     engines = np.array([_is_of(row.labels, one.entity, one.place) for one in seen.engines], dtype=np.bool_)
@@ -254,7 +254,7 @@ def _busy(week: Week, steps: Bools, engines: Bools) -> float:
     return float(hours[steps][:, engines].sum())
 
 
-def _cover(row: Incident, week: Week) -> Bools:
+def _cover(row: ReviewIncident, week: Week) -> Bools:
     """The steps of which an incident covers half or more."""
     seconds = np.zeros(week.seen.steps)
     ends = week.seen.ends

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.diagnoser.review.review_steps import Seen
+from kvitals.diagnoser.review.review_steps import ReviewArrays
 from kvitals.series.types import Floats
 
 PARTS = ("idle", "aborted", "reprefill", "drafts", "prefill", "decode", "unattributed")
@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Ledger:
+class GpuTimeLedger:
     """GPU-hours by part, [step, engine] each, and what could not be told: part -> why."""
 
     gpu_hours: Floats
@@ -35,7 +35,7 @@ class Ledger:
     unknown: Mapping[str, str]
 
 
-def ledger(seen: Seen, gpus: float) -> Ledger:
+def ledger(seen: ReviewArrays, gpus: float) -> GpuTimeLedger:
     """`gpus`: of an engine that does not tell how many it has."""
     count, assumed = _gpus(seen, gpus)
     hours = count * seen.data["seen"] / 3600
@@ -50,7 +50,7 @@ def ledger(seen: Seen, gpus: float) -> Ledger:
     phased = both > 0
     in_prefill = np.where(phased, left * prefill / np.where(phased, both, 1.0), 0.0)
     in_decode = np.where(phased, left - in_prefill, 0.0)
-    again, thrown = in_prefill * reprefilled(seen), in_decode * _rejected(seen)
+    again, thrown = in_prefill * recomputed_share(seen), in_decode * _rejected(seen)
     parts = {
         "idle": idle,
         "aborted": aborted,
@@ -60,17 +60,17 @@ def ledger(seen: Seen, gpus: float) -> Ledger:
         "decode": in_decode - thrown,
         "unattributed": np.where(told, np.where(phased, 0.0, left), hours),
     }
-    return Ledger(hours, parts, count[-1] if len(count) else count, assumed, _unknown(seen))
+    return GpuTimeLedger(hours, parts, count[-1] if len(count) else count, assumed, _unknown(seen))
 
 
-def reprefilled(seen: Seen) -> Floats:
+def recomputed_share(seen: ReviewArrays) -> Floats:
     """Share of the prompt tokens that were computed whose KV the cache had had before; 0 where that is not told."""
     again = np.nan_to_num(seen.data["refaulted"]) - np.nan_to_num(seen.data["refaulted_below"])
     computed = np.nan_to_num(seen.data["looked_up"] - seen.data["hit"])
     return np.where(computed > 0, np.clip(again / np.where(computed > 0, computed, 1.0), 0.0, 1.0), 0.0)
 
 
-def _gpus(seen: Seen, otherwise: float) -> tuple[Floats, Mask]:
+def _gpus(seen: ReviewArrays, otherwise: float) -> tuple[Floats, Mask]:
     """GPUs of each engine in each step: as told then, else as told at another time, else as assumed."""
     told = seen.data["gpus"]
     known: Mask = np.asarray(np.isfinite(told).any(axis=0), dtype=np.bool_)
@@ -78,7 +78,7 @@ def _gpus(seen: Seen, otherwise: float) -> tuple[Floats, Mask]:
     return np.where(np.isfinite(told), told, usual[None, :]), ~known
 
 
-def _aborted(seen: Seen) -> Floats:
+def _aborted(seen: ReviewArrays) -> Floats:
     """Share of each engine's requests that were left before their end: as counted, else those that got a first token
     and did not finish (vLLM counts no aborts)."""
     total = {name: np.nansum(seen.data[name], axis=0) for name in ("aborted", "finished", "first_tokens")}
@@ -91,14 +91,14 @@ def _aborted(seen: Seen) -> Floats:
     return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
 
 
-def _rejected(seen: Seen) -> Floats:
+def _rejected(seen: ReviewArrays) -> Floats:
     """Share of the positions that decoding computed which were drafts that the model did not take."""
     thrown = np.clip(np.nan_to_num(seen.data["drafted"]) - np.nan_to_num(seen.data["accepted"]), 0.0, None)
     all_ = thrown + np.nan_to_num(seen.data["output"])
     return np.where(all_ > 0, thrown / np.where(all_ > 0, all_, 1.0), 0.0)
 
 
-def _unknown(seen: Seen) -> dict[str, str]:
+def _unknown(seen: ReviewArrays) -> dict[str, str]:
     said = {}
     if not seen.known("refaulted"):
         said["reprefill"] = "no KV events, so what was computed twice is within prefill"

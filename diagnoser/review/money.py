@@ -18,7 +18,7 @@ USER = "as given"
 
 
 @dataclass(frozen=True)
-class Given:
+class GpuPrices:
     """Prices of the user, US dollars an hour of one GPU. by_name: of hardware, a pool or a model; `every`: of the rest.
 
     gpus: that an engine has which does not tell.
@@ -43,7 +43,7 @@ class Prices:
         return float(np.nansum(hours * self.usd))
 
 
-def priced(engines: Sequence[Engine], hours: Floats, given: Given) -> Prices:
+def price_engines(engines: Sequence[Engine], hours: Floats, given: GpuPrices) -> Prices:
     """The price of each engine; `hours` of each, to say for how many each price stands."""
     several = [_price(engine, given) for engine in engines]
     by_price: dict[PriceUsed, float] = {}
@@ -54,7 +54,7 @@ def priced(engines: Sequence[Engine], hours: Floats, given: Given) -> Prices:
     return Prices(usd, used)
 
 
-def _price(engine: Engine, given: Given) -> PriceUsed:
+def _price(engine: Engine, given: GpuPrices) -> PriceUsed:
     hardware = engine.place.get("hardware", "")
     for name in (hardware, engine.place.get("pool", ""), engine.place.get("model", "")):
         for of, usd in given.by_name.items():

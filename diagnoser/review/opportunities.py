@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from kvitals.diagnoser.review.result import CacheMoney, Incident, Incidents, LeverRow, Work
+from kvitals.diagnoser.review.result import CacheMoney, Incidents, LeverRow, PaidWork, ReviewIncident
 from kvitals.diagnoser.review.words import share
 from kvitals.diagnoser.review.work import Week
 from kvitals.rules.model import Lever
@@ -19,7 +19,7 @@ MOST = 12
 
 
 def levers(
-    week: Week, total: Work, cache: CacheMoney, incidents: Incidents, known: Mapping[str, Lever]
+    week: Week, total: PaidWork, cache: CacheMoney, incidents: Incidents, known: Mapping[str, Lever]
 ) -> list[LeverRow]:
     """The most money first; of like money the surer one."""
     rows = [*_replicas(week), *_idle(week), *_cache(week, cache), *_thrown_away(week), *_of_incidents(incidents)]
@@ -114,7 +114,7 @@ def _thrown_away(week: Week) -> Iterator[LeverRow]:
 
 def _of_incidents(incidents: Incidents) -> Iterator[LeverRow]:
     """The first lever of each incident, for what it cost on all entities together."""
-    found: dict[tuple[str, str], list[Incident]] = {}
+    found: dict[tuple[str, str], list[ReviewIncident]] = {}
     for one in incidents.rows:
         if one.kind == "cause" and not one.explained_by and one.levers:
             found.setdefault((one.code, one.levers[0].lever), []).append(one)

@@ -8,23 +8,23 @@ from collections.abc import Iterable
 from functools import cache
 
 import kvitals.rules.catalogue
-from kvitals.diagnoser.review.result import Published
+from kvitals.diagnoser.review.result import PublishedRate
 
 FILE = "published.csv"
 MOST = 6
 
 
-def published(hardware: Iterable[str]) -> list[Published]:
+def published_rates(hardware: Iterable[str]) -> list[PublishedRate]:
     """Output tokens per GPU-hour, of the GPUs that are named."""
     words = {word for name in hardware for word in re.findall(r"[a-z]+\d+[a-z]*", name.lower())}
     return [one for one in _all() if one.hardware.split()[0].lower() in words][:MOST]
 
 
 @cache
-def _all() -> tuple[Published, ...]:
+def _all() -> tuple[PublishedRate, ...]:
     with (kvitals.rules.catalogue.FOLDER / FILE).open(newline="", encoding="utf-8") as lines:
         return tuple(
-            Published(
+            PublishedRate(
                 hardware=row["gpu"],
                 model=row["model"],
                 scenario=row["scenario"],

@@ -8,7 +8,7 @@ from msgspec import Struct
 VERSION = "1"
 
 
-class Coverage(Struct, frozen=True, kw_only=True):
+class ReviewCoverage(Struct, frozen=True, kw_only=True):
     """How much of the time was seen. Only what was seen is counted."""
 
     asked_from: float
@@ -40,7 +40,7 @@ class PriceUsed(Struct, frozen=True, kw_only=True):
     gpu_hours: float
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class PaidWork(Struct, frozen=True, kw_only=True):
     """What was paid for and what came of it, of everything or of a group."""
 
     gpu_hours: float
@@ -55,14 +55,14 @@ class Work(Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: float | None  # of prompt and output together
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class ModelGroup(Struct, frozen=True, kw_only=True):
     """One model on one kind of hardware in one pool, or all of one of these."""
 
     kind: str  # pool, model, tier
     name: str
     engines: int
     gpus: float
-    work: Work
+    work: PaidWork
     ttft_within: float | None
 
 
@@ -88,7 +88,7 @@ class Chargeback(Struct, frozen=True, kw_only=True):
     missing: str  # why there is none
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class GpuTimePart(Struct, frozen=True, kw_only=True):
     """Of the GPU-hours."""
 
     part: str
@@ -119,7 +119,7 @@ class Factor(Struct, frozen=True, kw_only=True):
     share: float  # of the rate before
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class WeekComparison(Struct, frozen=True, kw_only=True):
     """This week against its own best comparable week. The factors add up to now - before."""
 
     weeks: list[WeekBefore]
@@ -131,7 +131,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     missing: str
 
 
-class Objective(Struct, frozen=True, kw_only=True):
+class ObjectiveShare(Struct, frozen=True, kw_only=True):
     """within: share of the observations that were within what was promised."""
 
     name: str
@@ -143,7 +143,7 @@ class Objective(Struct, frozen=True, kw_only=True):
 
 
 class Goodput(Struct, frozen=True, kw_only=True):
-    objectives: list[Objective]
+    objectives: list[ObjectiveShare]
     tokens_per_gpu_hour: float | None
     share: float | None
     method: str
@@ -181,7 +181,7 @@ class IncidentLever(Struct, frozen=True):
     setting: str
 
 
-class Incident(Struct, frozen=True, kw_only=True):
+class ReviewIncident(Struct, frozen=True, kw_only=True):
     """A finding of one entity, as often as it opened. detected: seconds from its beginning until it was told, the
     middle of those that are known. lost_gpu_hours: worth of tokens that were not made. late_gpu_hours: whose answers
     began too late, beyond those that usually do. Both of its engines' busy time in it, null where not known."""
@@ -208,7 +208,7 @@ class Incident(Struct, frozen=True, kw_only=True):
 
 
 class Incidents(Struct, frozen=True, kw_only=True):
-    rows: list[Incident]
+    rows: list[ReviewIncident]
     not_listed: int
     detected: float | None  # the middle over all
     source: str
@@ -231,7 +231,7 @@ class LeverRow(Struct, frozen=True, kw_only=True):
     codes: list[str]
 
 
-class Happened(Struct, frozen=True):
+class ReviewEvent(Struct, frozen=True):
     t: float
     kind: str
     who: str
@@ -241,7 +241,7 @@ class Happened(Struct, frozen=True):
 class Day(Struct, frozen=True, kw_only=True):
     start: float
     end: float
-    work: Work
+    work: PaidWork
     ttft_within: float | None
     idle_share: float | None
     wasted_share: float | None
@@ -259,7 +259,7 @@ class Courses(Struct, frozen=True, kw_only=True):
     parts: dict[str, list[float]]  # GPU-hours
 
 
-class Published(Struct, frozen=True, kw_only=True):
+class PublishedRate(Struct, frozen=True, kw_only=True):
     """What others published; for orientation, not a target."""
 
     hardware: str
@@ -279,22 +279,22 @@ class Review(Struct, frozen=True, kw_only=True):
     end: float
     step: float
     story: list[str]
-    coverage: Coverage
+    coverage: ReviewCoverage
     gpus: Gpus
     prices: list[PriceUsed]
-    total: Work
-    groups: list[Group]
+    total: PaidWork
+    groups: list[ModelGroup]
     days: list[Day]
-    compared: Compared
+    compared: WeekComparison
     goodput: Goodput
     trap: Trap
-    ledger: list[Part]
+    ledger: list[GpuTimePart]
     cache: CacheMoney
     chargeback: Chargeback
     incidents: Incidents
     levers: list[LeverRow]
-    happened: list[Happened]
+    happened: list[ReviewEvent]
     happened_not_listed: int
-    published: list[Published]
+    published: list[PublishedRate]
     courses: Courses
     unknown: list[str]

@@ -64,7 +64,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Grid:
+class StepGrid:
     """The steps: from when on, how long, how many; and how many seconds one question asks about."""
 
     start: float
@@ -87,7 +87,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Lookups:
+class LedgerTokens:
     """What the block ledger knows of: prompt tokens looked up, found, and that caches without end would have had."""
 
     tokens: float
@@ -96,14 +96,14 @@ class Lookups:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReviewArrays:
     """Arrays are [step, engine], NaN where nothing is known. Counts are of the whole step.
 
     data: by name, counters in their unit; `seen` seconds, `busy` a share of them, `running` requests, `gpus`, `usable`
     tokens a second. latencies: objective -> engine -> cumulative counts of each step. tenants: tenant -> what -> sum.
     """
 
-    grid: Grid
+    grid: StepGrid
     engines: tuple[Engine, ...]
     data: Mapping[str, Floats]
     latencies: Mapping[str, Mapping[int, Counts]]
@@ -111,7 +111,7 @@ class Seen:
     slo: Mapping[Labels, Mapping[str, float]]  # of an engine, as it says itself: objective -> seconds
     energy: float  # joules of all GPUs that tell; NaN where none does
     gpu_busy: Floats  # of each step, what NVML calls utilisation, the mean of all GPUs
-    lookups: Lookups | None
+    lookups: LedgerTokens | None
     binding: Mapping[str, float]  # constraint -> share of the engines' time in which it bounded progress
 
     @property
@@ -145,10 +145,10 @@ def step_of(seconds: float, gap: float) -> float:
     return fits[0] if fits else max(STEPS[-1], ROWS_IN_STEP * gap)
 
 
-def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Collection[str] = ()) -> Seen:
+def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Collection[str] = ()) -> ReviewArrays:
     """What each engine did from start to end. `gap`: seconds between two rows. `only`: what is asked for, by its name;
     then latencies and tenants are not asked for either."""
-    grid = Grid(start, step, max(int((end - start) / step + 1e-6), 1), 86400.0 if gap >= FINE_GAP else 21600.0)
+    grid = StepGrid(start, step, max(int((end - start) / step + 1e-6), 1), 86400.0 if gap >= FINE_GAP else 21600.0)
     found: dict[str, dict[Labels, Floats]] = {}
     places: dict[Labels, Labels] = {}
     for name, text in _questions(step, gap).items():
@@ -166,13 +166,13 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     }
     data["seen"] = _seen_seconds(data["seen"], step, gap)
     if only:
-        return Seen(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
+        return ReviewArrays(grid, engines, data, {}, {}, {}, math.nan, grid.empty(), None, {})
     number = {engine.entity: i for i, engine in enumerate(engines)}
     of_step, gpu_busy = promql_time(step), grid.empty()
     for series in over(ask, f"avg(avg_over_time(kvitals_gpu_utilization_ratio[{of_step}]))", grid):
         _put(gpu_busy, series, grid)
     energy = list(over(ask, f"sum(increase(kvitals_gpu_energy_joules_total[{of_step}]))", grid))
-    return Seen(
+    return ReviewArrays(
         grid,
         engines,
         data,
@@ -186,7 +186,7 @@ def gather(ask: Ask, start: float, end: float, step: float, gap: float, only: Co
     )
 
 
-def _fill_in_hardware(ask: Ask, places: dict[Labels, Labels], grid: Grid) -> None:
+def _fill_in_hardware(ask: Ask, places: dict[Labels, Labels], grid: StepGrid) -> None:
     """The GPU that an engine uses is its hardware, where its target has no such label."""
     text = (
         f"max by ({_E}, hardware) (kvitals_gpu_engine * on (cluster, node, gpu) group_left (hardware)"
@@ -232,7 +232,7 @@ def _seen_seconds(slots: Floats, step: float, gap: float) -> Floats:
     return seconds
 
 
-def over(ask: Ask, text: str, grid: Grid) -> Iterator[Series]:
+def over(ask: Ask, text: str, grid: StepGrid) -> Iterator[Series]:
     """The answers of a question at the ends of all steps, some steps at a time."""
     at_once = max(int(grid.at_once / grid.step), 1)
     expr = expression(text)
@@ -241,13 +241,13 @@ def over(ask: Ask, text: str, grid: Grid) -> Iterator[Series]:
         yield from ask(expr, grid.start + (first + 1) * grid.step, grid.start + last * grid.step, grid.step)
 
 
-def _put(column: Floats, series: Series, grid: Grid) -> None:
+def _put(column: Floats, series: Series, grid: StepGrid) -> None:
     places = np.rint((series.times - grid.start) / grid.step).astype(int) - 1
     good = (places >= 0) & (places < len(column))
     column[places[good]] = series.values[good]
 
 
-def _histograms(ask: Ask, metric: str, grid: Grid, number: Mapping[Labels, int]) -> dict[int, Counts]:
+def _histograms(ask: Ask, metric: str, grid: StepGrid, number: Mapping[Labels, int]) -> dict[int, Counts]:
     """Of each engine, how many observations were up to each bound, in each step."""
     columns: dict[int, dict[float, Floats]] = {}
     for series in over(ask, f"sum by ({_E}, le) (increase({metric}[{promql_time(grid.step)}]))", grid):
@@ -260,7 +260,7 @@ def _histograms(ask: Ask, metric: str, grid: Grid, number: Mapping[Labels, int])
     }
 
 
-def _tenants(ask: Ask, grid: Grid) -> dict[str, dict[str, float]]:
+def _tenants(ask: Ask, grid: StepGrid) -> dict[str, dict[str, float]]:
     """What was done for each tenant; the empty name is of those that nobody named."""
     found: dict[str, dict[str, float]] = {}
     for what, metric in _TENANTS.items():
@@ -270,7 +270,7 @@ def _tenants(ask: Ask, grid: Grid) -> dict[str, dict[str, float]]:
     return found
 
 
-def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
+def _objectives(ask: Ask, grid: StepGrid) -> dict[Labels, dict[str, float]]:
     """What each engine promised, the strictest of the time."""
     said: dict[Labels, dict[str, float]] = {}
     of = promql_time(grid.count * grid.step)
@@ -280,17 +280,17 @@ def _objectives(ask: Ask, grid: Grid) -> dict[Labels, dict[str, float]]:
     return said
 
 
-def _lookups(ask: Ask, grid: Grid) -> Lookups | None:
+def _lookups(ask: Ask, grid: StepGrid) -> LedgerTokens | None:
     """Told node by node, by tenants; None where nobody does."""
     of = promql_time(grid.step)
     tokens = [
         _sum(list(over(ask, f"sum(increase(kvitals_cache_tenant_{what}_tokens_total[{of}]))", grid)))
         for what in ("lookup", "hit", "attainable")
     ]
-    return Lookups(*tokens) if tokens[0] > 0 and all(map(math.isfinite, tokens)) else None
+    return LedgerTokens(*tokens) if tokens[0] > 0 and all(map(math.isfinite, tokens)) else None
 
 
-def _binding(ask: Ask, grid: Grid) -> dict[str, float]:
+def _binding(ask: Ask, grid: StepGrid) -> dict[str, float]:
     """The mean over all steps in which it was told; the shares add up to 1."""
     text = f"sum by (constraint) (avg_over_time(kvitals_binding_share[{promql_time(grid.step)}]))"
     found: dict[str, float] = {}

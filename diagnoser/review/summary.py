@@ -12,22 +12,22 @@ import numpy as np
 from kvitals.diagnoser.review.money import USER
 from kvitals.diagnoser.review.result import (
     Chargeback,
-    Compared,
-    Coverage,
     Day,
     Goodput,
     Gpus,
-    Incident,
+    GpuTimePart,
     Incidents,
     LeverRow,
-    Part,
+    PaidWork,
     PriceUsed,
+    ReviewCoverage,
+    ReviewIncident,
     Trap,
-    Work,
+    WeekComparison,
 )
 from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, span, usd
 from kvitals.diagnoser.review.work import Week
-from kvitals.diagnoser.text import lowered
+from kvitals.diagnoser.text import lower_title
 
 WHOLE = 0.995
 FEW_HOURS = 0.05
@@ -56,31 +56,31 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class SummaryFacts:
     """All that the sentences are of."""
 
     week: Week
-    coverage: Coverage
+    coverage: ReviewCoverage
     gpus: Gpus
     prices: Sequence[PriceUsed]
-    total: Work
+    total: PaidWork
     days: Sequence[Day]
-    compared: Compared
+    compared: WeekComparison
     goodput: Goodput
     trap: Trap
-    ledger: Sequence[Part]
+    ledger: Sequence[GpuTimePart]
     chargeback: Chargeback
     incidents: Incidents
     levers: Sequence[LeverRow]
 
 
-def story(of: Told) -> list[str]:
+def story(of: SummaryFacts) -> list[str]:
     """Some sentences each with its numbers."""
     parts = (_paid, _before, _went, _objective, _best_and_worst, _night, _happened, _lever, _seen)
     return [sentence for part in parts for sentence in part(of)]
 
 
-def _paid(of: Told) -> Iterator[str]:
+def _paid(of: SummaryFacts) -> Iterator[str]:
     total, gpus, seen = of.total, of.gpus, of.week.seen
     cost = f", {usd(total.usd)}," if total.usd is not None else ""
     assumed = "" if not gpus.assumed_engines else (
@@ -100,7 +100,7 @@ def _some(some: int, all_: int) -> str:
     return "they" if some == all_ else f"{some} of them"
 
 
-def _per_million(of: Told) -> str:
+def _per_million(of: SummaryFacts) -> str:
     if of.total.usd_per_million_output is None:
         return ""
     text = f", {usd(of.total.usd_per_million_output)} a million output tokens"
@@ -116,7 +116,7 @@ def _per_million(of: Told) -> str:
     return f"{text} at default prices{between}; --price says yours"
 
 
-def _before(of: Told) -> Iterator[str]:
+def _before(of: SummaryFacts) -> Iterator[str]:
     one = of.compared
     if one.best is None or one.before is None or one.now is None or one.before <= 0:
         return
@@ -137,7 +137,7 @@ def _points(value: float) -> str:
     return f"{100 * value:+.0f}" if abs(value) >= 0.1 else f"{100 * value:+.1f}"
 
 
-def _went(of: Told) -> Iterator[str]:
+def _went(of: SummaryFacts) -> Iterator[str]:
     lost = [part for part in of.ledger if part.waste and part.share >= 0.005]
     if lost:
         lost.sort(key=lambda part: -part.share)
@@ -154,7 +154,7 @@ def _money(value: float | None) -> str:
     return f" ({usd(value)})" if value is not None else ""
 
 
-def _objective(of: Told) -> Iterator[str]:
+def _objective(of: SummaryFacts) -> Iterator[str]:
     said = [
         f"{share(one.within)} of {one.what} came within {span(*one.seconds)}"
         for one in of.goodput.objectives
@@ -166,7 +166,7 @@ def _objective(of: Told) -> Iterator[str]:
         yield f"{_listed(said)[0].upper()}{_listed(said)[1:]}{more}."
 
 
-def _best_and_worst(of: Told) -> Iterator[str]:
+def _best_and_worst(of: SummaryFacts) -> Iterator[str]:
     """The day that was best, and those that were not as they should be."""
     if len(of.days) < 2:
         return
@@ -189,7 +189,7 @@ def said_of(days: Sequence[Day], incidents: Incidents) -> list[Day]:
     return [msgspec.structs.replace(one, said=_about(one, incidents.rows, middle)) for one in days]
 
 
-def _about(one: Day, rows: Sequence[Incident], middle: float | None) -> str:
+def _about(one: Day, rows: Sequence[ReviewIncident], middle: float | None) -> str:
     inside = [(sum(max(min(b, one.end) - max(a, one.start), 0.0) for a, b in row.spans), row) for row in rows]
     long = [(seconds, row) for seconds, row in inside if seconds >= FEW_HOURS * (one.end - one.start)]
     causes = [(seconds, row) for seconds, row in long if row.kind == "cause" and not row.explained_by]
@@ -205,12 +205,12 @@ def _about(one: Day, rows: Sequence[Incident], middle: float | None) -> str:
     return ", ".join(parts)
 
 
-def _rank(seconds: float, row: Incident) -> tuple[float, int, float]:
+def _rank(seconds: float, row: ReviewIncident) -> tuple[float, int, float]:
     """The longest first, by hours; of these what explains most."""
     return -round(seconds / 3600.0), -len(row.explains), -max(row.lost_gpu_hours or 0.0, row.late_gpu_hours or 0.0)
 
 
-def _night(of: Told) -> Iterator[str]:
+def _night(of: SummaryFacts) -> Iterator[str]:
     """Hours of the day (UTC) in which nothing runs, day after day."""
     seen, parts = of.week.seen, of.week.ledger
     if seen.step > 3600 or seen.steps * seen.step < 2 * 86400 or not seen.known("busy"):
@@ -246,7 +246,7 @@ def _longest(flags: Sequence[bool]) -> tuple[int, int]:
     return best, length
 
 
-def _happened(of: Told) -> Iterator[str]:
+def _happened(of: SummaryFacts) -> Iterator[str]:
     rows = of.incidents.rows
     if of.incidents.missing or not rows:
         return
@@ -264,12 +264,12 @@ def _happened(of: Told) -> Iterator[str]:
     )
 
 
-def _weight(one: Incident) -> tuple[bool, float, float]:
+def _weight(one: ReviewIncident) -> tuple[bool, float, float]:
     own = one.kind == "cause" and not one.explained_by
     return own, max(one.lost_gpu_hours or 0.0, one.late_gpu_hours or 0.0), one.seconds
 
 
-def _cost(one: Incident) -> str:
+def _cost(one: ReviewIncident) -> str:
     lost, late = one.lost_gpu_hours or 0.0, one.late_gpu_hours or 0.0
     if max(lost, late) <= 0:
         return ""
@@ -278,18 +278,18 @@ def _cost(one: Incident) -> str:
     return f"; tokens worth {hours(lost)} GPU-hours were not made"
 
 
-def _lever(of: Told) -> Iterator[str]:
+def _lever(of: SummaryFacts) -> Iterator[str]:
     worth = [row for row in of.levers if row.gpu_hours]
     if worth:
         first = worth[0]
         bring = f"{hours(first.gpu_hours or 0.0)} GPU-hours{_money(first.usd)}"
         yield (
-            f"What would bring most: {lowered(first.title)} ({first.lever}),"
+            f"What would bring most: {lower_title(first.title)} ({first.lever}),"
             f" {'at most ' if first.at_most else ''}{bring}; {first.confidence} confidence."
         )
 
 
-def _seen(of: Told) -> Iterator[str]:
+def _seen(of: SummaryFacts) -> Iterator[str]:
     one = of.coverage
     if one.seen_share < WHOLE or one.engine_share < WHOLE:
         longest = max(one.gaps, key=lambda gap: gap[1] - gap[0], default=None)

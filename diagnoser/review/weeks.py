@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.review.change import FACTORS, Totals, explained
-from kvitals.diagnoser.review.ledger import Ledger, ledger, reprefilled
-from kvitals.diagnoser.review.result import Compared, Factor, WeekBefore
-from kvitals.diagnoser.review.review_steps import COMPARED, Seen, anything, gather
+from kvitals.diagnoser.review.change import FACTORS, Totals, explain_change
+from kvitals.diagnoser.review.ledger import GpuTimeLedger, ledger, recomputed_share
+from kvitals.diagnoser.review.result import Factor, WeekBefore, WeekComparison
+from kvitals.diagnoser.review.review_steps import COMPARED, ReviewArrays, anything, gather
 from kvitals.diagnoser.steps import Ask
 from kvitals.series.types import Bools, Labels
 
@@ -35,7 +35,9 @@ class _Before:
     parts: dict[str, float]
 
 
-def compared(ask: Ask, seen: Seen, now: Ledger, gap: float, gpus: float, first: float) -> Compared:
+def compare_weeks(
+    ask: Ask, seen: ReviewArrays, now: GpuTimeLedger, gap: float, gpus: float, first: float
+) -> WeekComparison:
     """Looks at the same hours of the weeks before, as far back as `first`."""
     found: list[_Before] = []
     end = seen.start + seen.steps * seen.step
@@ -47,12 +49,12 @@ def compared(ask: Ask, seen: Seen, now: Ledger, gap: float, gpus: float, first: 
     good = [one for one in found if one.said.comparable]
     if not good:
         missing = "no earlier week was watched" if not found else "no earlier week is comparable"
-        return Compared(
+        return WeekComparison(
             weeks=[one.said for one in found], best=None, before=None, now=None, factors=[], method=METHOD,
             missing=missing,
         )  # fmt: skip
     best = max(good, key=lambda one: one.said.tokens_per_gpu_hour)
-    return Compared(
+    return WeekComparison(
         weeks=[one.said for one in found],
         best=best.said.weeks,
         before=best.said.tokens_per_gpu_hour,
@@ -68,7 +70,7 @@ def compared(ask: Ask, seen: Seen, now: Ledger, gap: float, gpus: float, first: 
     )
 
 
-def _compared(seen: Seen, now: Ledger, before: Seen, then: Ledger, weeks: int) -> _Before:
+def _compared(seen: ReviewArrays, now: GpuTimeLedger, before: ReviewArrays, then: GpuTimeLedger, weeks: int) -> _Before:
     pools = sorted({one.place for one in (*seen.engines, *before.engines)}, key=str)
     old, new = [], []
     all_hours = float(now.gpu_hours.sum())
@@ -89,7 +91,7 @@ def _compared(seen: Seen, now: Ledger, before: Seen, then: Ledger, weeks: int) -
         comparable=not (why := _why_not(old, new, hours, all_hours)),
         why_not=why,
     )
-    return _Before(said, explained(old, new))
+    return _Before(said, explain_change(old, new))
 
 
 def _why_not(old: list[Totals], new: list[Totals], hours: list[float], all_hours: float) -> str:
@@ -106,7 +108,7 @@ def _why_not(old: list[Totals], new: list[Totals], hours: list[float], all_hours
     return ""
 
 
-def totals(seen: Seen, of: Ledger, pool: Labels, steps: Bools) -> Totals:
+def totals(seen: ReviewArrays, of: GpuTimeLedger, pool: Labels, steps: Bools) -> Totals:
     """Of a pool in some steps."""
     engines = np.array([one.place == pool for one in seen.engines], dtype=np.bool_)
     chosen = np.ix_(np.flatnonzero(steps), np.flatnonzero(engines))
@@ -121,16 +123,16 @@ def totals(seen: Seen, of: Ledger, pool: Labels, steps: Bools) -> Totals:
         output=total("output"),
         prompt=total("looked_up"),
         computed=float(np.nansum(computed[chosen])),
-        again=float(np.nansum((np.nan_to_num(computed) * reprefilled(seen))[chosen])),
+        again=float(np.nansum((np.nan_to_num(computed) * recomputed_share(seen))[chosen])),
         prefill=total("prefill"),
         decode=total("decode"),
     )
 
 
-def _there(seen: Seen, pool: Labels) -> Bools:
+def _there(seen: ReviewArrays, pool: Labels) -> Bools:
     engines = np.array([one.place == pool for one in seen.engines], dtype=np.bool_)
     return np.asarray((seen.data["seen"][:, engines] > 0).any(axis=1), dtype=np.bool_)
 
 
-def _any(seen: Seen) -> Bools:
+def _any(seen: ReviewArrays) -> Bools:
     return np.asarray((seen.data["seen"] > 0).any(axis=1), dtype=np.bool_)

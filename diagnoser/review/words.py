@@ -63,6 +63,6 @@ def day(t: float) -> str:
     return time.strftime("%a %d %b", time.gmtime(t)).replace(" 0", " ")
 
 
-def signed(value: float) -> str:
+def signed_count(value: float) -> str:
     """`+1.2 million`, `-340`."""
     return ("+" if value > 0 else "") + count(value)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.diagnoser.review.ledger import WASTE, Ledger
+from kvitals.diagnoser.review.ledger import WASTE, GpuTimeLedger
 from kvitals.diagnoser.review.money import Prices
-from kvitals.diagnoser.review.result import Courses, Day, Goodput, Group, Objective, Work
-from kvitals.diagnoser.review.review_steps import Engine, Seen
+from kvitals.diagnoser.review.result import Courses, Day, Goodput, ModelGroup, ObjectiveShare, PaidWork
+from kvitals.diagnoser.review.review_steps import Engine, ReviewArrays
 from kvitals.series.types import Bools, Floats
 
 OBJECTIVES = {"ttft_p99": "first tokens", "itl_p99": "gaps between tokens"}
@@ -42,13 +42,13 @@ class Within:
 class Week:
     """What is known of the time, for all that is computed of it."""
 
-    seen: Seen
-    ledger: Ledger
+    seen: ReviewArrays
+    ledger: GpuTimeLedger
     prices: Prices
     within: Mapping[str, Within]
 
 
-def within(seen: Seen, general: Mapping[str, float]) -> dict[str, Within]:
+def within(seen: ReviewArrays, general: Mapping[str, float]) -> dict[str, Within]:
     """How much was within the objectives. `general`: of engines that tell none. Within a bucket it is interpolated."""
     found = {}
     for name in OBJECTIVES:
@@ -69,7 +69,7 @@ def within(seen: Seen, general: Mapping[str, float]) -> dict[str, Within]:
     return found
 
 
-def work(week: Week, steps: Bools | slice = slice(None), engines: Bools | slice = slice(None)) -> Work:
+def work(week: Week, steps: Bools | slice = slice(None), engines: Bools | slice = slice(None)) -> PaidWork:
     """Of some engines in some steps."""
     seen = week.seen
 
@@ -85,7 +85,7 @@ def work(week: Week, steps: Bools | slice = slice(None), engines: Bools | slice 
     told = np.isfinite(seen.data["busy"]) & chosen
     of = float(week.ledger.gpu_hours[told].sum())
     busy = float((week.ledger.gpu_hours * np.nan_to_num(seen.data["busy"]))[told].sum()) / of if of > 0 else None
-    return Work(
+    return PaidWork(
         gpu_hours=gpu_hours,
         usd=usd,
         output_tokens=output,
@@ -104,7 +104,7 @@ def per_million(usd: float | None, tokens: float) -> float | None:
     return usd / tokens * 1e6 if usd is not None and tokens > 0 else None
 
 
-def groups(week: Week) -> list[Group]:
+def groups(week: Week) -> list[ModelGroup]:
     """By pool, by model and by hardware. The groups of a kind add up to the whole."""
     found = []
     for kind, of in _GROUPS.items():
@@ -112,7 +112,7 @@ def groups(week: Week) -> list[Group]:
         for name in sorted(set(names)):
             chosen = np.array([one == name for one in names], dtype=np.bool_)
             found.append(
-                Group(
+                ModelGroup(
                     kind=kind,
                     name=name or "not told",
                     engines=int(chosen.sum()),
@@ -150,10 +150,10 @@ def days(week: Week) -> list[Day]:
     return found
 
 
-def goodput(week: Week, total: Work, source: str) -> Goodput:
+def goodput(week: Week, total: PaidWork, source: str) -> Goodput:
     """Tokens within the objectives."""
     objectives = [
-        Objective(
+        ObjectiveShare(
             name=name,
             what=what,
             seconds=(float(one.seconds.min(initial=np.inf)), float(one.seconds.max(initial=0.0))),
@@ -229,7 +229,7 @@ def _runs(chosen: Bools, start: float, step: float) -> Iterator[tuple[float, flo
         yield start + first * step, start + last * step
 
 
-def engine_share(seen: Seen) -> float:
+def engine_share(seen: ReviewArrays) -> float:
     """Of the time between each engine's first and last sight, how much it was watched."""
     spent = all_ = 0.0
     for column in seen.data["seen"].T:

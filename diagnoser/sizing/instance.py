@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvitals.diagnoser.sizing import memory
-from kvitals.diagnoser.sizing.memory import Adapters, Budget, Layout, Shares
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, MemoryBudget, Shares
 from kvitals.diagnoser.sizing.quantity import seconds
 from kvitals.diagnoser.sizing.roofline import Machine, prefill_seconds, step_seconds
 from kvitals.diagnoser.sizing.workload import Workload
@@ -28,7 +28,7 @@ class Instance:
     """
 
     machine: Machine
-    budget: Budget
+    budget: MemoryBudget
     holds: int
     batch: int
     rate: float
@@ -38,17 +38,17 @@ class Instance:
     remedies: tuple[str, ...]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> GpuLayout:
         return self.machine.layout
 
 
-def layouts(model: Model, gpu: Gpu) -> Iterator[Layout]:
+def layouts(model: Model, gpu: Gpu) -> Iterator[GpuLayout]:
     """Layouts by GPUs: tensor parallelism within what joins GPUs, then stages of that. It must divide the query heads,
     and KV heads must divide it or be divided by it."""
     degrees = [n for n in range(1, (gpu.domain if gpu.joined else NODE) + 1) if divides(model, n)]
-    yield from (Layout(tensor) for tensor in degrees)
+    yield from (GpuLayout(tensor) for tensor in degrees)
     most = min(MOST_STAGES, model.layers)
-    yield from (Layout(degrees[-1], 2**i) for i in range(1, int(math.log2(most)) + 1))
+    yield from (GpuLayout(degrees[-1], 2**i) for i in range(1, int(math.log2(most)) + 1))
 
 
 def divides(model: Model, tensor: int) -> bool:
@@ -60,7 +60,7 @@ def divides(model: Model, tensor: int) -> bool:
     return not model.kv_heads or model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0
 
 
-def instance(machine: Machine, of: Workload, shares: Shares, adapters: Adapters, least: int = 1) -> Instance:
+def instance(machine: Machine, of: Workload, shares: Shares, adapters: AdapterMemory, least: int = 1) -> Instance:
     """What one instance can do at most. least: sequences that it has to hold."""
     model, gpu, layout = machine.model, machine.gpu, machine.layout
     room = memory.budget(model, gpu, layout, machine.precisions, shares, adapters)
@@ -95,7 +95,7 @@ def _batch(machine: Machine, of: Workload, most: int) -> int:
 
 
 def _lacks(
-    room: Budget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload
+    room: MemoryBudget, holds: int, least: int, batch: int, itl: float, ttft: float, of: Workload
 ) -> tuple[str, tuple[str, ...]]:
     """Why it can not serve, and what would help beside more GPUs; empty where it can."""
     if room.room <= 0:

@@ -34,7 +34,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Adapters:
+class AdapterMemory:
     """LoRA adapters that are on the GPUs at a time. bytes: of one."""
 
     most: int = 0
@@ -46,7 +46,7 @@ class Adapters:
 
 
 @dataclass(frozen=True)
-class Layout:
+class GpuLayout:
     """How an instance is spread: GPUs that share each layer, times stages of layers."""
 
     tensor: int
@@ -61,7 +61,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """Bytes on each GPU of an instance. room: left for KV; below 0 it does not fit."""
 
     capacity: float
@@ -86,11 +86,11 @@ def activations(model: Model, shares: Shares) -> float:
 
 
 def budget(
-    model: Model, gpu: Gpu, layout: Layout, precisions: Precisions, shares: Shares, adapters: Adapters
-) -> Budget:
+    model: Model, gpu: Gpu, layout: GpuLayout, precisions: Precisions, shares: Shares, adapters: AdapterMemory
+) -> MemoryBudget:
     """What each GPU holds. The largest pipeline stage counts, by its share of the layers."""
     stage = math.ceil(model.layers / layout.pipeline) / model.layers / layout.tensor
-    return Budget(
+    return MemoryBudget(
         capacity=gpu.hbm,
         weights=weights(model, precisions, shares) * stage,
         activations=activations(model, shares) * stage,
@@ -99,7 +99,7 @@ def budget(
     )
 
 
-def sequences(model: Model, room: float, context: float, element: float, layout: Layout) -> int:
+def sequences(model: Model, room: float, context: float, element: float, layout: GpuLayout) -> int:
     """How many sequences of that context fit into the room on each GPU."""
     each = kv.sequence_on_gpu(model, context, element, layout.tensor, layout.pipeline)
     return max(0, math.floor(room / each)) if each else 0

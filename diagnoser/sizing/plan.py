@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from kvitals.diagnoser.sizing import cost
 from kvitals.diagnoser.sizing.fleet import Fleet, fleet
 from kvitals.diagnoser.sizing.instance import Instance, divides, instance, layouts
-from kvitals.diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precisions, Shares
 from kvitals.diagnoser.sizing.precision import Precision, flops
 from kvitals.diagnoser.sizing.ratio import NETWORK
-from kvitals.diagnoser.sizing.roofline import Machine, Reached
+from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model, prices_of
 
@@ -27,7 +27,7 @@ class SizingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredInstance:
     """What one instance was seen to do at its objective: requests a second at C_max. c_max, littles_gap: where told.
     prefill: prompt tokens computed a second, decode: tokens made a second, each by a GPU that does nothing else."""
 
@@ -51,18 +51,18 @@ class Inputs:
     kv: Precision
     safety: float
     shares: Shares = field(default_factory=Shares)
-    adapters: Adapters = field(default_factory=Adapters)
-    reached: Reached = field(default_factory=Reached)
-    measured: Measured = field(default_factory=Measured)
+    adapters: AdapterMemory = field(default_factory=AdapterMemory)
+    reached: PeakShares = field(default_factory=PeakShares)
+    measured: MeasuredInstance = field(default_factory=MeasuredInstance)
     price: float | None = None
     front_end: float = 0.0
     network: float = NETWORK
-    layout: Layout | None = None
+    layout: GpuLayout | None = None
     least: int = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizingPlan:
     """The outcome. tried: every layout, by GPUs. usable: requests a second of one instance; `bound` when that is what
     it can not pass rather than what was measured, so that the fleet is the least there can be."""
 
@@ -79,7 +79,7 @@ class Plan:
         return None if self.price is None else self.price * self.fleet.gpus
 
 
-def plan(of: Inputs) -> Plan:
+def plan(of: Inputs) -> SizingPlan:
     """Size it. Raises SizingError where no layout serves the workload."""
     if why := _cannot(of):
         raise SizingError(why)
@@ -92,7 +92,7 @@ def plan(of: Inputs) -> Plan:
     chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
     price = of.price if of.price is not None else cost.typical(prices_of(of.gpu))
     usable = _usable(of, chosen)
-    return Plan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
+    return SizingPlan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
 
 
 def _cannot(of: Inputs) -> str:
@@ -116,12 +116,12 @@ def _cannot(of: Inputs) -> str:
     return next((f"{model.name}: {why}" for is_so, why in wrong if is_so), "")
 
 
-def tried_one(of: Inputs, layout: Layout) -> Instance:
+def tried_one(of: Inputs, layout: GpuLayout) -> Instance:
     """One layout of these inputs."""
     return instance(machine(of, layout), of.workload, of.shares, of.adapters, of.least)
 
 
-def machine(of: Inputs, layout: Layout) -> Machine:
+def machine(of: Inputs, layout: GpuLayout) -> Machine:
     """The instance of these inputs, in one layout."""
     precisions = Precisions(of.weights.bytes, of.kv.bytes)
     return Machine(of.model, of.gpu, layout, precisions, flops(of.gpu, of.weights), of.reached)

@@ -53,7 +53,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def told(value: float | None, unit: str) -> str:
+def format_quantity(value: float | None, unit: str) -> str:
     """A value with its unit."""
     if value is None:
         return "unknown"

@@ -1,6 +1,6 @@
 """Bounds in time: a prefill by arithmetic, a step of decoding by what it has to read, and what GPUs tell one another.
 
-These are bounds, not estimates: nothing runs at all of a GPU's peak. `Reached` takes them down to what was measured.
+These are bounds, not estimates: nothing runs at all of a GPU's peak. `PeakShares` takes them down to what was measured.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from kvitals.diagnoser.sizing import kv
-from kvitals.diagnoser.sizing.memory import Layout, Precisions
+from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
 from kvitals.rules.catalogue import Gpu, Model
 
 REDUCES = 2
@@ -18,7 +18,7 @@ ACTIVATION_BYTES = 2.0
 
 
 @dataclass(frozen=True)
-class Reached:
+class PeakShares:
     """Of the peaks that is reached, of arithmetic and of memory; 1: the bound."""
 
     compute: float = 1.0
@@ -31,10 +31,10 @@ class Machine:
 
     model: Model
     gpu: Gpu
-    layout: Layout
+    layout: GpuLayout
     precisions: Precisions
     flops: float
-    reached: Reached = field(default_factory=Reached)
+    reached: PeakShares = field(default_factory=PeakShares)
 
 
 def ridge(flops: float, bandwidth: float) -> float:

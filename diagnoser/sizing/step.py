@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvitals.diagnoser.sizing.quantity import told
+from kvitals.diagnoser.sizing.quantity import format_quantity
 
 
 @dataclass(frozen=True)
-class Line:
+class SizingLine:
     """One value of a step. how: the formula with its numbers, or where it is from. None: not known, `how` says why."""
 
     name: str
@@ -19,14 +19,14 @@ class Line:
 
     @property
     def told(self) -> str:
-        return self.text or told(self.value, self.unit)
+        return self.text or format_quantity(self.value, self.unit)
 
 
 @dataclass(frozen=True)
-class Step:
+class SizingStep:
     """answer: the step in one sentence."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[SizingLine, ...]
     answer: str
     number: int = 0

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from kvitals.diagnoser.sizing import working_fit as fit
 from kvitals.diagnoser.sizing import working_serve as serve
-from kvitals.diagnoser.sizing.plan import Plan
-from kvitals.diagnoser.sizing.step import Step
+from kvitals.diagnoser.sizing.plan import SizingPlan
+from kvitals.diagnoser.sizing.step import SizingStep
 
 _STEPS = (
     fit.workload,
@@ -30,6 +30,6 @@ _STEPS = (
 )
 
 
-def steps(of: Plan) -> list[Step]:
+def steps(of: SizingPlan) -> list[SizingStep]:
     """All thirteen."""
     return [replace(one(of), number=place) for place, one in enumerate(_STEPS, 1)]

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from kvitals.diagnoser.sizing import kv, memory, roofline
 from kvitals.diagnoser.sizing.instance import Instance, layouts
-from kvitals.diagnoser.sizing.memory import Layout, Precisions
-from kvitals.diagnoser.sizing.plan import Inputs, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
+from kvitals.diagnoser.sizing.plan import Inputs, SizingError, SizingPlan, plan
 from kvitals.diagnoser.sizing.precision import precision
 from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size
-from kvitals.diagnoser.sizing.step import Line, Step
+from kvitals.diagnoser.sizing.step import SizingLine, SizingStep
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules.catalogue import sources
 
@@ -22,45 +22,53 @@ ROWS_BEYOND = 2
 """Layouts of more than so many times the chosen one's GPUs are not told."""
 
 
-def workload(of: Plan) -> Step:
+def workload(of: SizingPlan) -> SizingStep:
     load = of.inputs.workload
     lines = (
-        Line("peak", load.peak, "requests/s", load.source),
-        Line("mean", load.mean, "requests/s", "" if load.mean else "not told, so cost is reckoned at the peak"),
+        SizingLine("peak", load.peak, "requests/s", load.source),
+        SizingLine("mean", load.mean, "requests/s", "" if load.mean else "not told, so cost is reckoned at the peak"),
         *_lengths("prompt", load.prompt),
         *_lengths("answer", load.output),
-        Line("of prompts cached", load.cached, "ratio", f"{number(load.new_tokens)} tokens are computed on average"),
-        Line("objective, first token", load.ttft, "seconds", "p99"),
-        Line("objective, between tokens", load.itl, "seconds", "p99"),
+        SizingLine(
+            "of prompts cached", load.cached, "ratio", f"{number(load.new_tokens)} tokens are computed on average"
+        ),
+        SizingLine("objective, first token", load.ttft, "seconds", "p99"),
+        SizingLine("objective, between tokens", load.itl, "seconds", "p99"),
     )
-    return Step("Workload", lines, _sentence(load))
+    return SizingStep("Workload", lines, _sentence(load))
 
 
-def _lengths(name: str, of: Lengths) -> tuple[Line, Line]:
+def _lengths(name: str, of: Lengths) -> tuple[SizingLine, SizingLine]:
     tails = f"{number(of.p95)} and {number(of.p99)} tokens"
-    return Line(f"{name}, mean", of.mean, "tokens", ""), Line(f"{name}, p95 and p99", of.p95, "tokens", "", tails)
+    return SizingLine(f"{name}, mean", of.mean, "tokens", ""), SizingLine(
+        f"{name}, p95 and p99", of.p95, "tokens", "", tails
+    )
 
 
 def _sentence(load: Workload) -> str:
     return f"{load.kind[0].upper()}{load.kind[1:]}."
 
 
-def hardware(of: Plan) -> Step:
+def hardware(of: SizingPlan) -> SizingStep:
     gpu, one = of.inputs.gpu, of.chosen.machine
     peak, weights = f"{number(one.flops / 1e12)} TFLOP/s", of.inputs.weights.name
     ridge = roofline.ridge(one.flops, gpu.bandwidth)
     spent = _in_prefill(of.chosen, of.inputs.workload)
     lines = (
-        Line("memory", gpu.hbm, "bytes", f"{gpu.name}: {sources(gpu)}"),
-        Line("bandwidth", gpu.bandwidth, "bytes/s", "of its memory"),
-        Line("dense peak", one.flops, "FLOP/s", f"with {weights} weights", peak),
-        Line("ridge point", ridge, "FLOP/byte", "peak / bandwidth: below it memory is waited for, above it arithmetic"),
-        Line("between GPUs", gpu.scale_up, "bytes/s", f"{gpu.interconnect}, one direction"),
-        Line("time in prefill", spent, "ratio", "of the work, by the bounds of step 7"),
+        SizingLine("memory", gpu.hbm, "bytes", f"{gpu.name}: {sources(gpu)}"),
+        SizingLine("bandwidth", gpu.bandwidth, "bytes/s", "of its memory"),
+        SizingLine("dense peak", one.flops, "FLOP/s", f"with {weights} weights", peak),
+        SizingLine(
+            "ridge point", ridge, "FLOP/byte", "peak / bandwidth: below it memory is waited for, above it arithmetic"
+        ),
+        SizingLine("between GPUs", gpu.scale_up, "bytes/s", f"{gpu.interconnect}, one direction"),
+        SizingLine("time in prefill", spent, "ratio", "of the work, by the bounds of step 7"),
     )
     if spent > 0.5:
-        return Step("Hardware", lines, f"{share(spent)} of the work is prefill, where arithmetic decides.")
-    return Step("Hardware", lines, f"{share(1 - spent)} of the work is decoding, where memory's bandwidth decides.")
+        return SizingStep("Hardware", lines, f"{share(spent)} of the work is prefill, where arithmetic decides.")
+    return SizingStep(
+        "Hardware", lines, f"{share(1 - spent)} of the work is decoding, where memory's bandwidth decides."
+    )
 
 
 def _in_prefill(one: Instance, load: Workload) -> float:
@@ -69,9 +77,9 @@ def _in_prefill(one: Instance, load: Workload) -> float:
     return prefill * one.rate
 
 
-def models(of: Plan) -> Step:
+def models(of: SizingPlan) -> SizingStep:
     gpus = of.fleet.gpus
-    line = Line("GPUs of this fleet", gpus, "", f"a second, smaller model is worth a look above {MANY_GPUS}")
+    line = SizingLine("GPUs of this fleet", gpus, "", f"a second, smaller model is worth a look above {MANY_GPUS}")
     if gpus <= MANY_GPUS:
         answer = "One model: a second fleet costs more care than it can save here."
     else:
@@ -79,10 +87,10 @@ def models(of: Plan) -> Step:
             "Which requests a smaller model could answer is in no telemetry. If a part of them can, size each fleet by"
             " its own share of the peak; in a cascade the small one gets all of it."
         )
-    return Step("One model or several", (line,), answer)
+    return SizingStep("One model or several", (line,), answer)
 
 
-def floor(of: Plan) -> Step:
+def floor(of: SizingPlan) -> SizingStep:
     into, model = of.inputs, of.inputs.model
     load, shares, adapters = into.workload, into.shares, into.adapters
     weights, active = memory.weights(model, Precisions(2.0, 2.0), shares), memory.activations(model, shares)
@@ -92,22 +100,24 @@ def floor(of: Plan) -> Step:
     usable = into.gpu.hbm * (1 - shares.overhead)
     by_bytes = math.ceil(total / usable)
     window = f"; {model.sliding} layers stop at {model.window}" if model.sliding else ""
-    loaded = (Line("adapters", adapters.total, "bytes", f"{adapters.most} at a time x {size(adapters.bytes)}"),)
+    loaded = (SizingLine("adapters", adapters.total, "bytes", f"{adapters.most} at a time x {size(adapters.bytes)}"),)
     lines = (
-        Line("weights", weights, "bytes", f"{parameters}, {share(shares.alignment)} of alignment"),
-        Line("KV of a token", token, "bytes", _kv_formula(into), f"{token:,.0f} bytes"),
-        Line("KV of a sequence", each, "bytes", f"{number(load.longest)} tokens, p95 prompt and p95 answer{window}"),
-        Line("KV in all", each * into.least, "bytes", f"x {into.least} at a time"),
-        Line("activations", active, "bytes", _activations(into)),
+        SizingLine("weights", weights, "bytes", f"{parameters}, {share(shares.alignment)} of alignment"),
+        SizingLine("KV of a token", token, "bytes", _kv_formula(into), f"{token:,.0f} bytes"),
+        SizingLine(
+            "KV of a sequence", each, "bytes", f"{number(load.longest)} tokens, p95 prompt and p95 answer{window}"
+        ),
+        SizingLine("KV in all", each * into.least, "bytes", f"x {into.least} at a time"),
+        SizingLine("activations", active, "bytes", _activations(into)),
         *(loaded if adapters.most else ()),
-        Line("overhead", shares.overhead, "ratio", "of each GPU's memory"),
-        Line("GPUs by bytes alone", by_bytes, "", f"{size(total)} / {size(usable)}, rounded up"),
+        SizingLine("overhead", shares.overhead, "ratio", "of each GPU's memory"),
+        SizingLine("GPUs by bytes alone", by_bytes, "", f"{size(total)} / {size(usable)}, rounded up"),
     )
     least = smallest(into, "bf16", "bf16")
     if least is None:
-        return Step("Memory floor, 16 bit", lines, "In 16 bit no layout holds it.")
+        return SizingStep("Memory floor, 16 bit", lines, "In 16 bit no layout holds it.")
     more = "" if least.gpus == by_bytes else _why_more(into)
-    return Step("Memory floor, 16 bit", lines, f"In 16 bit it takes {several(least.gpus, 'GPU')}, {least}{more}.")
+    return SizingStep("Memory floor, 16 bit", lines, f"In 16 bit it takes {several(least.gpus, 'GPU')}, {least}{more}.")
 
 
 def _why_more(into: Inputs) -> str:
@@ -130,7 +140,7 @@ def _kv_formula(into: Inputs) -> str:
     return text + (f" + {model.layers} x {model.indexer} of the indexer" if model.indexer else "")
 
 
-def smallest(into: Inputs, weights: str, cache: str) -> Layout | None:
+def smallest(into: Inputs, weights: str, cache: str) -> GpuLayout | None:
     """The layout of fewest GPUs that holds as many sequences as asked for, in these formats."""
     precisions = Precisions(precision(weights).bytes, precision(cache).bytes)
     for one in layouts(into.model, into.gpu):
@@ -140,7 +150,7 @@ def smallest(into: Inputs, weights: str, cache: str) -> Layout | None:
     return None
 
 
-def formats(of: Plan) -> Step:
+def formats(of: SizingPlan) -> SizingStep:
     into = of.inputs
     chosen = into.weights.name, into.kv.name
     lines = []
@@ -149,16 +159,18 @@ def formats(of: Plan) -> Step:
         mark = "  (chosen)" if (weights, cache) == chosen else ""
         fits = "does not fit" if least is None else f"{several(least.gpus, 'GPU')} at least"
         how = _fleet_in(of, weights, cache)
-        lines.append(Line(f"{weights} weights, {cache} KV{mark}", least.gpus if least else None, "GPUs", how, fits))
+        lines.append(
+            SizingLine(f"{weights} weights, {cache} KV{mark}", least.gpus if least else None, "GPUs", how, fits)
+        )
     units = [name for name, peak in (("FP8", into.gpu.flops_8), ("FP4", into.gpu.flops_4)) if peak]
     if units:
         says = f"{into.gpu.name} computes in {' and '.join(units)} itself."
     else:
         says = f"{into.gpu.name} has no units of 8 bits: smaller weights save memory and bandwidth, no arithmetic."
-    return Step("Formats", tuple(lines), f"{says} Validate quality, KV formats with long contexts.")
+    return SizingStep("Formats", tuple(lines), f"{says} Validate quality, KV formats with long contexts.")
 
 
-def _fleet_in(of: Plan, weights: str, cache: str) -> str:
+def _fleet_in(of: SizingPlan, weights: str, cache: str) -> str:
     """What the whole fleet would be in other formats, by the bounds of each."""
     asked = replace(of.inputs, weights=precision(weights), kv=precision(cache), layout=None)
     try:
@@ -168,28 +180,28 @@ def _fleet_in(of: Plan, weights: str, cache: str) -> str:
     return f"a fleet of {other.fleet.gpus} by the bounds: {other.fleet.instances} x {other.chosen.layout}"
 
 
-def layout(of: Plan) -> Step:
+def layout(of: SizingPlan) -> SizingStep:
     gpu, chosen = of.inputs.gpu, of.chosen
     lines = [_tried(one, chosen) for one in of.tried if one.layout.gpus <= ROWS_BEYOND * chosen.layout.gpus]
     if chosen.layout.tensor > 1:
         sent = roofline.all_reduce_seconds(chosen.machine, chosen.batch)
         step = roofline.step_seconds(chosen.machine, chosen.batch, of.inputs.workload.context)
         how = f"of a step: {seconds(sent)} at {size(gpu.scale_up)}/s, without latency"
-        lines.append(Line("all-reduce", sent / step, "ratio", how))
+        lines.append(SizingLine("all-reduce", sent / step, "ratio", how))
     if (stages := chosen.layout.pipeline) > 1:
         how = f"({stages} - 1) / ({stages} + {stages} - 1), with a batch for each stage"
-        lines.append(Line("bubble", roofline.bubble(stages, stages), "ratio", how))
+        lines.append(SizingLine("bubble", roofline.bubble(stages, stages), "ratio", how))
     warning = " Over PCIe more than TP2 rarely pays: measure it." if chosen.layout.tensor > 2 and not gpu.joined else ""
     if of.inputs.layout is not None:
-        return Step("Parallelism", tuple(lines), f"{chosen.layout}, as it runs or as asked for.{warning}")
+        return SizingStep("Parallelism", tuple(lines), f"{chosen.layout}, as it runs or as asked for.{warning}")
     by = "" if of.bound else " that fits"
     why = "takes fewest GPUs for the whole fleet" if of.bound else "is the smallest"
-    return Step("Parallelism", tuple(lines), f"{chosen.layout} {why}{by}.{warning}")
+    return SizingStep("Parallelism", tuple(lines), f"{chosen.layout} {why}{by}.{warning}")
 
 
-def _tried(one: Instance, chosen: Instance) -> Line:
+def _tried(one: Instance, chosen: Instance) -> SizingLine:
     name = f"{one.layout}" + ("  (chosen)" if one is chosen else "")
     if one.why:
-        return Line(name, None, "requests/s", one.why, "no")
+        return SizingLine(name, None, "requests/s", one.why, "no")
     reach = f"each GPU at most; {one.holds:,} sequences fit, {number(one.rate)} requests/s of the instance"
-    return Line(name, one.rate / one.layout.gpus, "requests/s", reach)
+    return SizingLine(name, one.rate / one.layout.gpus, "requests/s", reach)

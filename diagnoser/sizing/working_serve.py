@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from kvitals.diagnoser.sizing import cost, kv, queueing, ratio, roofline
-from kvitals.diagnoser.sizing.plan import Plan
+from kvitals.diagnoser.sizing.plan import SizingPlan
 from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size, usd
-from kvitals.diagnoser.sizing.step import Line, Step
+from kvitals.diagnoser.sizing.step import SizingLine, SizingStep
 from kvitals.rules.catalogue import prices_of
 
 READING = 0.09
@@ -22,49 +22,49 @@ INPUT_LIMIT = (2, 3)
 SMALLEST_CHUNK = 128
 
 
-def one_instance(of: Plan) -> Step:
+def one_instance(of: SizingPlan) -> SizingStep:
     one, load, on = of.chosen, of.inputs.workload, of.chosen.machine
     step = roofline.step_seconds(on, one.batch, load.context)
     prefill = _prefill(of)
     batch, answer = f"{one.batch:,}", number(load.output.mean)
     lines = (
-        Line("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that a step reads"),
-        Line("room for KV", one.budget.room * one.layout.gpus, "bytes", f"{size(one.budget.room)} on each GPU"),
-        Line("sequences that fit", one.holds, "", f"of {number(load.longest)} tokens"),
-        Line("sequences at a time", one.batch, "", "that fit and keep the objective between tokens"),
-        Line("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
-        Line("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
-        Line("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
-        Line("between tokens", one.itl, "seconds", f"step + {one.batch - 1:,} x prefill / {answer} tokens"),
-        Line("at most", one.rate, "requests/s", f"{batch} / (prefill + {answer} x {seconds(one.itl)})"),
+        SizingLine("one sequence alone", roofline.ceiling(on), "tokens/s", "bandwidth / weights that a step reads"),
+        SizingLine("room for KV", one.budget.room * one.layout.gpus, "bytes", f"{size(one.budget.room)} on each GPU"),
+        SizingLine("sequences that fit", one.holds, "", f"of {number(load.longest)} tokens"),
+        SizingLine("sequences at a time", one.batch, "", "that fit and keep the objective between tokens"),
+        SizingLine("a step", step, "seconds", f"reads the weights and {batch} x {number(load.context)} tokens of KV"),
+        SizingLine("prefill", prefill, "seconds", f"{number(load.new_tokens)} tokens on average, alone"),
+        SizingLine("prefill, p99 prompt", one.ttft, "seconds", "alone: no first token is sooner"),
+        SizingLine("between tokens", one.itl, "seconds", f"step + {one.batch - 1:,} x prefill / {answer} tokens"),
+        SizingLine("at most", one.rate, "requests/s", f"{batch} / (prefill + {answer} x {seconds(one.itl)})"),
         *_measured(of),
     )
     if of.bound:
         told = f"{number(one.rate)} requests/s is a bound and no measurement: sweep one instance (docs/knee.md)."
     else:
         told = f"Usable: {number(of.usable)} requests/s, {share(of.usable / one.rate)} of the bound."
-    return Step("One instance", lines, told)
+    return SizingStep("One instance", lines, told)
 
 
-def _prefill(of: Plan) -> float:
+def _prefill(of: SizingPlan) -> float:
     load = of.inputs.workload
     return roofline.prefill_seconds(of.chosen.machine, load.prompt.mean, load.prompt.mean * load.cached)
 
 
-def _measured(of: Plan) -> Iterator[Line]:
+def _measured(of: SizingPlan) -> Iterator[SizingLine]:
     seen = of.inputs.measured
     if seen.usable is None:
         return
-    yield Line("measured", seen.usable, "requests/s", seen.source)
+    yield SizingLine("measured", seen.usable, "requests/s", seen.source)
     if seen.c_max is not None:
         stay = f"so a request stays {seconds(seen.c_max / seen.usable)} (Little: C_max / rate)"
-        yield Line("C_max", seen.c_max, "requests", stay)
+        yield SizingLine("C_max", seen.c_max, "requests", stay)
     if seen.littles_gap is not None:
         how = "rate x residence against what is counted; beyond 10 to 15 % measure again"
-        yield Line("Little's law", seen.littles_gap, "ratio", how)
+        yield SizingLine("Little's law", seen.littles_gap, "ratio", how)
 
 
-def kv_cache(of: Plan) -> Step:
+def kv_cache(of: SizingPlan) -> SizingStep:
     one, load, gpu = of.chosen, of.inputs.workload, of.inputs.gpu
     on, spread = one.machine, one.layout
     each = kv.sequence_on_gpu(on.model, load.context, on.precisions.kv, spread.tensor, spread.pipeline)
@@ -72,10 +72,10 @@ def kv_cache(of: Plan) -> Step:
     swap, disk = (_move(of, rate) for rate in (gpu.host_link * spread.gpus, ratio.NVME))
     host = f"{size(swap.bytes)} of a mean prompt at {size(gpu.host_link)}/s each GPU"
     lines = (
-        Line("left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 half way"),
-        Line("computing", swap.computing, "seconds", "a mean prompt, at least"),
-        Line("from host memory", swap.moving, "seconds", host),
-        Line("from NVMe", disk.moving, "seconds", f"the same at {size(ratio.NVME)}/s"),
+        SizingLine("left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 half way"),
+        SizingLine("computing", swap.computing, "seconds", "a mean prompt, at least"),
+        SizingLine("from host memory", swap.moving, "seconds", host),
+        SizingLine("from NVMe", disk.moving, "seconds", f"the same at {size(ratio.NVME)}/s"),
     )
     told = ["Prefix caching on, and requests of a session to the same engine."]
     if left < LITTLE_ROOM:
@@ -84,17 +84,17 @@ def kv_cache(of: Plan) -> Step:
         told.append("A host tier gives a prefix back sooner than it is computed.")
     else:
         told.append("By the bounds computing is as quick as a host tier: measure before having one.")
-    return Step("KV cache", lines, " ".join(told))
+    return SizingStep("KV cache", lines, " ".join(told))
 
 
-def _move(of: Plan, bandwidth: float) -> ratio.Move:
+def _move(of: SizingPlan, bandwidth: float) -> ratio.Move:
     """A mean prompt's KV, moved or computed."""
     on, tokens = of.chosen.machine, of.inputs.workload.prompt.mean
     computing = roofline.prefill_seconds(on, tokens)
     return ratio.move(kv.sequence(on.model, tokens, on.precisions.kv), bandwidth, computing)
 
 
-def batching(of: Plan) -> Step:
+def batching(of: SizingPlan) -> SizingStep:
     one, load, seen = of.chosen, of.inputs.workload, of.inputs.measured
     gpus, step = one.layout.gpus, roofline.step_seconds(one.machine, one.batch, load.context)
     prefill = seen.prefill or load.new_tokens / _prefill(of) / gpus
@@ -105,10 +105,10 @@ def batching(of: Plan) -> Step:
     moved = _move(of, of.inputs.network)
     carried = f"{size(moved.bytes)} of a mean prompt at {size(of.inputs.network)}/s; computing takes "
     lines = (
-        Line("prefill, a GPU", prefill, "tokens/s", "measured" if seen.prefill else "bound"),
-        Line("decode, a GPU", decode, "tokens/s", "measured" if seen.decode else "bound"),
-        Line("P:D", pd, "", f"{how}, if they are parted", f"{number(pd)}, {whole}"),
-        Line("moving KV", moved.moving, "seconds", f"{carried}{seconds(moved.computing)} at least"),
+        SizingLine("prefill, a GPU", prefill, "tokens/s", "measured" if seen.prefill else "bound"),
+        SizingLine("decode, a GPU", decode, "tokens/s", "measured" if seen.decode else "bound"),
+        SizingLine("P:D", pd, "", f"{how}, if they are parted", f"{number(pd)}, {whole}"),
+        SizingLine("moving KV", moved.moving, "seconds", f"{carried}{seconds(moved.computing)} at least"),
         *_chunk(of, step),
     )
     told = ["Continuous batching, chunked prefill."]
@@ -116,10 +116,10 @@ def batching(of: Plan) -> Step:
         told.append("By the bounds both objectives hold, so nothing says yet that the two must part.")
     if math.isfinite(load.itl) and load.itl < READING:
         told.append(f"Nobody reads faster than {seconds(READING)} a token: a looser objective there serves more.")
-    return Step("Batching and disaggregation", lines, " ".join(told))
+    return SizingStep("Batching and disaggregation", lines, " ".join(told))
 
 
-def _chunk(of: Plan, step: float) -> Iterator[Line]:
+def _chunk(of: SizingPlan, step: float) -> Iterator[SizingLine]:
     """The chunk of prefill that leaves a step within the objective between tokens, where a whole prompt does not."""
     load, whole = of.inputs.workload, of.chosen.ttft
     if not math.isfinite(load.itl) or whole + step <= load.itl:
@@ -127,56 +127,56 @@ def _chunk(of: Plan, step: float) -> Iterator[Line]:
     fits = (load.itl - step) * load.prompt.p99 * (1 - load.cached) / whole
     if fits >= SMALLEST_CHUNK:
         how = f"at most: a p99 prompt as a whole holds up tokens for {seconds(whole)} of {seconds(load.itl)}"
-        yield Line("chunk of prefill", roofline.power_of_two_below(fits), "tokens", how)
+        yield SizingLine("chunk of prefill", roofline.power_of_two_below(fits), "tokens", how)
 
 
-def curve(of: Plan) -> Step:
+def curve(of: SizingPlan) -> SizingStep:
     if of.bound:
-        line = Line("usable", of.usable, "requests/s", "still the bound of step 7")
+        line = SizingLine("usable", of.usable, "requests/s", "still the bound of step 7")
         told = (
             "Measure one instance as it will run, with these lengths and bursts, after 1,000 requests to warm up; then"
             " give --usable-rate (`kvitals knee` reads it)."
         )
     else:
-        line = Line("usable", of.usable, "requests/s", of.inputs.measured.source)
+        line = SizingLine("usable", of.usable, "requests/s", of.inputs.measured.source)
         told = "Measured as it runs now. After any change of steps 5 to 9 measure again before buying."
-    return Step("The final curve", (line,), told)
+    return SizingStep("The final curve", (line,), told)
 
 
-def fleet(of: Plan) -> Step:
+def fleet(of: SizingPlan) -> SizingStep:
     load, made = of.inputs.workload, of.fleet
     needed = load.peak * of.inputs.safety / of.usable
     how = f"{number(load.peak)} x {of.inputs.safety:g} / {number(of.usable)} = {number(needed)}, rounded up"
     lines = (
-        Line("instances", made.instances, "", how),
-        Line("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
+        SizingLine("instances", made.instances, "", how),
+        SizingLine("GPUs", made.gpus, "", f"{made.instances} x {made.gpus_each}"),
     )
     told = f"{several(made.instances, 'instance')} of {of.chosen.layout}, {several(made.gpus, 'GPU')}."
-    return Step("Fleet", lines, f"At least {told}" if of.bound else told)
+    return SizingStep("Fleet", lines, f"At least {told}" if of.bound else told)
 
 
-def money(of: Plan) -> Step:
+def money(of: SizingPlan) -> SizingStep:
     load, gpus = of.inputs.workload, of.fleet.gpus
     if of.price is None or of.usd_per_hour is None:
-        line = Line("a GPU-hour", None, "usd", "the catalogue has no price; give --price")
-        return Step("Cost", (line,), "Not known without a price.")
+        line = SizingLine("a GPU-hour", None, "usd", "the catalogue has no price; give --price")
+        return SizingStep("Cost", (line,), "Not known without a price.")
     rate = load.mean or load.peak
     made, both = rate * load.output.mean, rate * (load.output.mean + load.prompt.mean)
     when = "on average" if load.mean else "at the peak all the time; by a mean rate it is more"
     lines = (
-        Line("a GPU-hour", of.price, "usd", _priced(of)),
-        Line("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
-        Line("a year", of.usd_per_hour * cost.HOURS_A_YEAR, "usd", f"x {cost.HOURS_A_YEAR:,} hours"),
-        Line("1M tokens made", cost.per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
-        Line(
+        SizingLine("a GPU-hour", of.price, "usd", _priced(of)),
+        SizingLine("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
+        SizingLine("a year", of.usd_per_hour * cost.HOURS_A_YEAR, "usd", f"x {cost.HOURS_A_YEAR:,} hours"),
+        SizingLine("1M tokens made", cost.per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
+        SizingLine(
             "1M of all tokens", cost.per_million(of.price, gpus, both), "usd", f"prompts too, {number(both)} tokens/s"
         ),
-        Line("a GPU makes", cost.per_gpu_hour(made, gpus), "tokens/h", "of those served"),
+        SizingLine("a GPU makes", cost.per_gpu_hour(made, gpus), "tokens/h", "of those served"),
     )
-    return Step("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} an hour.")
+    return SizingStep("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} an hour.")
 
 
-def _priced(of: Plan) -> str:
+def _priced(of: SizingPlan) -> str:
     if of.inputs.price is not None:
         return "as given or configured"
     known = sorted(prices_of(of.inputs.gpu), key=lambda one: one.usd_per_hour)
@@ -184,27 +184,29 @@ def _priced(of: Plan) -> str:
     return f"median of {len(known)} in the catalogue, {low} to {high}" if len(known) > 1 else f"catalogue, {low}"
 
 
-def validate(of: Plan) -> Step:
+def validate(of: SizingPlan) -> SizingStep:
     load = of.inputs.workload
     low, high = (number(factor * load.prompt.p95) for factor in INPUT_LIMIT)
     limit = INPUT_LIMIT[0] * load.prompt.p95
     lines = (
-        Line("input limit", limit, "tokens", "2 to 3 times the p95 prompt, at the gateway", f"{low} to {high} tokens"),
+        SizingLine(
+            "input limit", limit, "tokens", "2 to 3 times the p95 prompt, at the gateway", f"{low} to {high} tokens"
+        ),
         *_queue(of),
-        Line("utilisation", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
+        SizingLine("utilisation", DRIFT_USE, "ratio", "below the benchmark's at a like rate: size again", "20 points"),
     )
     told = "In the first week of traffic compare with what was measured, at a like mix of lengths (rule CAP05 does)."
-    return Step("Guardrails and validation", lines, told)
+    return SizingStep("Guardrails and validation", lines, told)
 
 
-def _queue(of: Plan) -> Iterator[Line]:
+def _queue(of: SizingPlan) -> Iterator[SizingLine]:
     load, front = of.inputs.workload, of.inputs.front_end
     if not math.isfinite(load.ttft):
         return
     limit = queueing.queue_limit(load.ttft, of.chosen.ttft, front, of.usable)
     opens = queueing.breaker(limit)
     how = f"({seconds(load.ttft)} - {seconds(of.chosen.ttft)} of p99 prefill - {seconds(front)} before the engine)"
-    yield Line("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
-    yield Line("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")
+    yield SizingLine("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
+    yield SizingLine("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")
     drift = f"{share(DRIFT_TTFT)} above the objective it was measured at: size again"
-    yield Line("first token, p99", load.ttft * (1 + DRIFT_TTFT), "seconds", drift)
+    yield SizingLine("first token, p99", load.ttft * (1 + DRIFT_TTFT), "seconds", drift)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvitals.diagnoser.evaluator import ENTITIES, INFO
-from kvitals.diagnoser.sources.prometheus import Found, Prometheus, Question
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import Rows
 from kvitals.rules.engine_map import EngineMap, InfoMetric, Metric, load_map, systems
 from kvitals.rules.loader import HISTOGRAM_PARTS
-from kvitals.series.promql import Aggregate, Binary, Call, Expr, Matching, Number, Range, Selector, String
+from kvitals.series.promql import Aggregate, Binary, Call, Expr, Matching, NumberLiteral, Range, Selector, String
 from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
 
@@ -41,7 +41,7 @@ Objectives = Callable[[str, str], Sequence[tuple[str, float, str]]]
 
 
 @dataclass(frozen=True)
-class Source:
+class RawMetricSource:
     """One raw metric that feeds a family: its names on the server, and how it does."""
 
     map: EngineMap
@@ -60,7 +60,7 @@ class Pages:
     maps: Sequence[EngineMap]
     jobs: Mapping[str, Sequence[str]] | None  # system -> the jobs that scrape it; None: not known yet
     rows: Mapping[str, Rows]
-    _sources: dict[str, list[list[Source]]] = field(default_factory=dict)
+    _sources: dict[str, list[list[RawMetricSource]]] = field(default_factory=dict)
 
     def local(self, name: str) -> Rows | None:
         return list(self.rows[name]) if name in self.rows else ([] if name in LOCAL else None)
@@ -79,14 +79,14 @@ class Pages:
             return None
         return self.rewrite(expr)
 
-    def sources(self, metric: str) -> list[list[Source]]:
+    def sources(self, metric: str) -> list[list[RawMetricSource]]:
         """The raw metrics of a metric of a family: lists of which the first that an engine has counts."""
         if metric not in self._sources:
             self._sources[metric] = [group for map_ in self.maps for group in self._of_map(map_, metric)]
         return self._sources[metric]
 
-    def _of_map(self, map_: EngineMap, metric: str) -> Iterable[list[Source]]:
-        groups: dict[tuple[object, ...], list[Source]] = {}
+    def _of_map(self, map_: EngineMap, metric: str) -> Iterable[list[RawMetricSource]]:
+        groups: dict[tuple[object, ...], list[RawMetricSource]] = {}
         for entry in map_.metrics:
             part = metric.removeprefix(entry.family)
             if not metric.startswith(entry.family) or part not in ("", *HISTOGRAM_PARTS) or not _meant(map_, entry):
@@ -96,11 +96,11 @@ class Pages:
             key = (tuple(sorted(entry.constant.items())), entry.raw if entry.also else "")
             names = self._names(map_, entry, part)
             if names:
-                groups.setdefault(key, []).append(Source(map_, entry, names, part, _earlier(map_, entry)))
+                groups.setdefault(key, []).append(RawMetricSource(map_, entry, names, part, _earlier(map_, entry)))
             for beside in map_.by_raw.get(entry.zero_beside, ())[:1]:
                 shown = next((p for p in ("", "_count") if self._names(map_, beside, p)), None)
                 if shown is not None:
-                    zero = Source(map_, entry, self._names(map_, beside, shown), part, zero=True)
+                    zero = RawMetricSource(map_, entry, self._names(map_, beside, shown), part, zero=True)
                     groups.setdefault(key, []).append(zero)
         return groups.values()
 
@@ -144,7 +144,7 @@ class Pages:
         return whole
 
     def _source(
-        self, source: Source, selector: Selector, applied: Callable[[Selector], Expr], func: str
+        self, source: RawMetricSource, selector: Selector, applied: Callable[[Selector], Expr], func: str
     ) -> Expr | None:
         map_, entry = source.map, source.metric
         matchers = _raw_matchers(source, selector)
@@ -160,9 +160,9 @@ class Pages:
         if map_.replica_labels and entry.replicas == "one":
             expr = Aggregate("max", expr, tuple(sorted((*map_.replica_labels, METRIC_NAME))), without=True)
         if source.zero:
-            expr = Binary("*", Number(0.0), expr)
+            expr = Binary("*", NumberLiteral(0.0), expr)
         elif entry.scale != 1.0 and source.part in ("", "_sum") and func not in _ONCE:
-            expr = Binary("*", expr, Number(float(entry.scale)))
+            expr = Binary("*", expr, NumberLiteral(float(entry.scale)))
         ours = {*PLACE, "engine", "model", *entry.labels.values(), *entry.constant}
         ours |= {"le"} if source.part == "_bucket" else set()
         largest = "max" in (entry.fold, entry.replicas) or (not entry.fold and entry.family.endswith(_LARGEST))
@@ -183,7 +183,7 @@ def scalers(names: frozenset[str]) -> Pages:
 def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives: Objectives) -> Pages:
     """What a server has of engines' own metrics at a moment. Raises ServerError."""
     maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _always(m, names)]
-    questions = [Question("up", at)]
+    questions = [PrometheusQuery("up", at)]
     for map_ in maps:
         labels = ", ".join(
             dict.fromkeys(
@@ -191,7 +191,7 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
             )
         )
         questions.append(
-            Question(f"group by ({labels}) (present_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
+            PrometheusQuery(f"group by ({labels}) (present_over_time({_always(map_, names)[0]}[{SEEN_SECONDS}s]))", at)
         )
     infos = [
         name
@@ -201,7 +201,7 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
         if (name := prefix + i.raw) in names
     ]
     if infos:
-        questions.append(Question(str(Selector("", (_one_of(METRIC_NAME, infos),))), at))
+        questions.append(PrometheusQuery(str(Selector("", (_one_of(METRIC_NAME, infos),))), at))
     answers = [server.one(question) for question in questions]
     up = {(f.metric.get("instance"), f.metric.get("job")): float(f.value[1]) for f in answers[0] if f.value}
     rows: dict[str, Rows] = {name: [] for name in LOCAL}
@@ -211,15 +211,15 @@ def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives:
         _identify(map_, found, answers[-1] if infos else [], up, objectives, rows)
     pages = Pages(names, [*maps, load_map(SCALERS)], jobs, rows)
     if pages.sources(FACT):  # some programs tell what they were configured with as metrics
-        told = server.one(Question(str(pages.leaf(Selector(FACT))), at))
+        told = server.one(PrometheusQuery(str(pages.leaf(Selector(FACT))), at))
         rows[FACT] += [(Labels({**f.metric, METRIC_NAME: FACT}), float(f.value[1])) for f in told if f.value]
     return pages
 
 
 def _identify(
     map_: EngineMap,
-    found: Sequence[Found],
-    infos: Sequence[Found],
+    found: Sequence[PrometheusSeries],
+    infos: Sequence[PrometheusSeries],
     up: Mapping[tuple[str | None, str | None], float],
     objectives: Objectives,
     rows: dict[str, Rows],
@@ -246,7 +246,7 @@ def _identify(
             rows[OBJECTIVE].append((_series(OBJECTIVE, engine, {"slo": name, "source": source}), seconds))
 
 
-def _told(map_: EngineMap, infos: Sequence[Found], ranks: int) -> tuple[dict[str, float], dict[str, str]]:
+def _told(map_: EngineMap, infos: Sequence[PrometheusSeries], ranks: int) -> tuple[dict[str, float], dict[str, str]]:
     facts: dict[str, float] = {}
     strings: dict[str, str] = {}
     known: dict[str, InfoMetric] = {
@@ -320,7 +320,7 @@ def _earlier(map_: EngineMap, entry: Metric) -> tuple[Mapping[str, str], ...]:
     return tuple(one.where for one in same[: same.index(entry)] if len(one.where) == 1)
 
 
-def _raw_matchers(source: Source, selector: Selector) -> list[Matcher] | None:
+def _raw_matchers(source: RawMetricSource, selector: Selector) -> list[Matcher] | None:
     """The selector's matchers on raw labels; None where the source has no such series."""
     entry = source.metric
     matchers = [] if source.zero else [Matcher(label, MatchOp.EQ, value) for label, value in entry.where.items()]
@@ -359,7 +359,7 @@ def _first_of(alternatives: Sequence[Expr]) -> Expr:
     return whole
 
 
-def _relabelled(expr: Expr, source: Source) -> Expr:
+def _relabelled(expr: Expr, source: RawMetricSource) -> Expr:
     """With the labels that the family has, and the engine's identity."""
     map_ = source.map
     if map_.rank_labels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.remote import RemoteSignals
 from kvitals.rules.compiled_signal import compile_signal
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge, family_of
@@ -28,7 +28,7 @@ class Presence:
     absent: dict[str, list[str]] = field(default_factory=dict)
 
 
-def presence(knowledge: Knowledge, signals: RemoteSignals, span: Span) -> Presence:
+def presence(knowledge: Knowledge, signals: RemoteSignals, span: EvaluationSpan) -> Presence:
     """Ask how many engines of each pool have each family that signals read: a query a family. Raises ServerError."""
     readers = _read_by(knowledge)
     has = signals.served.dialect.has

@@ -45,7 +45,7 @@ class ServerError(Exception):
 
 
 @dataclass(frozen=True)
-class Access:
+class PrometheusAccess:
     """How a server is reached. Secrets are in files, one each, so that they show in no list of processes."""
 
     url: str
@@ -107,7 +107,7 @@ class Access:
         return context
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
+class PrometheusSeries(msgspec.Struct, frozen=True, gc=False):
     """A series of an answer. `value` is of an instant query, `values` of one over a range; times in seconds."""
 
     metric: dict[str, str]
@@ -134,12 +134,12 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
-_FOUND = msgspec.json.Decoder(list[Found])
+_FOUND = msgspec.json.Decoder(list[PrometheusSeries])
 _SCALAR = msgspec.json.Decoder(tuple[float, str])
 
 
 @dataclass(frozen=True)
-class Question:
+class PrometheusQuery:
     """One query: at `end`, or with a step from `start` to `end`. Seconds."""
 
     text: str
@@ -161,7 +161,7 @@ class Question:
 class Prometheus:
     """A server that is asked. To be used as a context; asking is blocking, and one thread's."""
 
-    access: Access
+    access: PrometheusAccess
     warnings: dict[str, None] = field(default_factory=dict)  # what the server warned of, each once
     asked: int = 0
     waited: float = 0.0  # seconds from the first question of each batch to its last answer
@@ -189,12 +189,12 @@ class Prometheus:
             timeout=aiohttp.ClientTimeout(total=self.access.timeout + 5),
         )
 
-    def ask(self, questions: Sequence[Question]) -> list[list[Found] | ServerError]:
+    def ask(self, questions: Sequence[PrometheusQuery]) -> list[list[PrometheusSeries] | ServerError]:
         """The answers, in order. A question that the server refuses has its error; what makes all fail is raised."""
         answers = self._runner.run(self._each([lambda q=q: self._ask(q) for q in questions]))  # type: ignore[misc]
         return [_raised_unless_the_questions(answer) for answer in answers]
 
-    def one(self, question: Question) -> list[Found]:
+    def one(self, question: PrometheusQuery) -> list[PrometheusSeries]:
         """The answer of one question. Raises ServerError."""
         (answer,) = self.ask([question])
         if isinstance(answer, ServerError):
@@ -234,7 +234,7 @@ class Prometheus:
         self.waited += loop.time() - began
         return list(found)
 
-    async def _ask(self, question: Question) -> list[Found]:
+    async def _ask(self, question: PrometheusQuery) -> list[PrometheusSeries]:
         path, form = question.form(self.access.timeout)
         status, body = await self._send("POST", path, form)
         return self._read(status, body, lambda data: _decode(data, question))
@@ -299,16 +299,16 @@ class Prometheus:
             self.warnings[" ".join(text.split())[:300]] = None
 
 
-def _decode(raw: msgspec.Raw, question: Question) -> list[Found]:
+def _decode(raw: msgspec.Raw, question: PrometheusQuery) -> list[PrometheusSeries]:
     data = _DATA.decode(raw)
     if data.resultType == "scalar":
-        return [Found({}, value=_SCALAR.decode(data.result))]
+        return [PrometheusSeries({}, value=_SCALAR.decode(data.result))]
     if data.resultType != ("vector" if question.start is None else "matrix"):
         raise ValueError(f"a {data.resultType[:20]}")
     return _FOUND.decode(data.result)
 
 
-def _raised_unless_the_questions(answer: list[Found] | ServerError) -> list[Found] | ServerError:
+def _raised_unless_the_questions(answer: list[PrometheusSeries] | ServerError) -> list[PrometheusSeries] | ServerError:
     if isinstance(answer, ServerError) and not answer.question:
         raise answer
     return answer

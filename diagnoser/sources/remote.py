@@ -10,9 +10,17 @@ import numpy as np
 
 from kvitals.diagnoser.evaluator import ENTITIES, INFO, TRAFFIC, Judge, Judgement, Memory, seconds
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.signals import Known, Missing, Signals, Span, Union, lacking, with_enough_samples
-from kvitals.diagnoser.sources.served import Rows, Served, Snapshot, focused, vector
-from kvitals.rules.compiled_signal import CompiledSignal, needed
+from kvitals.diagnoser.signals import (
+    EvaluationSpan,
+    Missing,
+    Signals,
+    SignalValues,
+    Union,
+    missing_origin,
+    with_enough_samples,
+)
+from kvitals.diagnoser.sources.served import Rows, ServedFamilies, Snapshot, focus_engines, vector
+from kvitals.rules.compiled_signal import CompiledSignal, needed_metrics
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES
 from kvitals.rules.origins import AGENT, SERVER
@@ -49,7 +57,7 @@ class RemoteMoment(Moment):
 class RemoteSignals(Signals):
     """As `Signals`, over a server. `interval`: seconds between two samples there."""
 
-    def __init__(self, knowledge: Knowledge, served: Served, interval: float) -> None:
+    def __init__(self, knowledge: Knowledge, served: ServedFamilies, interval: float) -> None:
         self._snapshot: dict[str, Rows] = {}
         super().__init__(knowledge, Snapshot(self._snapshot))
         self.source = Union(self.source.families, Newest(self))
@@ -64,7 +72,7 @@ class RemoteSignals(Signals):
         self._courses: dict[tuple[Expr, float, float], list[Series]] = {}
         self._there: dict[tuple[str, tuple[str, ...]], set[Labels]] = {}
 
-    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         self._define(span)
         wanted = [expr for both in self._asked_for.values() for expr in both if expr is not None]
         present = [expression(ENTITIES), expression(INFO)]
@@ -85,16 +93,18 @@ class RemoteSignals(Signals):
         """The values of expressions over families and signals. `shared`: of all engines, whatever the focus is."""
         asked = {expr: self._expanded(expr) for expr in dict.fromkeys(exprs)}
         if not shared:
-            asked = {expr: focused(full, self._focus) for expr, full in asked.items()}
+            asked = {expr: focus_engines(full, self._focus) for expr, full in asked.items()}
         new = [e for e in dict.fromkeys(asked.values()) if (e, at) not in self._answers and self._possible(e)]
         if new:
             self._answers.update({(e, at): rows for e, rows in self.served.instant(new, at).items()})
         return {expr: self._answers.get((full, at), []) for expr, full in asked.items()}
 
-    def past(self, names: Iterable[str], moments: Sequence[float]) -> dict[float, dict[str, Known]]:
+    def past(self, names: Iterable[str], moments: Sequence[float]) -> dict[float, dict[str, SignalValues]]:
         """What signals were at earlier moments, at equal distances."""
         asked = {name: self._asked_for[name] for name in names}
-        full = {e: focused(self._expanded(e), self._focus) for both in asked.values() for e in both if e is not None}
+        full = {
+            e: focus_engines(self._expanded(e), self._focus) for both in asked.values() for e in both if e is not None
+        }
         possible = [expr for expr in dict.fromkeys(full.values()) if self._possible(expr)]
         found = self.served.course(possible, moments)
         return {
@@ -107,7 +117,7 @@ class RemoteSignals(Signals):
 
     def course(self, expr: Expr, start: float, end: float, step: float) -> list[Series]:
         """As many steps as asked for, but none closer than samples are."""
-        full = focused(self._expanded(expr), self._focus)
+        full = focus_engines(self._expanded(expr), self._focus)
         if not self._possible(full):
             return []
         count = max(round((end - start) / step), 1)
@@ -118,20 +128,20 @@ class RemoteSignals(Signals):
             self._courses[key] = _series(found)
         return self._courses[key]
 
-    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+    def exists(self, metric: str, entity: Labels, span: EvaluationSpan) -> bool:
         key = (metric, tuple(entity))
         if key not in self._there:
             asked = expression(f"group by ({', '.join(entity)}) (present_over_time({metric}[{round(span.fast)}s]))")
             self._there[key] = {labels for labels, _ in self.ask([asked], span.at, shared=True)[asked]}
         return entity in self._there[key]
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
+    def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         for expr in self._asked_for[name]:
             if expr is not None and (why := self.served.why_failed(self._expanded(expr))):
-                return lacking(SERVER, f"the server could not tell: {why}")
+                return missing_origin(SERVER, f"the server could not tell: {why}")
         for metric in self.untold(name, entity, span):
             if why := self.served.dialect.why_not(metric):
-                return lacking(AGENT, why)
+                return missing_origin(AGENT, why)
         return super().why_missing(name, entity, span)
 
     @property
@@ -143,7 +153,7 @@ class RemoteSignals(Signals):
     def infos(self) -> Rows:
         return self._snapshot.get(INFO, [])
 
-    def _define(self, span: Span) -> None:
+    def _define(self, span: EvaluationSpan) -> None:
         compiled = self._compile(span)
         self._asked_for = {name: (c.expr, c.samples) for name, c in compiled.items()}
         recorded = self.served.dialect.has
@@ -164,9 +174,9 @@ class RemoteSignals(Signals):
 
     def _possible(self, expr: Expr) -> bool:
         """Whether the server has what an expression needs to have a value."""
-        return all(any(self.served.dialect.has(metric) for metric in either) for either in needed(expr))
+        return all(any(self.served.dialect.has(metric) for metric in either) for either in needed_metrics(expr))
 
-    def _of(self, name: str, rows: Mapping[Expr, Rows]) -> Known:
+    def _of(self, name: str, rows: Mapping[Expr, Rows]) -> SignalValues:
         """A signal's values from the answers to its expressions."""
         expr, samples = self._asked_for[name]
         signal = self.knowledge.signals[name]
@@ -184,7 +194,7 @@ class Newest:
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         metric = next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), "")
-        known = self._signals.known.get(metric.removeprefix(SIGNAL_PREFIX), Known()).values
+        known = self._signals.known.get(metric.removeprefix(SIGNAL_PREFIX), SignalValues()).values
         rows = [(entity.with_(**{METRIC_NAME: metric}), value) for entity, value in known.items()]
         return Snapshot({metric: rows}).select(matchers, start, end)
 
@@ -192,26 +202,26 @@ class Newest:
 class PastSignals(Signals):
     """What `RemoteSignals.past` found, as the signals of those moments and of a few entities."""
 
-    def __init__(self, now: RemoteSignals, known: Mapping[float, Mapping[str, Known]]) -> None:
+    def __init__(self, now: RemoteSignals, known: Mapping[float, Mapping[str, SignalValues]]) -> None:
         super().__init__(now.knowledge, Snapshot({ENTITIES: now.up, INFO: now.infos}))
         self.source = Union(self.source.families, Newest(self))
         self._now = now
         self._past = known
 
-    def observe_steps(self, span: Span) -> Steps[dict[str, Known]]:
+    def observe_steps(self, span: EvaluationSpan) -> Steps[dict[str, SignalValues]]:
         yield None
-        self.known = {name: self._past[span.at].get(name, Known()) for name in self.knowledge.signals}
+        self.known = {name: self._past[span.at].get(name, SignalValues()) for name in self.knowledge.signals}
         self.now = Moment(self.source, span.at)
         return self.known
 
-    def exists(self, metric: str, entity: Labels, span: Span) -> bool:
+    def exists(self, metric: str, entity: Labels, span: EvaluationSpan) -> bool:
         return self._now.exists(metric, entity, span)
 
-    def why_missing(self, name: str, entity: Labels, span: Span) -> Missing:
+    def why_missing(self, name: str, entity: Labels, span: EvaluationSpan) -> Missing:
         return Missing("not asked for", "", "")
 
 
-def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Judgement]:
+def judge_with_past(judge: Judge, signals: RemoteSignals, span: EvaluationSpan) -> list[Judgement]:
     """Judge one moment, and what is true at it also at the moments before it, so that `for` and `since` are known.
 
     What is not true now is not looked back at: unlike an agent, whoever asks a server now does not keep a finding open
@@ -233,7 +243,7 @@ def judge_with_past(judge: Judge, signals: RemoteSignals, span: Span) -> list[Ju
 
 
 def _look_back(
-    judge: Judge, signals: RemoteSignals, span: Span, true: Mapping[str, Sequence[Judgement]]
+    judge: Judge, signals: RemoteSignals, span: EvaluationSpan, true: Mapping[str, Sequence[Judgement]]
 ) -> Mapping[str, Memory]:
     """What a judge would remember who had looked at these rules on these entities before."""
     rules = {code: judgements[0].rule for code, judgements in true.items()}
@@ -246,7 +256,7 @@ def _look_back(
     past = PastSignals(signals, signals.past(names, moments))
     before = Judge(replace(judge.knowledge, rules=rules), past, judge.params, only=entities)
     for at in moments:
-        before.judge(Span(at, span.fast, span.slow))
+        before.judge(EvaluationSpan(at, span.fast, span.slow))
     return before.memory
 
 

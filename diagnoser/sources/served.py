@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kvitals.diagnoser.sources.prometheus import Found, Prometheus, Question, ServerError
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.series.promql import Binary, Expr, Selector, Vector, evaluate
 from kvitals.series.promql.check import type_of
 from kvitals.series.promql.nodes import Aggregate, Call, Range
@@ -49,7 +49,7 @@ class Dialect(Protocol):
         ...
 
 
-class Families:
+class FamilyDialect:
     """The dialect of a server that holds agents' families. `beside`: what of the others it has in its own names."""
 
     def __init__(self, names: Iterable[str], beside: Dialect | None = None) -> None:
@@ -103,7 +103,7 @@ class _Plan:
 
 
 @dataclass
-class Served:
+class ServedFamilies:
     """Asks a server for the values of expressions over families."""
 
     server: Prometheus
@@ -116,7 +116,7 @@ class Served:
         """The values at one moment, all asked for at once. Those that the server refuses are in `failed`."""
         plans = {expr: self._plan(expr) for expr in exprs}
         parts = list(dict.fromkeys(part for plan in plans.values() for part in plan.parts))
-        answers = self.server.ask([Question(str(part), at) for part in parts])
+        answers = self.server.ask([PrometheusQuery(str(part), at) for part in parts])
         rows: dict[Expr, Rows] = {}
         for part, answer in zip(parts, answers, strict=True):
             rows[part] = [] if self._refused(part, answer) else [(self._of(f), _value(f)) for f in _found(answer)]
@@ -127,7 +127,7 @@ class Served:
         start, end, step = times[0], times[-1], times[1] - times[0] if len(times) > 1 else 1.0
         plans = {expr: self._plan(expr) for expr in exprs}
         parts = list(dict.fromkeys(part for plan in plans.values() for part in plan.parts))
-        answers = self.server.ask([Question(str(part), end, start, step) for part in parts])
+        answers = self.server.ask([PrometheusQuery(str(part), end, start, step) for part in parts])
         by_time: dict[Expr, dict[int, Rows]] = {}
         for part, answer in zip(parts, answers, strict=True):
             rows = by_time.setdefault(part, {})
@@ -143,7 +143,7 @@ class Served:
             }
         return result
 
-    def _refused(self, part: Expr, answer: list[Found] | ServerError) -> bool:
+    def _refused(self, part: Expr, answer: list[PrometheusSeries] | ServerError) -> bool:
         if isinstance(answer, ServerError):
             self.failed[part] = str(answer)
             return True
@@ -153,7 +153,7 @@ class Served:
         """Why the server could not tell an expression; empty where it could."""
         return next((self.failed[part] for part in self._plan(expr).parts if part in self.failed), "")
 
-    def _of(self, found: Found) -> Labels:
+    def _of(self, found: PrometheusSeries) -> Labels:
         key = tuple(found.metric.items())
         labels = self._labels.get(key)
         if labels is None:
@@ -190,12 +190,12 @@ class Served:
         return [(Labels(), result)] if isinstance(result, float) else list(result)
 
 
-def _found(answer: list[Found] | ServerError) -> list[Found]:
+def _found(answer: list[PrometheusSeries] | ServerError) -> list[PrometheusSeries]:
     assert not isinstance(answer, ServerError)
     return answer
 
 
-def _value(found: Found) -> float:
+def _value(found: PrometheusSeries) -> float:
     return float(found.value[1]) if found.value is not None else math.nan
 
 
@@ -209,7 +209,7 @@ def vector(rows: Rows) -> Vector:
     return Vector(labels, np.array([value for _, value in rows], dtype=np.float64))
 
 
-def focused(expr: Expr, engines: Sequence[str]) -> Expr:
+def focus_engines(expr: Expr, engines: Sequence[str]) -> Expr:
     """The expression for a few engines only, where nothing in it puts engines together; else as it is."""
     if not 0 < len(engines) <= MAX_FOCUS or not all(_keeps_engines(node) for node in expr.walk()):
         return expr

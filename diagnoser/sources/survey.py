@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from kvitals.diagnoser.evaluator import ENTITIES
-from kvitals.diagnoser.signals import Span
-from kvitals.diagnoser.sources.prometheus import Prometheus, Question, ServerError
+from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, ServerError
 
 SAMPLES_IN_WINDOW = 8
 """Distances between samples in a window. A rate wants four, some signals eight: whether an engine moves at all."""
@@ -30,10 +30,12 @@ class Survey:
     asked: float = 0.0  # the window that was asked for, seconds; 0: none was
 
     @property
-    def span(self) -> Span:
+    def span(self) -> EvaluationSpan:
         """The moment and the windows, which are long enough for samples that are so far apart."""
         least = SAMPLES_IN_WINDOW * self.interval
-        return Span(self.at, self.asked or max(FAST_SECONDS, least), max(SLOW_SECONDS, least, self.asked), self.cold)
+        return EvaluationSpan(
+            self.at, self.asked or max(FAST_SECONDS, least), max(SLOW_SECONDS, least, self.asked), self.cold
+        )
 
 
 def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -math.inf) -> Survey:
@@ -58,7 +60,7 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
         )
     found = Survey(names, at, interval, presence == ENTITIES, False, window)
     before = round(found.span.fast + interval)
-    cold = not server.one(Question(f"count({presence} offset {before}s)", at))
+    cold = not server.one(PrometheusQuery(f"count({presence} offset {before}s)", at))
     return Survey(names, at, interval, presence == ENTITIES, cold, window)
 
 
@@ -67,7 +69,7 @@ def _interval(server: Prometheus, presence: str, at: float, first: float) -> flo
     counts = []
     # A series may be younger than the longest range. A short one may hold a sample at each end: few are no measure.
     for seconds, least in ((LOOK_SECONDS, 2), (LOOK_SECONDS / 3, 2), (LOOK_SECONDS / 15, 4)):
-        found = server.one(Question(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
+        found = server.one(PrometheusQuery(f"quantile(0.5, count_over_time({presence}[{seconds:.0f}s]))", at))
         if found and found[0].value is not None and (count := float(found[0].value[1])) >= least:
             whole = at - seconds >= first
             counts.append(seconds / count if whole else (at - first) / (count - 1))

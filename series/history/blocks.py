@@ -35,7 +35,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SeriesChunk:
     """Some series of one name in a segment: values float64[rows, series]."""
 
     name: int
@@ -52,7 +52,7 @@ def write(
     generations: tuple[int, int],
     step: int,
     times: Ints,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[SeriesChunk],
 ) -> None:
     """Add a segment, within a transaction."""
     cursor = connection.execute(
@@ -74,7 +74,7 @@ def write(
     )
 
 
-def between(connection: sqlite3.Connection, start: int, end: int) -> list[Segment]:
+def segments_between(connection: sqlite3.Connection, start: int, end: int) -> list[Segment]:
     """The segments of which some part lies in start <= t <= end."""
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM segments WHERE end_ms >= ? AND start_ms <= ?",  # noqa: S608

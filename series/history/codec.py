@@ -77,7 +77,7 @@ def encode(values: Floats) -> bytes:
 
 def decode(data: bytes) -> Floats:
     """float64[T, S] again. Raises DamagedError."""
-    cursor = _Cursor(unpacked(data, 9 * MAX_CELLS))
+    cursor = _Cursor(decompress(data, 9 * MAX_CELLS))
     flags, rows, columns = _HEADER.unpack(cursor.take(_HEADER.size))
     if not 0 < rows * columns <= MAX_CELLS:
         raise DamagedError(f"a chunk of {rows} rows and {columns} columns")
@@ -124,18 +124,18 @@ def decode_times(data: bytes, rows: int) -> Ints:
     """The times again. Raises DamagedError."""
     if not 0 < rows <= MAX_CELLS:
         raise DamagedError(f"an axis of {rows} rows")
-    cursor = _Cursor(unpacked(data, 8 * rows))
+    cursor = _Cursor(decompress(data, 8 * rows))
     found: Ints = _unzigzag(_from_planes(cursor, 1, rows, 8))[0].cumsum().cumsum()
     cursor.end()
     return found
 
 
-def packed(data: bytes, level: int = _LEVEL) -> bytes:
+def compress(data: bytes, level: int = _LEVEL) -> bytes:
     """Any bytes, smaller."""
     return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
 
 
-def unpacked(data: bytes, most: int) -> bytes:
+def decompress(data: bytes, most: int) -> bytes:
     """The bytes that were packed, at most so many. Raises DamagedError."""
     try:
         size = zstandard.get_frame_parameters(data).content_size

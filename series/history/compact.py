@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvitals.series.history import blocks, wal, wal_codec
-from kvitals.series.history.blocks import MAX_COLUMNS, Chunk
+from kvitals.series.history.blocks import MAX_COLUMNS, SeriesChunk
 from kvitals.series.history.schema import transaction
-from kvitals.series.history.wal_codec import Columns, Ids
+from kvitals.series.history.wal_codec import ChangeColumns, Ids
 from kvitals.series.types import is_stale
 
 
@@ -49,13 +49,13 @@ class Sealer:
 
 
 def _seal(connection: sqlite3.Connection, generation: int, group: int) -> None:
-    changes = wal_codec.gathered(wal.read(connection, generation), group)[group]
+    changes = wal_codec.gather_rows(wal.read(connection, generation), group)[group]
     with transaction(connection):
-        chunks = _chunks(connection, wal_codec.Columns(changes))
+        chunks = _chunks(connection, wal_codec.ChangeColumns(changes))
         blocks.write(connection, group, (generation, generation), 0, changes.times, chunks)
 
 
-def _chunks(connection: sqlite3.Connection, columns: Columns) -> Iterator[Chunk]:
+def _chunks(connection: sqlite3.Connection, columns: ChangeColumns) -> Iterator[SeriesChunk]:
     """A name's series side by side, the buckets of one histogram in order, as many as go into a chunk."""
     for name, series in _by_name(connection, columns.series).items():
         for first in range(0, len(series), MAX_COLUMNS):
@@ -63,7 +63,7 @@ def _chunks(connection: sqlite3.Connection, columns: Columns) -> Iterator[Chunk]
             values = columns.of(some)
             seen = ~is_stale(values).all(axis=0)
             if seen.any():
-                yield Chunk(name, some[seen], np.ascontiguousarray(values[:, seen]))
+                yield SeriesChunk(name, some[seen], np.ascontiguousarray(values[:, seen]))
 
 
 def _by_name(connection: sqlite3.Connection, series: Ids) -> dict[int, Ids]:

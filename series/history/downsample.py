@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from kvitals.series.history import blocks as segments
-from kvitals.series.history.blocks import MAX_COLUMNS, Chunk, Segment
+from kvitals.series.history.blocks import MAX_COLUMNS, Segment, SeriesChunk
 from kvitals.series.history.codec import Ints
 from kvitals.series.history.schema import transaction
 from kvitals.series.history.wal_codec import Ids
@@ -56,7 +56,7 @@ def thin(connection: sqlite3.Connection, found: Sequence[Segment], kind_of: Kind
     with transaction(connection):
         if not all(segments.where(connection, "WHERE id = ?", (one.id,)) for one in found):
             return  # somebody pruned meanwhile
-        shown = Shown.of(connection, found)
+        shown = CountedRows.of(connection, found)
         names = {row[0]: row[1] for row in connection.execute("SELECT id, name FROM names")}
         kinds = {number: kind_of(name) for number, name in names.items()}
         if len(shown.times):
@@ -69,7 +69,7 @@ def thin(connection: sqlite3.Connection, found: Sequence[Segment], kind_of: Kind
 
 
 @dataclass(frozen=True)
-class Shown:
+class CountedRows:
     """The rows of segments of one group that count, in order of time: where the clock was set back, those of a later
     generation hide the others."""
 
@@ -79,13 +79,13 @@ class Shown:
     order: Ints  # from the rows one segment after the other to the order of time
 
     @staticmethod
-    def of(connection: sqlite3.Connection, found: Sequence[Segment]) -> Shown:
+    def of(connection: sqlite3.Connection, found: Sequence[Segment]) -> CountedRows:
         """Raises DamagedError."""
         axes = [segments.times_of(connection, one) for one in found]
         rows = visible(axes)
         times = np.concatenate([axis[kept] for axis, kept in zip(axes, rows, strict=True)])
         order = np.argsort(times, kind="stable")
-        return Shown(found, rows, times[order], order)
+        return CountedRows(found, rows, times[order], order)
 
 
 def visible(axes: Sequence[Ints]) -> list[Ints]:
@@ -100,7 +100,7 @@ def visible(axes: Sequence[Ints]) -> list[Ints]:
     return found
 
 
-def _matrix(connection: sqlite3.Connection, shown: Shown, name: int, series: Ids) -> Floats:
+def _matrix(connection: sqlite3.Connection, shown: CountedRows, name: int, series: Ids) -> Floats:
     """float64[rows, series] over all of the segments."""
     blocks = []
     for segment, rows in zip(shown.segments, shown.rows, strict=True):
@@ -116,7 +116,7 @@ def _matrix(connection: sqlite3.Connection, shown: Shown, name: int, series: Ids
     return whole
 
 
-def _groups(connection: sqlite3.Connection, shown: Shown) -> Iterator[tuple[int, Ids]]:
+def _groups(connection: sqlite3.Connection, shown: CountedRows) -> Iterator[tuple[int, Ids]]:
     """Names and their series, so many at a time, in the order in which the chunks have them."""
     found: dict[int, dict[int, None]] = {}
     for segment in shown.segments:
@@ -131,7 +131,7 @@ def _groups(connection: sqlite3.Connection, shown: Shown) -> Iterator[tuple[int,
             yield name, series[first : first + together]
 
 
-def _kept(connection: sqlite3.Connection, shown: Shown, counters: set[int]) -> Ints:
+def _kept(connection: sqlite3.Connection, shown: CountedRows, counters: set[int]) -> Ints:
     """The rows that stay."""
     sampled = np.zeros(len(shown.times), dtype=bool)
     falls = np.zeros(len(shown.times), dtype=bool)
@@ -170,7 +170,9 @@ def _beside_falls(values: Floats, stale: Bools) -> Bools:
     return beside
 
 
-def _chunks(connection: sqlite3.Connection, shown: Shown, kept: Ints, gauges: dict[int, str]) -> Iterator[Chunk]:
+def _chunks(
+    connection: sqlite3.Connection, shown: CountedRows, kept: Ints, gauges: dict[int, str]
+) -> Iterator[SeriesChunk]:
     for name, series in _groups(connection, shown):
         values = _matrix(connection, shown, name, series)
         yield from _seen(name, series, values[kept])
@@ -195,11 +197,11 @@ def _no_sample(stale: Bools, kept: Ints) -> Bools:
     return none
 
 
-def _seen(name: int, series: Ids, values: Floats) -> Iterator[Chunk]:
+def _seen(name: int, series: Ids, values: Floats) -> Iterator[SeriesChunk]:
     """A chunk of the series that have a sample left."""
     seen = ~is_stale(values).all(axis=0)
     if seen.any():
-        yield Chunk(name, series[seen], np.ascontiguousarray(values[:, seen]))
+        yield SeriesChunk(name, series[seen], np.ascontiguousarray(values[:, seen]))
 
 
 def _renamed(connection: sqlite3.Connection, name: str, series: Ids) -> tuple[int, Ids]:

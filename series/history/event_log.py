@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvitals.series.history.codec import packed, unpacked
+from kvitals.series.history.codec import compress, decompress
 
 MAX_TEXT = 4000
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -16,7 +16,7 @@ MAX_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Event:
+class HistoryEvent:
     """Something that happened at `t` (seconds since the epoch) to an entity: restart, configuration, cascade ..."""
 
     t: float
@@ -45,7 +45,7 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """`count` records of one kind that ended between `start` and `end`, out of `seen`."""
 
     kind: str
@@ -60,12 +60,12 @@ class Batch:
             raise ValueError(f"a batch of {self.kind} has {len(self.data)} bytes")
 
 
-Note = Event | Episode | Batch
+Note = HistoryEvent | Episode | EventBatch
 
 
 def write(connection: sqlite3.Connection, note: Note) -> None:
     """Within a transaction."""
-    if isinstance(note, Event):
+    if isinstance(note, HistoryEvent):
         connection.execute(
             "INSERT INTO events (t_ms, kind, entity, text, source, key) VALUES (?, ?, ?, ?, ?, ?)",
             (_ms(note.t), note.kind, _json(note.entity), note.text[:MAX_TEXT], note.source, note.key),
@@ -76,13 +76,13 @@ def write(connection: sqlite3.Connection, note: Note) -> None:
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 note.key, note.code, _json(note.entity), _ms(note.start), _ms(note.end), int(note.open),
-                packed(note.document),
+                compress(note.document),
             ),
         )  # fmt: skip
     else:
         connection.execute(
             "INSERT INTO batches (kind, start_ms, end_ms, count, seen, data) VALUES (?, ?, ?, ?, ?, ?)",
-            (note.kind, _ms(note.start), _ms(note.end), note.count, note.seen, packed(note.data)),
+            (note.kind, _ms(note.start), _ms(note.end), note.count, note.seen, compress(note.data)),
         )
 
 
@@ -91,7 +91,7 @@ def close_episodes(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE episodes SET open = 0 WHERE open = 1")
 
 
-def events(connection: sqlite3.Connection, start: float, end: float, kind: str = "") -> Iterator[Event]:
+def events(connection: sqlite3.Connection, start: float, end: float, kind: str = "") -> Iterator[HistoryEvent]:
     """Those in start <= t <= end, of one kind or of all, in order of time."""
     rows = connection.execute(
         "SELECT t_ms, kind, text, source, entity, key FROM events WHERE t_ms BETWEEN ? AND ? AND ? IN ('', kind)"
@@ -99,7 +99,7 @@ def events(connection: sqlite3.Connection, start: float, end: float, kind: str =
         (_ms(start), _ms(end), kind),
     )
     for t, of_kind, text, source, entity, key in rows:
-        yield Event(t / 1000, of_kind, text, source, json.loads(entity), key)
+        yield HistoryEvent(t / 1000, of_kind, text, source, json.loads(entity), key)
 
 
 def episodes(connection: sqlite3.Connection, start: float, end: float) -> Iterator[Episode]:
@@ -110,11 +110,11 @@ def episodes(connection: sqlite3.Connection, start: float, end: float) -> Iterat
         (_ms(start), _ms(end)),
     )
     for key, code, entity, first, last, is_open, document in rows:
-        whole = unpacked(document, MAX_DOCUMENT_BYTES)
+        whole = decompress(document, MAX_DOCUMENT_BYTES)
         yield Episode(key, code, json.loads(entity), first / 1000, last / 1000, bool(is_open), whole)
 
 
-def batches(connection: sqlite3.Connection, kind: str, start: float, end: float) -> Iterator[Batch]:
+def batches(connection: sqlite3.Connection, kind: str, start: float, end: float) -> Iterator[EventBatch]:
     """Those of a kind of which some part lies in start <= t <= end, in order of time. Raises DamagedError."""
     rows = connection.execute(
         "SELECT start_ms, end_ms, count, seen, data FROM batches"
@@ -122,7 +122,7 @@ def batches(connection: sqlite3.Connection, kind: str, start: float, end: float)
         (kind, _ms(start), _ms(end)),
     )
     for first, last, count, seen, data in rows:
-        yield Batch(kind, first / 1000, last / 1000, count, seen, unpacked(data, MAX_BATCH_BYTES))
+        yield EventBatch(kind, first / 1000, last / 1000, count, seen, decompress(data, MAX_BATCH_BYTES))
 
 
 def _ms(seconds: float) -> int:

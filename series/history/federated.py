@@ -27,7 +27,7 @@ class Live(Protocol):
         ...
 
 
-class Past(SeriesSource, Protocol):
+class StoredPast(SeriesSource, Protocol):
     """What is on disk."""
 
     def labels(self, matchers: Sequence[Matcher], start: float, end: float) -> set[Labels]:
@@ -35,11 +35,11 @@ class Past(SeriesSource, Protocol):
         ...
 
 
-class Joined:
+class FederatedReader:
     """Reads `live` from where that is whole, and `past` before it. Where the past can not be read there is none:
     whoever writes it says why."""
 
-    def __init__(self, live: Live, past: Past) -> None:
+    def __init__(self, live: Live, past: StoredPast) -> None:
         self._live = live
         self._past = past
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvitals.series.history.event_log import Note
 from kvitals.series.types import STALE, Floats, Labels
-from kvitals.series.window import Group, Window
+from kvitals.series.window import SeriesGroup, Window
 
 STEP_SECONDS = 5.0
 """Rows of a group that are closer together are thinned to this."""
@@ -18,7 +18,7 @@ _CLOSE = 0.9  # of the step: a row that comes a little early counts
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupRows:
     """New rows of one group: float64[T] seconds, float64[T, S], and the list of its series, the same one for as long
     as they are the same."""
 
@@ -33,7 +33,7 @@ class Tick:
     """What is written in one commit: everything until `t`, seconds since the epoch."""
 
     t: float
-    parts: Sequence[Part]
+    parts: Sequence[GroupRows]
     notes: Sequence[Note] = ()
 
 
@@ -41,14 +41,14 @@ class Tick:
 class _Seen:
     """How much of a group was taken."""
 
-    group: Group
+    group: SeriesGroup
     until: float = float("-inf")
     restarts: int = 0
     labels: Sequence[Labels] = ()
 
 
 @dataclass
-class Intake:
+class RowIntake:
     """Takes the new rows of several windows. `windows`: what a window's groups are called begins with -> the window,
     which may be another one each time."""
 
@@ -64,7 +64,7 @@ class Intake:
         self._taken = t
         return Tick(t, list(self._parts(t)), notes)
 
-    def _parts(self, t: float) -> Iterator[Part]:
+    def _parts(self, t: float) -> Iterator[GroupRows]:
         there: set[str] = set()
         for prefix, window in self.windows.items():
             for name, group in window().groups.items():
@@ -77,9 +77,9 @@ class Intake:
             gone = self._seen.pop(key)
             if gone.labels and t > gone.until:
                 nothing = np.full((1, len(gone.labels)), STALE)
-                yield Part(key, np.array([t]), nothing, gone.labels)
+                yield GroupRows(key, np.array([t]), nothing, gone.labels)
 
-    def _part(self, key: str, group: Group) -> Part | None:
+    def _part(self, key: str, group: SeriesGroup) -> GroupRows | None:
         seen = self._seen.get(key)
         if seen is None or seen.group is not group or seen.restarts != group.restarts:
             seen = self._seen[key] = _Seen(group, restarts=group.restarts)
@@ -89,8 +89,8 @@ class Intake:
         seen.until, seen.labels = float(frame.times[-1]), frame.labels
         kept = _apart(frame.times, self.step * _CLOSE)
         if len(kept) == len(frame.times):
-            return Part(key, frame.times, frame.values, frame.labels)
-        return Part(key, frame.times[kept], frame.values[kept], frame.labels)
+            return GroupRows(key, frame.times, frame.values, frame.labels)
+        return GroupRows(key, frame.times[kept], frame.values[kept], frame.labels)
 
 
 def _apart(times: Floats, least: float) -> list[int]:

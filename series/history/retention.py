@@ -15,7 +15,7 @@ _TABLES = (("events", "t_ms"), ("episodes", "end_ms"), ("batches", "end_ms"))
 
 
 @dataclass(frozen=True)
-class Kept:
+class RetentionLimits:
     """How long and how much. full: seconds with every row; thinned: seconds in all. most: bytes on disk."""
 
     full: float = 24 * 3600.0

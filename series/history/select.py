@@ -15,13 +15,13 @@ from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError, Ints
 from kvitals.series.history.downsample import visible
 from kvitals.series.history.schema import SEGMENT_BITS
-from kvitals.series.history.wal_codec import Changes, Ids
+from kvitals.series.history.wal_codec import Ids, RowChanges
 from kvitals.series.promql import PromQLError
 from kvitals.series.types import STALE, Floats, Frame, Labels, is_stale
 
 
 @dataclass(frozen=True)
-class Piece:
+class GroupPiece:
     """Rows of one group and the values of some series in them; those of others have none."""
 
     generation: int
@@ -64,12 +64,12 @@ class Looking:
         return found
 
     def _there(self, group: int | None) -> dict[int, Segment]:
-        found = segments.between(self.connection, self.first, self.last)
+        found = segments.segments_between(self.connection, self.first, self.last)
         return {one.id: one for one in found if group in (None, one.group)}
 
-    def _of_segments(self, group: int | None) -> dict[int, list[Piece]]:
+    def _of_segments(self, group: int | None) -> dict[int, list[GroupPiece]]:
         there = self._there(group)
-        pieces: dict[int, Piece] = {}
+        pieces: dict[int, GroupPiece] = {}
         for name, ids in self.wanted.items():
             for segment, series, data in self._chunks(name, there):
                 mine = np.flatnonzero(np.isin(series, ids))
@@ -84,7 +84,7 @@ class Looking:
                     self.damaged += 1
                     continue
                 pieces[segment.id].blocks.append((series[mine], values[:, mine]))
-        found: dict[int, list[Piece]] = {}
+        found: dict[int, list[GroupPiece]] = {}
         for segment in self._with_ends(there, pieces):
             try:
                 found.setdefault(segment.group, []).append(pieces.get(segment.id) or self._empty(segment))
@@ -92,7 +92,7 @@ class Looking:
                 self.damaged += 1
         return found
 
-    def _with_ends(self, there: Mapping[int, Segment], pieces: Mapping[int, Piece]) -> Iterator[Segment]:
+    def _with_ends(self, there: Mapping[int, Segment], pieces: Mapping[int, GroupPiece]) -> Iterator[Segment]:
         """The segments of pieces, and of each group those that come next: there the series end that it has not."""
         of_group: dict[int, list[Segment]] = {}
         for segment in sorted(there.values(), key=lambda one: one.last_generation):
@@ -101,8 +101,8 @@ class Looking:
             yield from (one for one in mine[:1] if one.id in pieces)
             yield from (one for before, one in pairwise(mine) if one.id in pieces or before.id in pieces)
 
-    def _empty(self, segment: Segment) -> Piece:
-        return Piece(segment.last_generation, segments.times_of(self.connection, segment))
+    def _empty(self, segment: Segment) -> GroupPiece:
+        return GroupPiece(segment.last_generation, segments.times_of(self.connection, segment))
 
     def _chunks(
         self, name: int, there: Mapping[int, Segment], *, with_values: bool = True
@@ -124,26 +124,26 @@ class Looking:
             except DamagedError:
                 self.damaged += 1
 
-    def _of_log(self, group: int | None) -> Iterator[tuple[int, Piece]]:
+    def _of_log(self, group: int | None) -> Iterator[tuple[int, GroupPiece]]:
         """What is not sealed yet, by group."""
         sealed = dict(self.connection.execute("SELECT grp, max(last_generation) FROM segments GROUP BY grp").fetchall())
         ids = np.sort(np.concatenate(list(self.wanted.values())))
         for generation in wal.generations(self.connection):
             for key, part in self._gathered(generation, ids, group).items():
                 if sealed.get(key, 0) < generation:
-                    columns = wal_codec.Columns(part)
+                    columns = wal_codec.ChangeColumns(part)
                     self._spend(len(part.times) * len(columns.series))
                     blocks = [(columns.series, columns.of(columns.series))] if len(columns.series) else []
-                    yield key, Piece(generation, part.times, blocks)
+                    yield key, GroupPiece(generation, part.times, blocks)
 
-    def _gathered(self, generation: int, wanted: Ids | None = None, group: int | None = None) -> dict[int, Changes]:
+    def _gathered(self, generation: int, wanted: Ids | None = None, group: int | None = None) -> dict[int, RowChanges]:
         try:
-            return wal_codec.gathered(wal.read(self.connection, generation, self.last), group, wanted)
+            return wal_codec.gather_rows(wal.read(self.connection, generation, self.last), group, wanted)
         except DamagedError:
             self.damaged += 1
             return {}
 
-    def _shown(self, pieces: list[Piece]) -> list[Piece]:
+    def _shown(self, pieces: list[GroupPiece]) -> list[GroupPiece]:
         """Cut to this time and to what no later generation hides, in order of time."""
         pieces = sorted(pieces, key=lambda piece: piece.generation)
         found = []
@@ -152,7 +152,7 @@ class Looking:
             kept = rows[(times >= self.first) & (times <= self.last)]
             if len(kept):
                 blocks = [(ids, values[kept]) for ids, values in piece.blocks]
-                found.append(Piece(piece.generation, piece.times[kept], blocks))
+                found.append(GroupPiece(piece.generation, piece.times[kept], blocks))
         return sorted(found, key=lambda piece: int(piece.times[0]))
 
     def _spend(self, cells: int) -> None:
@@ -161,7 +161,7 @@ class Looking:
             raise PromQLError("the query touches too many samples of history: select fewer series or a shorter range")
 
 
-def _frame(pieces: list[Piece], labels: Mapping[int, Labels]) -> Frame | None:
+def _frame(pieces: list[GroupPiece], labels: Mapping[int, Labels]) -> Frame | None:
     """Pieces of one group as a frame, of the series that have a sample in it."""
     some = [ids for piece in pieces for ids, _ in piece.blocks]
     if not some:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from kvitals.series.history import event_log, wal_codec
 from kvitals.series.history.codec import Ints
-from kvitals.series.history.new_rows import Part, Tick
+from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.schema import SEGMENT_BITS, transaction
-from kvitals.series.history.wal_codec import Changes, Ids
+from kvitals.series.history.wal_codec import Ids, RowChanges
 from kvitals.series.types import METRIC_NAME, STALE, Floats, Labels
 
 GENERATION_TICKS = 720
@@ -95,7 +95,7 @@ class Log:
         """Look again how many series there are: some were taken out."""
         (self._count,) = self._connection.execute("SELECT count(*) FROM series").fetchone()
 
-    def _ends_before(self, parts: Sequence[Part], t: float) -> bool:
+    def _ends_before(self, parts: Sequence[GroupRows], t: float) -> bool:
         """Whether these rows do not go on where those before ended: the clock was set, or nothing came for long."""
         known = ((self._groups[part.group].until, part.times) for part in parts if part.group in self._groups)
         back = any(_ms(times[:1])[0] <= until for until, times in known)
@@ -112,7 +112,7 @@ class Log:
             group.now = np.full(len(group.now), _STALE_BITS)
             group.until = -(1 << 62)
 
-    def _changes(self, part: Part) -> Changes | None:
+    def _changes(self, part: GroupRows) -> RowChanges | None:
         group = self._group(part.group)
         gone = self._align(group, part.labels)
         times = _ms(part.times)
@@ -126,7 +126,7 @@ class Log:
         group.now, group.until = bits[-1].copy(), int(times[-1])
         series = np.concatenate([gone, group.series[columns]])
         ended: Floats = np.full(len(gone), STALE)
-        return Changes(
+        return RowChanges(
             group.id,
             times,
             np.concatenate([np.zeros(len(gone), dtype=np.int64), rows]),

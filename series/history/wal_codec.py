@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.series.history.codec import DamagedError, Ints, from_planes, packed, planes, unpacked
+from kvitals.series.history.codec import DamagedError, Ints, compress, decompress, from_planes, planes
 from kvitals.series.types import STALE, Floats
 
 Ids = npt.NDArray[np.uint32]
@@ -29,7 +29,7 @@ _GROUP = struct.Struct("<III")
 
 
 @dataclass(frozen=True)
-class Changes:
+class RowChanges:
     """Rows of one group: in row `rows[i]`, of those at `times` (milliseconds), `series[i]` has `values[i]` from then
     on; `STALE` where it has none any more."""
 
@@ -40,7 +40,7 @@ class Changes:
     values: Floats
 
 
-def pack(parts: Sequence[Changes]) -> bytes:
+def pack(parts: Sequence[RowChanges]) -> bytes:
     """A tick as bytes."""
     heads = [_GROUP.pack(p.group, len(p.times), len(p.series)) for p in parts]
     counts = [np.bincount(p.rows, minlength=len(p.times)).astype(np.uint32) for p in parts]
@@ -52,7 +52,7 @@ def pack(parts: Sequence[Changes]) -> bytes:
         planes(np.diff(np.concatenate([p.series for p in parts]), prepend=np.uint32(0))),
         planes(np.concatenate([p.values for p in parts])),
     )
-    return packed(b"".join(body), _LEVEL)
+    return compress(b"".join(body), _LEVEL)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Tick:
 
 def groups_of(data: bytes) -> set[int]:
     """The groups of which a tick has rows. Raises DamagedError."""
-    return set(_heads(unpacked(data, MAX_TICK_BYTES))[:, 0].tolist())
+    return set(_heads(decompress(data, MAX_TICK_BYTES))[:, 0].tolist())
 
 
 def first_time(data: bytes) -> int:
@@ -76,7 +76,7 @@ def first_time(data: bytes) -> int:
     return int(_unpack(data).times.min())
 
 
-def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | None = None) -> dict[int, Changes]:
+def gather_rows(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | None = None) -> dict[int, RowChanges]:
     """The rows of a whole generation by group: of one group or all, of the series in `wanted` (ordered) or all.
 
     Raises DamagedError.
@@ -102,18 +102,18 @@ def gathered(ticks: Iterable[bytes], group: int | None = None, wanted: Ids | Non
     return dict(_by_group(whole, np.concatenate(rows), group))
 
 
-def _by_group(tick: _Tick, rows: Ints, group: int | None) -> Iterator[tuple[int, Changes]]:
+def _by_group(tick: _Tick, rows: Ints, group: int | None) -> Iterator[tuple[int, RowChanges]]:
     of_changes = tick.groups[rows]
     for number in np.unique(tick.groups).tolist() if group is None else [group]:
         mine = np.flatnonzero(tick.groups == number)
         changes = np.flatnonzero(of_changes == number)
         if len(mine):
             places = mine.searchsorted(rows[changes])
-            yield number, Changes(number, tick.times[mine], places, tick.series[changes], tick.values[changes])
+            yield number, RowChanges(number, tick.times[mine], places, tick.series[changes], tick.values[changes])
 
 
 def _unpack(data: bytes) -> _Tick:
-    raw = unpacked(data, MAX_TICK_BYTES)
+    raw = decompress(data, MAX_TICK_BYTES)
     heads = _heads(raw)
     at = _COUNT.size + _GROUP.size * len(heads)
     rows, changes = int(heads[:, 1].sum()), int(heads[:, 2].sum())
@@ -151,10 +151,10 @@ def _among(series: Ids, wanted: Ids) -> npt.NDArray[np.bool_]:
     return among
 
 
-class Columns:
+class ChangeColumns:
     """Changes as columns of values."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: RowChanges) -> None:
         order = np.argsort(changes.series, kind="stable")  # the changes of one series stay in order of their rows
         self._height = len(changes.times)
         self._rows, self._values = changes.rows[order], changes.values[order]

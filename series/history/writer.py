@@ -27,7 +27,7 @@ from kvitals.series.history.blocks import Segment
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.downsample import KindOf
 from kvitals.series.history.new_rows import Tick
-from kvitals.series.history.retention import Kept
+from kvitals.series.history.retention import RetentionLimits
 from kvitals.series.history.schema import FILE, HistoryError
 
 State = Literal["off", "starting", "ok", "paused", "failed"]
@@ -47,7 +47,7 @@ _ROOM_AGAIN = 1.25
 
 
 @dataclass(frozen=True)
-class Status:
+class HistoryStatus:
     """How history fares. Times in seconds since the epoch."""
 
     state: State = "starting"
@@ -63,21 +63,23 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Settings:
+class HistorySettings:
     """directory: where the file is. least_free: bytes of the disk that are left to others."""
 
     directory: Path
-    kept: Kept = field(default_factory=Kept)
+    kept: RetentionLimits = field(default_factory=RetentionLimits)
     least_free: int = 1 << 30
 
 
 class History:
     """A history that is being written. `offer` and `status` are for any thread."""
 
-    def __init__(self, settings: Settings, kind_of: KindOf, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, settings: HistorySettings, kind_of: KindOf, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         """`tell` is called, from the writer's thread, with what a person should read: once for each change."""
         self.path = settings.directory / FILE
-        self.status = Status()
+        self.status = HistoryStatus()
         self._settings = settings
         self._kind_of = kind_of
         self._tell = tell

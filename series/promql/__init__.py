@@ -5,16 +5,16 @@ parameters in text, `inline` definitions, list the `selectors` and `names` that 
 expression is canonical PromQL. Everything raises `PromQLError`, whose message is meant for the author.
 """
 
-from kvitals.series.promql.batch import Batch
+from kvitals.series.promql.batch import ExpressionBatch
 from kvitals.series.promql.errors import PromQLError
-from kvitals.series.promql.evaluate import Limits, Moment, Series, Vector, evaluate, evaluate_range
+from kvitals.series.promql.evaluate import Moment, QueryLimits, Series, Vector, evaluate, evaluate_range
 from kvitals.series.promql.nodes import (
     Aggregate,
     Binary,
     Call,
     Expr,
     Matching,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     String,
@@ -26,15 +26,15 @@ from kvitals.series.promql.rewrite import Use, expand, inline, names, selectors,
 
 __all__ = [
     "Aggregate",
-    "Batch",
     "Binary",
     "Call",
     "Expr",
-    "Limits",
+    "ExpressionBatch",
     "Matching",
     "Moment",
-    "Number",
+    "NumberLiteral",
     "PromQLError",
+    "QueryLimits",
     "Range",
     "Selector",
     "Series",

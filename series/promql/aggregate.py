@@ -9,12 +9,12 @@ import numpy as np
 
 from kvitals.series.promql import windows
 from kvitals.series.promql.errors import PromQLError
-from kvitals.series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout
+from kvitals.series.promql.grid import ColumnGroups, Grid, Ints, QueryBudget, group_by, layout
 from kvitals.series.promql.nodes import Aggregate
 from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets
 
 
-def aggregate(node: Aggregate, grid: Grid, param: Floats | None, budget: Budget) -> Grid:
+def aggregate(node: Aggregate, grid: Grid, param: Floats | None, budget: QueryBudget) -> Grid:
     """The aggregation `node` of `grid`. param: float64[N], for those that take one.
 
     Raises PromQLError when the budget's time has run out.
@@ -41,27 +41,27 @@ def _filled(grid: Grid, value: float) -> Floats:
     return np.where(grid.present, grid.values, value)
 
 
-def _sum(grid: Grid, groups: Groups) -> Floats:
+def _sum(grid: Grid, groups: ColumnGroups) -> Floats:
     return groups.reduce(np.add, _filled(grid, 0.0))
 
 
-def _count(grid: Grid, groups: Groups) -> Floats:
+def _count(grid: Grid, groups: ColumnGroups) -> Floats:
     return groups.reduce(np.add, grid.present.astype(np.float64))
 
 
-def _min(grid: Grid, groups: Groups) -> Floats:
+def _min(grid: Grid, groups: ColumnGroups) -> Floats:
     return groups.reduce(np.fmin, _filled(grid, np.nan))
 
 
-def _max(grid: Grid, groups: Groups) -> Floats:
+def _max(grid: Grid, groups: ColumnGroups) -> Floats:
     return groups.reduce(np.fmax, _filled(grid, np.nan))
 
 
-def _group(grid: Grid, groups: Groups) -> Floats:
+def _group(grid: Grid, groups: ColumnGroups) -> Floats:
     return np.ones((len(grid.values), len(groups.labels)))
 
 
-def _base(grid: Grid, groups: Groups) -> Floats:
+def _base(grid: Grid, groups: ColumnGroups) -> Floats:
     """[N, G]: some finite value of each group, 0 where it has none; means are taken around it.
 
     A mean around one of the values is exact where all are equal, and big numbers lose no digits.
@@ -70,7 +70,7 @@ def _base(grid: Grid, groups: Groups) -> Floats:
     return np.where(np.isnan(base), 0.0, base)
 
 
-def _avg(grid: Grid, groups: Groups) -> Floats:
+def _avg(grid: Grid, groups: ColumnGroups) -> Floats:
     base = _base(grid, groups)
     around = np.where(grid.present, grid.values - base[:, groups.of], 0.0)
     count = np.maximum(_count(grid, groups), 1)
@@ -83,7 +83,7 @@ def _avg(grid: Grid, groups: Groups) -> Floats:
     return result
 
 
-def _stddev(grid: Grid, groups: Groups) -> Floats:
+def _stddev(grid: Grid, groups: ColumnGroups) -> Floats:
     count = _count(grid, groups)
     deviation = np.where(grid.present, grid.values - _avg(grid, groups)[:, groups.of], 0.0)
     result = np.sqrt(groups.reduce(np.add, deviation * deviation) / np.maximum(count, 1))
@@ -91,7 +91,7 @@ def _stddev(grid: Grid, groups: Groups) -> Floats:
     return np.where(count == 1, 0.0, result)
 
 
-_AGGREGATIONS: dict[str, Callable[[Grid, Groups], Floats]] = {
+_AGGREGATIONS: dict[str, Callable[[Grid, ColumnGroups], Floats]] = {
     "sum": _sum,
     "avg": _avg,
     "min": _min,
@@ -102,7 +102,7 @@ _AGGREGATIONS: dict[str, Callable[[Grid, Groups], Floats]] = {
 }
 
 
-def _quantiles(grid: Grid, groups: Groups, q: Floats, budget: Budget) -> Floats:
+def _quantiles(grid: Grid, groups: ColumnGroups, q: Floats, budget: QueryBudget) -> Floats:
     out = np.full((len(q), len(groups.labels)), np.nan)
     for g in range(len(groups.labels)):
         budget.take(0)
@@ -124,7 +124,7 @@ def _check_count(param: Floats, op: str) -> None:
         raise PromQLError(f"the count of {op} must be a whole number, not {param[~fits][0]}")
 
 
-def _extreme(grid: Grid, groups: Groups, param: Floats, budget: Budget, *, largest: bool) -> Grid:
+def _extreme(grid: Grid, groups: ColumnGroups, param: Floats, budget: QueryBudget, *, largest: bool) -> Grid:
     """The `param[n]` largest or smallest series of each group with all their labels; NaN comes last."""
     wanted = np.trunc(param)
     kept = np.zeros(grid.present.shape, dtype=bool)

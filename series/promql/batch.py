@@ -17,23 +17,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.panel import Panel, Part
+from kvitals.series.panel import PanelRows, SelectionPanel
 from kvitals.series.promql.errors import PromQLError
-from kvitals.series.promql.grid import Budget, Grid, Ints, by_nameless, the_one, without_names
+from kvitals.series.promql.grid import Grid, Ints, QueryBudget, by_nameless, the_one, without_names
 from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
-from kvitals.series.promql.selection import HALF_MILLISECOND, Selected, empty, milliseconds
-from kvitals.series.promql.windows import RANGE_FUNCTIONS, Windows
+from kvitals.series.promql.selection import HALF_MILLISECOND, SelectedWindows, empty, milliseconds
+from kvitals.series.promql.windows import RANGE_FUNCTIONS, SampleWindows
 from kvitals.series.types import STALE, Bools, Floats, LabelSets, is_stale
 from kvitals.series.window import Columns, Window
 
 MAX_CELLS = 1_000_000
 """Where selections are this large together the numbers cost more than the calls, and take memory all at once."""
 
-Shared = dict[Expr, Grid | Selected]
+Shared = dict[Expr, Grid | SelectedWindows]
 """What was computed at the same steps over the same source, by expression."""
 
 
-class Batch:
+class ExpressionBatch:
     """What can be read at once of some expressions. `window`: the one that holds the series of a name, if one does."""
 
     def __init__(self, exprs: Iterable[Expr], window: Callable[[str], Window | None]) -> None:
@@ -51,7 +51,7 @@ class Batch:
         self._instants = [_Instants(*key, found) for key, found in instants.items()]
         self._ranges = [_Ranges(*key, found) for key, found in ranges.items()]
 
-    def fill(self, shared: Shared, at: int, lookback: int, budget: Budget) -> None:
+    def fill(self, shared: Shared, at: int, lookback: int, budget: QueryBudget) -> None:
         """Put the values at `at` among those that are shared there. Milliseconds."""
         for instants in self._instants:
             instants.fill(shared, at, lookback, budget)
@@ -83,11 +83,11 @@ class _Instants:
     def __init__(self, window: Window, offset: float, selectors: Sequence[Selector]) -> None:
         self._offset = round(offset * 1000)
         self._selectors = selectors
-        self._panel = Panel(window, [selector.all_matchers() for selector in selectors])
+        self._panel = SelectionPanel(window, [selector.all_matchers() for selector in selectors])
         self._found: list[tuple[Selector, LabelSets, Columns]] = []
         self._nothing: Shared = {}
 
-    def fill(self, shared: Shared, at: int, lookback: int, budget: Budget) -> None:
+    def fill(self, shared: Shared, at: int, lookback: int, budget: QueryBudget) -> None:
         panel, end = self._panel, at - self._offset
         start = end - lookback
         if panel.renew():
@@ -144,12 +144,12 @@ class _Ranges:
         self._nodes = nodes
         wanted = dict.fromkeys(_range(node) for node in nodes)
         self._number = {expr: i for i, expr in enumerate(wanted)}  # of its selection
-        self._panel = Panel(window, [expr.selector.all_matchers() for expr in wanted])
+        self._panel = SelectionPanel(window, [expr.selector.all_matchers() for expr in wanted])
         self._calls: dict[str, _Calls] = {}  # by function
         self._ranges: list[tuple[Range, LabelSets, Columns]] = []
         self._nothing: Shared = {}
 
-    def fill(self, shared: Shared, at: int, budget: Budget) -> None:
+    def fill(self, shared: Shared, at: int, budget: QueryBudget) -> None:
         panel, end = self._panel, at - self._offset
         if panel.renew():
             self._arrange(budget)
@@ -163,14 +163,14 @@ class _Ranges:
             windows = sheet.windows(calls.columns, end, self._length, budget)
             calls.share(shared, *RANGE_FUNCTIONS[func](windows))
         for node, labels, columns in self._ranges:
-            shared[node] = Selected(labels, [sheet.windows(columns, end, self._length, budget)])
+            shared[node] = SelectedWindows(labels, [sheet.windows(columns, end, self._length, budget)])
 
-    def _arrange(self, budget: Budget) -> None:
+    def _arrange(self, budget: QueryBudget) -> None:
         """Find out of what there are series."""
         usable = {i: (labels, columns) for i, labels, columns in _usable(self._panel, budget)}
         here = [(node, *usable[i]) for node in self._nodes if (i := self._number[_range(node)]) in usable]
         nothing = [node for node, labels, _ in here if not labels]
-        self._nothing = {n: empty(1) if isinstance(n, Call) else Selected(LabelSets(), []) for n in nothing}
+        self._nothing = {n: empty(1) if isinstance(n, Call) else SelectedWindows(LabelSets(), []) for n in nothing}
         self._ranges = [(node, labels, at) for node, labels, at in here if isinstance(node, Range) and labels]
         by_function: dict[str, list[tuple[Call, LabelSets, Columns]]] = {}
         for node, labels, columns in here:
@@ -190,7 +190,7 @@ class _Sheet:
     values: Floats
 
     @staticmethod
-    def of(panel: Panel, start: int, end: int) -> _Sheet:
+    def of(panel: SelectionPanel, start: int, end: int) -> _Sheet:
         """The samples in start <= t <= end, milliseconds."""
         parts = [(part.place, *_within(part, start, end)) for part in panel.read(*_seconds(start, end))]
         height = max([1, *(len(times) for _, times, _ in parts)])  # a row without samples stands for no rows
@@ -204,17 +204,17 @@ class _Sheet:
                 all_values[top:, place] = values
         return _Sheet(all_times, all_values)
 
-    def windows(self, columns: Columns, end: int, length: int, budget: Budget) -> Windows:
+    def windows(self, columns: Columns, end: int, length: int, budget: QueryBudget) -> SampleWindows:
         """One window over all rows of some columns."""
         values = self.values.take(columns, axis=1)
         stale = is_stale(values)
         present = ~stale if stale.any() else None
         times = self.times if self.times.shape[1] == 1 else self.times.take(columns, axis=1)
         low, high = np.array([0]), np.array([len(values)])
-        return Windows(times, values, present, low, high, np.array([end]), length, budget)
+        return SampleWindows(times, values, present, low, high, np.array([end]), length, budget)
 
 
-def _usable(panel: Panel, budget: Budget) -> Iterator[tuple[int, LabelSets, Columns]]:
+def _usable(panel: SelectionPanel, budget: QueryBudget) -> Iterator[tuple[int, LabelSets, Columns]]:
     """The panel's selections that need not be looked at by themselves, with their labels and columns."""
     for i, (labels, columns) in enumerate(zip(panel.labels, panel.columns, strict=True)):
         if i not in panel.doubled and len(labels) <= budget.series:
@@ -226,7 +226,7 @@ def _seconds(start: int, end: int) -> tuple[float, float]:
     return start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND
 
 
-def _within(part: Part, start: int, end: int) -> tuple[Ints, Floats]:
+def _within(part: PanelRows, start: int, end: int) -> tuple[Ints, Floats]:
     times = milliseconds(part.times)
     if len(times) and start <= times[0] and times[-1] <= end:
         return times, part.values

@@ -9,10 +9,10 @@ import numpy as np
 
 from kvitals.series.promql.errors import PromQLError, shorten
 from kvitals.series.promql.grid import (
-    Budget,
+    ColumnGroups,
     Grid,
-    Groups,
     Ints,
+    QueryBudget,
     group_by,
     layout2,
     regroup,
@@ -47,7 +47,7 @@ def scalars(op: str, left: Floats, right: Floats) -> Floats:
     return _ARITHMETIC[op](left, right)
 
 
-def mixed(node: Binary, left: Grid | Floats, right: Grid | Floats) -> Grid:
+def vector_scalar(node: Binary, left: Grid | Floats, right: Grid | Floats) -> Grid:
     """A vector and a scalar, in either order. A comparison keeps the vector's values and names."""
     grid = left if isinstance(left, Grid) else right
     assert isinstance(grid, Grid)
@@ -67,7 +67,7 @@ class _Side:
 
     of: Ints
     ids: Ints
-    parts: Groups
+    parts: ColumnGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class _Match:
         return found
 
 
-def vectors(node: Binary, left: Grid, right: Grid, budget: Budget) -> Grid:
+def vectors(node: Binary, left: Grid, right: Grid, budget: QueryBudget) -> Grid:
     """Two vectors. Raises PromQLError where a series has several partners and may have only one."""
     if node.op in SET_OPERATORS and not (left.labels and right.labels):
         return _with_nothing(node.op, left, right)
@@ -135,7 +135,7 @@ def _side(of: Ints) -> _Side:
     members = np.argsort(index, kind="stable").astype(np.int64)
     starts = np.searchsorted(index[members], np.arange(len(ids))).astype(np.int64)
     # Only the partition is used; the parts' labels are those of the match.
-    parts = Groups(LabelSets(Labels() for _ in ids), index.astype(np.int64), members, starts)
+    parts = ColumnGroups(LabelSets(Labels() for _ in ids), index.astype(np.int64), members, starts)
     return _Side(of, ids, parts)
 
 
@@ -178,10 +178,10 @@ class _Pairs:
     many: Ints
     one: Ints
     partner: _Side
-    results: Groups
+    results: ColumnGroups
 
 
-def _pairs(node: Binary, many: LabelSets, one: LabelSets, many_of: Ints, one_of: Ints, budget: Budget) -> _Pairs:
+def _pairs(node: Binary, many: LabelSets, one: LabelSets, many_of: Ints, one_of: Ints, budget: QueryBudget) -> _Pairs:
     partners: dict[int, list[int]] = {}
     for column, group in enumerate(one_of.tolist()):
         partners.setdefault(group, []).append(column)

@@ -21,7 +21,7 @@ from kvitals.series.promql.nodes import (
     Binary,
     Call,
     Expr,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     String,
@@ -90,7 +90,7 @@ def type_of(expr: Expr) -> Type:
 
 
 def _type_of(expr: Expr) -> Type:
-    if isinstance(expr, Number):
+    if isinstance(expr, NumberLiteral):
         return "scalar"
     if isinstance(expr, String):
         return "string"
@@ -173,7 +173,7 @@ def _check_patterns(expr: Expr) -> None:
 def _program(pattern: str, where: object) -> int:
     """The size of a regular expression, in RE2's instructions."""
     try:
-        return patterns.compiled(pattern).program
+        return patterns.compile_pattern(pattern).program
     except patterns.PatternError as error:
         raise PromQLError(f"{error}; in {shorten(where)}") from None
 

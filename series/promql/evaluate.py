@@ -21,17 +21,17 @@ from functools import lru_cache
 import numpy as np
 
 from kvitals.series.promql import aggregate, binary, functions, selection
-from kvitals.series.promql.batch import Batch, Shared
+from kvitals.series.promql.batch import ExpressionBatch, Shared
 from kvitals.series.promql.check import check, type_of
 from kvitals.series.promql.errors import PromQLError, shorten
-from kvitals.series.promql.grid import Budget, Grid, Ints, without_names
+from kvitals.series.promql.grid import Grid, Ints, QueryBudget, without_names
 from kvitals.series.promql.nodes import (
     SET_OPERATORS,
     Aggregate,
     Binary,
     Call,
     Expr,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     Subquery,
@@ -47,7 +47,7 @@ _OVER_TIME = (Range, Subquery)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueryLimits:
     """What one query may use.
 
     samples: cells read from the source and made on the way; a million take 8 MB, several times over.
@@ -59,13 +59,13 @@ class Limits:
     seconds: float = 10.0
     stopped: Callable[[], bool] | None = None
 
-    def grant(self, budget: Budget) -> None:
+    def grant(self, budget: QueryBudget) -> None:
         """Let a query that begins now use as much."""
         budget.stopped = self.stopped
         budget.samples, budget.series, budget.deadline = self.samples, self.series, time.monotonic() + self.seconds
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = QueryLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def evaluate(
     at: float,
     lookback: float = LOOKBACK,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: QueryLimits = DEFAULT_LIMITS,
     subquery_step: float = 60.0,
 ) -> Vector | float:
     """The value of `expr` at the time `at`: a Vector, or a float for a scalar expression.
@@ -121,15 +121,15 @@ class Moment:
         at: float,
         lookback: float = LOOKBACK,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: QueryLimits = DEFAULT_LIMITS,
         subquery_step: float = 60.0,
     ) -> None:
-        steps, budget = np.array([round(at * 1000)], dtype=np.int64), Budget(0, 0, 0.0)
+        steps, budget = np.array([round(at * 1000)], dtype=np.int64), QueryBudget(0, 0, 0.0)
         times = (round(lookback * 1000), round(subquery_step * 1000))
         self._limits = limits
         self._evaluation = Evaluation(source, steps, int(steps[0]), *times, budget, {})
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: ExpressionBatch) -> None:
         """Read at once what some expressions read, before they are evaluated. It changes no value."""
         found = self._evaluation
         self._limits.grant(found.budget)
@@ -156,7 +156,7 @@ def evaluate_range(
     step: float,
     lookback: float = LOOKBACK,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: QueryLimits = DEFAULT_LIMITS,
     subquery_step: float = 60.0,
 ) -> list[Series]:
     """The values of `expr` at start, start + step, ... up to end, ordered by labels; all in seconds.
@@ -170,7 +170,9 @@ def evaluate_range(
     if (last - first) // width >= MAX_STEPS:
         raise PromQLError(f"the range query has more than {MAX_STEPS} steps: use a longer step")
     steps = np.arange(first, last + 1, width, dtype=np.int64)
-    evaluation = Evaluation(source, steps, last, round(lookback * 1000), round(subquery_step * 1000), Budget(0, 0, 0.0))
+    evaluation = Evaluation(
+        source, steps, last, round(lookback * 1000), round(subquery_step * 1000), QueryBudget(0, 0, 0.0)
+    )
     expr = _checked(expr)
     limits.grant(evaluation.budget)
     with np.errstate(all="ignore"):
@@ -220,7 +222,7 @@ class Evaluation:
     end: int
     lookback: int
     subquery_step: int
-    budget: Budget
+    budget: QueryBudget
     shared: Shared = field(default_factory=dict)
 
     def of(self, expr: Expr) -> Grid | Floats:
@@ -230,7 +232,7 @@ class Evaluation:
     def scalar(self, expr: Expr) -> Floats:
         """float64[N] of a scalar expression."""
         self.budget.take(len(self.steps))
-        if isinstance(expr, Number):
+        if isinstance(expr, NumberLiteral):
             return np.full(len(self.steps), expr.value)
         if isinstance(expr, Unary):
             return -self.scalar(expr.expr)
@@ -279,7 +281,7 @@ class Evaluation:
             return selection.empty(len(self.steps))
         if isinstance(left, Grid) and isinstance(right, Grid):
             return binary.vectors(expr, left, right, self.budget)
-        return binary.mixed(expr, left, right)
+        return binary.vector_scalar(expr, left, right)
 
     def _and(self, expr: Binary) -> Grid:
         """Where the right side has nothing the left one need not be known, which may take long to find out."""
@@ -324,17 +326,17 @@ class Evaluation:
         # last_over_time acts like a selector and keeps the name; equal labels cannot arise from one name.
         return grid if call.func == "last_over_time" else without_names(grid, at_all_steps=True)
 
-    def _range(self, expr: Expr) -> selection.Selected:
+    def _range(self, expr: Expr) -> selection.SelectedWindows:
         if isinstance(expr, Subquery):
             return self._subquery(expr)
         assert isinstance(expr, Range)
         known = self.shared.get(expr)
         if known is None:
             known = self.shared[expr] = self._selected(expr)
-        assert isinstance(known, selection.Selected)
+        assert isinstance(known, selection.SelectedWindows)
         return known
 
-    def _selected(self, expr: Range) -> selection.Selected:
+    def _selected(self, expr: Range) -> selection.SelectedWindows:
         length = round(expr.range * 1000)
         ends = self.steps - round(expr.selector.offset * 1000)
         matchers = expr.selector.all_matchers()
@@ -342,7 +344,7 @@ class Evaluation:
         blocks = selection.select(self.source, matchers, start, end, self.budget)
         return selection.ranges(blocks, ends, length, self.budget)
 
-    def _subquery(self, expr: Subquery) -> selection.Selected:
+    def _subquery(self, expr: Subquery) -> selection.SelectedWindows:
         """The inner expression at all multiples of the step in the range, as if it had been recorded."""
         step = self.subquery_step if expr.step is None else round(expr.step * 1000)
         length = round(expr.range * 1000)
@@ -352,6 +354,6 @@ class Evaluation:
         self.budget.take(max(0, (last - first) // step + 1))
         steps = np.arange(first, last + 1, step, dtype=np.int64)
         if not len(steps):
-            return selection.Selected(LabelSets(), [])
+            return selection.SelectedWindows(LabelSets(), [])
         grid = replace(self, steps=steps, end=last, shared={}).vector(expr.expr)
-        return selection.recorded(steps, grid, ends, length, self.budget)
+        return selection.select_recorded(steps, grid, ends, length, self.budget)

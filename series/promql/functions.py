@@ -11,7 +11,7 @@ import numpy as np
 from kvitals.series import patterns
 from kvitals.series.promql import histogram
 from kvitals.series.promql.errors import PromQLError
-from kvitals.series.promql.grid import Budget, Grid, layout, relabel, without_names
+from kvitals.series.promql.grid import Grid, QueryBudget, layout, relabel, without_names
 from kvitals.series.promql.nodes import Call, Expr, Selector, String
 from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
 
@@ -149,7 +149,7 @@ _OTHERS: dict[str, Callable[[Call, Evaluation], Grid]] = {
 }
 
 
-def _label_replace(labels: LabelSets, texts: tuple[str, ...], budget: Budget) -> LabelSets:
+def _label_replace(labels: LabelSets, texts: tuple[str, ...], budget: QueryBudget) -> LabelSets:
     target, replacement, source, pattern = texts
     regex = patterns.groups(pattern)
     result = []
@@ -173,12 +173,12 @@ def _expanded(template: str, groups: Mapping[str, str]) -> str:
     return _REFERENCE.sub(group, template)
 
 
-def _label_join(labels: LabelSets, texts: tuple[str, ...], budget: Budget) -> LabelSets:
+def _label_join(labels: LabelSets, texts: tuple[str, ...], budget: QueryBudget) -> LabelSets:
     target, separator, *sources = texts
     return LabelSets(_with(x, target, separator.join(x.get(s, "") for s in sources), budget) for x in labels)
 
 
-def _with(labels: Labels, name: str, value: str, budget: Budget) -> Labels:
+def _with(labels: Labels, name: str, value: str, budget: QueryBudget) -> Labels:
     """The labels with another one. Eight characters cost as much of the budget as a sample, which takes eight bytes."""
     if len(value) > MAX_LABEL_CHARACTERS:
         raise PromQLError(f"the label {name} would have {len(value)} characters, {MAX_LABEL_CHARACTERS} are allowed")

@@ -56,7 +56,7 @@ class Grid(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Budget:
+class QueryBudget:
     """What one query may still use.
 
     samples: cells read and made. series: per selector. deadline: of `time.monotonic`. stopped: whether nobody waits for
@@ -129,7 +129,7 @@ def layout2(kind: Hashable, left: LabelSets, right: LabelSets, compute: Callable
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class ColumnGroups:
     """A partition of columns. `members` lists all columns group by group; group g begins at `starts[g]`.
 
     labels: one label set per group, in the order in which the groups first appear.
@@ -162,13 +162,13 @@ class Groups:
         return parts
 
 
-def group_by(keys: Sequence[Labels]) -> Groups:
+def group_by(keys: Sequence[Labels]) -> ColumnGroups:
     """The groups of columns with equal keys."""
     index: dict[Labels, int] = {}
     of = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
     members = np.argsort(of, kind="stable").astype(np.int64)
     starts = np.searchsorted(of[members], np.arange(len(index))).astype(np.int64)
-    return Groups(the_one(LabelSets(index)), of, members, starts)
+    return ColumnGroups(the_one(LabelSets(index)), of, members, starts)
 
 
 def nameless(labels: LabelSets) -> LabelSets:
@@ -185,7 +185,7 @@ def without_names(grid: Grid, *, at_all_steps: bool = False) -> Grid:
     return regroup(grid, by_nameless(grid.labels), at_all_steps=at_all_steps)
 
 
-def by_nameless(labels: LabelSets) -> Groups:
+def by_nameless(labels: LabelSets) -> ColumnGroups:
     """The groups of columns whose labels are equal without the metric name."""
     return layout("nameless", labels, lambda: group_by(nameless(labels)))
 
@@ -195,7 +195,7 @@ def relabel(grid: Grid, labels: LabelSets) -> Grid:
     return regroup(grid, layout("equal", labels, lambda: group_by(labels)))
 
 
-def regroup(grid: Grid, groups: Groups, *, at_all_steps: bool = False) -> Grid:
+def regroup(grid: Grid, groups: ColumnGroups, *, at_all_steps: bool = False) -> Grid:
     """One column per group. Raises PromQLError where two columns of a group have a value at one step."""
     if groups.trivial:
         return Grid(groups.labels, grid.values, grid.present)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.promql.grid import Budget, Grid, Groups, Ints, group_by, layout, regroup
+from kvitals.series.promql.grid import ColumnGroups, Grid, Ints, QueryBudget, group_by, layout, regroup
 from kvitals.series.types import METRIC_NAME, Floats, LabelSets
 
 LE = "le"
@@ -33,10 +33,10 @@ class _Histograms:
 
     labels: LabelSets
     shapes: list[_Shape]
-    names: Groups
+    names: ColumnGroups
 
 
-def quantile(q: Floats, grid: Grid, budget: Budget) -> Grid:
+def quantile(q: Floats, grid: Grid, budget: QueryBudget) -> Grid:
     """The q[n]-quantile of every histogram in `grid` at every step n.
 
     Series without a usable `le` are ignored. Raises PromQLError when the budget's time has run out.

@@ -96,13 +96,13 @@ def _expressions(value: object) -> Sequence[Expr]:
 
 @_hashed_once
 @dataclass(frozen=True, slots=True, eq=False)
-class Number(Expr):
+class NumberLiteral(Expr):
     """Equal are numbers that are written alike: NaN is NaN, and -0 is not 0."""
 
     value: float
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Number) and str(self) == str(other)
+        return isinstance(other, NumberLiteral) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -267,7 +267,7 @@ def _operand(parent: Binary, child: Expr, *, is_left: bool) -> str:
         # All operators associate to the left but ^; the side that associates may repeat the precedence.
         loose = its < mine or (its == mine and is_left == (parent.op == "^"))
         return f"({child})" if loose else str(child)
-    negative = isinstance(child, Number) and math.copysign(1.0, child.value) < 0
+    negative = isinstance(child, NumberLiteral) and math.copysign(1.0, child.value) < 0
     if isinstance(child, Unary) or (negative and parent.op == "^"):
         return f"({child})"
     return str(child)

@@ -19,7 +19,7 @@ from kvitals.series.promql.nodes import (
     Call,
     Expr,
     Matching,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     String,
@@ -126,7 +126,7 @@ def _convert(tree: Any, depth: int) -> Expr:
         return Subquery(_convert(tree.expr, depth + 1), _seconds(tree.range), step, _seconds(tree.offset))
     if isinstance(tree, p.UnaryExpr):
         inner = _convert(tree.expr, depth + 1)
-        return _number(-inner.value) if isinstance(inner, Number) else Unary(inner)
+        return _number(-inner.value) if isinstance(inner, NumberLiteral) else Unary(inner)
     if isinstance(tree, p.Call):
         return Call(tree.func.name, tuple(_convert(arg, depth + 1) for arg in tree.args))
     if isinstance(tree, p.AggregateExpr):
@@ -136,9 +136,9 @@ def _convert(tree: Any, depth: int) -> Expr:
     raise PromQLError(f"{type(tree).__name__} is not in the subset: {shorten(tree)}")
 
 
-def _number(value: float) -> Number:
+def _number(value: float) -> NumberLiteral:
     # One NaN object for all: tuples compare by identity first, so equal expressions stay equal.
-    return Number(math.nan if math.isnan(value) else value)
+    return NumberLiteral(math.nan if math.isnan(value) else value)
 
 
 def _selector(tree: Any) -> Selector:

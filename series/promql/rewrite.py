@@ -13,7 +13,7 @@ from kvitals.series.promql.nodes import (
     Binary,
     Call,
     Expr,
-    Number,
+    NumberLiteral,
     Range,
     Selector,
     Subquery,
@@ -91,7 +91,7 @@ def shift(expr: Expr, offset: float) -> Expr:
         return rebuild(expr, offset=round(expr.offset + offset, 3))
     shifted = map_children(expr, lambda child: shift(child, offset))
     if isinstance(expr, Call) and _tells_evaluation_time(expr):
-        return Binary("-", shifted, Number(offset))
+        return Binary("-", shifted, NumberLiteral(offset))
     return shifted
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.promql.errors import PromQLError
-from kvitals.series.promql.grid import Budget, Grid, Ints
-from kvitals.series.promql.windows import Result, Windows
+from kvitals.series.promql.grid import Grid, Ints, QueryBudget
+from kvitals.series.promql.windows import Result, SampleWindows
 from kvitals.series.types import (
     STALE,
     Bools,
@@ -31,7 +31,7 @@ HALF_MILLISECOND = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SeriesBlock:
     """Some series on one time axis: times int64[T] in milliseconds, values float64[T, S]."""
 
     times: Ints
@@ -39,7 +39,9 @@ class Block:
     labels: LabelSets
 
 
-def select(source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget) -> list[Block]:
+def select(
+    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: QueryBudget
+) -> list[SeriesBlock]:
     """The series with samples in start <= t <= end (milliseconds), every series in one block only."""
     frames = source.select(matchers, start / 1000.0 - HALF_MILLISECOND, end / 1000.0 + HALF_MILLISECOND)
     blocks = []
@@ -55,7 +57,7 @@ def select(source: SeriesSource, matchers: Sequence[Matcher], start: int, end: i
 
 
 def newest(
-    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: Budget
+    source: SeriesSource, matchers: Sequence[Matcher], start: int, end: int, budget: QueryBudget
 ) -> tuple[Grid, Ints] | None:
     """What `instant` gives at the one reference `end`, of a source that knows its newest rows. None of any other, and
     where a series is in two places."""
@@ -79,12 +81,12 @@ def newest(
     return grid.pick(alive), times[:, alive]
 
 
-def _block(frame: Frame, start: int, end: int) -> Block:
+def _block(frame: Frame, start: int, end: int) -> SeriesBlock:
     times = milliseconds(frame.times)
     if len(times) and start <= times[0] and times[-1] <= end:
-        return Block(times, frame.values, LabelSets(frame.labels))
+        return SeriesBlock(times, frame.values, LabelSets(frame.labels))
     low, high = times.searchsorted(start, "left"), times.searchsorted(end, "right")
-    return Block(times[low:high], frame.values[low:high], LabelSets(frame.labels))
+    return SeriesBlock(times[low:high], frame.values[low:high], LabelSets(frame.labels))
 
 
 def milliseconds(seconds: Floats) -> Ints:
@@ -93,7 +95,7 @@ def milliseconds(seconds: Floats) -> Ints:
     return rounded
 
 
-def _unique(blocks: list[Block], total: int) -> list[Block]:
+def _unique(blocks: list[SeriesBlock], total: int) -> list[SeriesBlock]:
     """Joins the parts of series that came in several frames, as when an engine's series have changed."""
     homes: dict[Labels, list[tuple[int, int]]] = {}
     if len({labels for block in blocks for labels in block.labels}) == total:
@@ -106,24 +108,24 @@ def _unique(blocks: list[Block], total: int) -> list[Block]:
         alone = [c for c, labels in enumerate(block.labels) if len(homes[labels]) == 1]
         if alone:
             kept = LabelSets(block.labels[c] for c in alone)
-            result.append(Block(block.times, block.values[:, alone], kept))
+            result.append(SeriesBlock(block.times, block.values[:, alone], kept))
     for labels, places in homes.items():
         if len(places) > 1:
             result.append(_joined(labels, [(blocks[i].times, blocks[i].values[:, c]) for i, c in places]))
     return result
 
 
-def _joined(labels: Labels, parts: list[tuple[Ints, Floats]]) -> Block:
+def _joined(labels: Labels, parts: list[tuple[Ints, Floats]]) -> SeriesBlock:
     """One series from several pieces; of two samples at one time the later piece's counts."""
     times = np.concatenate([t for t, _ in parts])
     values = np.concatenate([v for _, v in parts])
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
     keep = np.append(times[1:] != times[:-1], True)
-    return Block(times[keep], values[keep][:, None], LabelSets((labels,)))
+    return SeriesBlock(times[keep], values[keep][:, None], LabelSets((labels,)))
 
 
-def instant(blocks: list[Block], references: Ints, lookback: int) -> tuple[Grid, Ints]:
+def instant(blocks: list[SeriesBlock], references: Ints, lookback: int) -> tuple[Grid, Ints]:
     """The newest sample of each series in [reference - lookback, reference], and its time in milliseconds.
 
     A series whose newest cell there is `STALE` has no value: it ended, or was not sampled.
@@ -157,11 +159,11 @@ def empty(steps: int) -> Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedWindows:
     """The windows of a range vector: several, where series do not share their times."""
 
     labels: LabelSets
-    windows: list[Windows]
+    windows: list[SampleWindows]
 
     def join(self, results: Sequence[Result], steps: int) -> Grid:
         """One grid of the results of a function over each of the windows."""
@@ -172,21 +174,21 @@ class Selected:
         return Grid(self.labels, np.hstack([r[0] for r in results]), np.hstack([r[1] for r in results]))
 
 
-def ranges(blocks: list[Block], ends: Ints, length: int, budget: Budget) -> Selected:
+def ranges(blocks: list[SeriesBlock], ends: Ints, length: int, budget: QueryBudget) -> SelectedWindows:
     """The windows [end - length, end], both included, over all of the series."""
     labels = LabelSets(x for block in blocks for x in block.labels)
     if len(ends) == 1 and len(blocks) > 1:
         # One step over many small frames: stacked into one, so that numpy is called once and not per frame.
         times, values, stacked = _stack(blocks)
         low, high = np.array([0]), np.array([len(values)])
-        return Selected(labels, [Windows(times, values, stacked, low, high, ends, length, budget)])
+        return SelectedWindows(labels, [SampleWindows(times, values, stacked, low, high, ends, length, budget)])
     windows = []
     for block in blocks:
         low = block.times.searchsorted(ends - length, "left")
         high = block.times.searchsorted(ends, "right")
         present = _samples(block.values)
-        windows.append(Windows(block.times[:, None], block.values, present, low, high, ends, length, budget))
-    return Selected(labels, windows)
+        windows.append(SampleWindows(block.times[:, None], block.values, present, low, high, ends, length, budget))
+    return SelectedWindows(labels, windows)
 
 
 def _samples(values: Floats) -> Bools | None:
@@ -195,7 +197,7 @@ def _samples(values: Floats) -> Bools | None:
     return ~stale if stale.any() else None
 
 
-def _stack(blocks: list[Block]) -> tuple[Ints, Floats, Bools | None]:
+def _stack(blocks: list[SeriesBlock]) -> tuple[Ints, Floats, Bools | None]:
     """All blocks side by side, shorter ones filled up with `STALE` at the top: times, values, samples."""
     height = max(len(b.times) for b in blocks)
     if all(len(b.times) == height for b in blocks):
@@ -216,12 +218,14 @@ def _stack(blocks: list[Block]) -> tuple[Ints, Floats, Bools | None]:
     return times, values, _samples(values)
 
 
-def recorded(steps: Ints, grid: Grid, ends: Ints, length: int, budget: Budget) -> Selected:
+def select_recorded(steps: Ints, grid: Grid, ends: Ints, length: int, budget: QueryBudget) -> SelectedWindows:
     """The windows [end - length, end] over the values of an expression that was evaluated at `steps`."""
     grid = grid.pruned()
     if not grid.labels:
-        return Selected(LabelSets(), [])
+        return SelectedWindows(LabelSets(), [])
     low = np.searchsorted(steps, ends - length, "left")
     high = np.searchsorted(steps, ends, "right")
     present = None if grid.present.all() else grid.present
-    return Selected(grid.labels, [Windows(steps[:, None], grid.values, present, low, high, ends, length, budget)])
+    return SelectedWindows(
+        grid.labels, [SampleWindows(steps[:, None], grid.values, present, low, high, ends, length, budget)]
+    )

@@ -1,6 +1,6 @@
 """Functions of range vectors: the samples of many series in the windows of many steps.
 
-All of them take `Windows` and return `(values, present)`, both [N, S]. Formulas, thresholds and the
+All of them take `SampleWindows` and return `(values, present)`, both [N, S]. Formulas, thresholds and the
 treatment of NaN and Inf are those of Prometheus 2.42 (promql/functions.go); means and deviations are not
 Kahan-compensated but taken around the first sample, which keeps a constant series exactly constant.
 """
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kvitals.series.promql.grid import Budget, Ints
+from kvitals.series.promql.grid import Ints, QueryBudget
 from kvitals.series.types import Bools, Floats
 
 Result = tuple[Floats, Bools]
@@ -23,7 +23,7 @@ MAX_CELLS = 100_000
 
 
 @dataclass
-class Windows:
+class SampleWindows:
     """The samples that range functions look at.
 
     times: int64[T, S] or [T, 1], milliseconds, not falling down a column.
@@ -40,7 +40,7 @@ class Windows:
     high: Ints
     ends: Ints
     length: int
-    budget: Budget
+    budget: QueryBudget
 
     @property
     def seconds(self) -> float:
@@ -163,7 +163,7 @@ class Windows:
         return out, self.count > 0
 
 
-def _extrapolated(w: Windows, *, counter: bool, per_second: bool) -> Result:
+def _extrapolated(w: SampleWindows, *, counter: bool, per_second: bool) -> Result:
     """extrapolatedRate of Prometheus: the change between first and last sample, stretched to the window."""
     first, last, count = w.first, w.last, w.count
     start_value = w.value(first)
@@ -189,7 +189,7 @@ def _extrapolated(w: Windows, *, counter: bool, per_second: bool) -> Result:
     return change * (factor / w.seconds if per_second else factor), count >= 2
 
 
-def _lost_in_resets(w: Windows) -> Floats:
+def _lost_in_resets(w: SampleWindows) -> Floats:
     """[N, S]: the sum of the values that the counters had right before they fell."""
     lost = np.where(w.drops, w.previous, 0.0)
     if len(w.low) == 1 and w.present is None:
@@ -207,19 +207,19 @@ def _lost_in_resets(w: Windows) -> Floats:
     return out
 
 
-def rate(w: Windows) -> Result:
+def rate(w: SampleWindows) -> Result:
     return _extrapolated(w, counter=True, per_second=True)
 
 
-def increase(w: Windows) -> Result:
+def increase(w: SampleWindows) -> Result:
     return _extrapolated(w, counter=True, per_second=False)
 
 
-def delta(w: Windows) -> Result:
+def delta(w: SampleWindows) -> Result:
     return _extrapolated(w, counter=False, per_second=False)
 
 
-def _last_two(w: Windows, *, counter: bool) -> Result:
+def _last_two(w: SampleWindows, *, counter: bool) -> Result:
     last, before = w.value(w.last), w.value(w.last_but_one)
     apart = w.time(w.last) - w.time(w.last_but_one)
     change = last - before
@@ -228,74 +228,74 @@ def _last_two(w: Windows, *, counter: bool) -> Result:
     return change, (w.count >= 2) & (apart != 0)
 
 
-def irate(w: Windows) -> Result:
+def irate(w: SampleWindows) -> Result:
     return _last_two(w, counter=True)
 
 
-def idelta(w: Windows) -> Result:
+def idelta(w: SampleWindows) -> Result:
     return _last_two(w, counter=False)
 
 
-def resets(w: Windows) -> Result:
+def resets(w: SampleWindows) -> Result:
     return w.inside(w.drops), w.count > 0
 
 
-def changes(w: Windows) -> Result:
+def changes(w: SampleWindows) -> Result:
     differs = (w.values != w.previous) & ~(np.isnan(w.values) & np.isnan(w.previous))
     return w.inside(differs if w.present is None else differs & w.present), w.count > 0
 
 
-def last_over_time(w: Windows) -> Result:
+def last_over_time(w: SampleWindows) -> Result:
     return w.value(w.last), w.count > 0
 
 
-def count_over_time(w: Windows) -> Result:
+def count_over_time(w: SampleWindows) -> Result:
     return w.count.astype(np.float64), w.count > 0
 
 
-def present_over_time(w: Windows) -> Result:
+def present_over_time(w: SampleWindows) -> Result:
     return np.ones(w.count.shape), w.count > 0
 
 
-def sum_over_time(w: Windows) -> Result:
-    return w.over_blocks(lambda block, mask: filled(block, mask, 0.0).sum(axis=0))
+def sum_over_time(w: SampleWindows) -> Result:
+    return w.over_blocks(lambda block, mask: fill_masked(block, mask, 0.0).sum(axis=0))
 
 
-def min_over_time(w: Windows) -> Result:
-    return w.over_blocks(lambda block, mask: np.fmin.reduce(filled(block, mask, np.nan), axis=0))
+def min_over_time(w: SampleWindows) -> Result:
+    return w.over_blocks(lambda block, mask: np.fmin.reduce(fill_masked(block, mask, np.nan), axis=0))
 
 
-def max_over_time(w: Windows) -> Result:
-    return w.over_blocks(lambda block, mask: np.fmax.reduce(filled(block, mask, np.nan), axis=0))
+def max_over_time(w: SampleWindows) -> Result:
+    return w.over_blocks(lambda block, mask: np.fmax.reduce(fill_masked(block, mask, np.nan), axis=0))
 
 
-def avg_over_time(w: Windows) -> Result:
+def avg_over_time(w: SampleWindows) -> Result:
     return w.over_blocks(mean)
 
 
-def stddev_over_time(w: Windows) -> Result:
+def stddev_over_time(w: SampleWindows) -> Result:
     return w.over_blocks(stddev)
 
 
-def quantile_over_time(w: Windows, q: Floats) -> Result:
+def quantile_over_time(w: SampleWindows, q: Floats) -> Result:
     out = np.full((len(w.low), w.values.shape[1]), np.nan)
     for step, block, mask in w.blocks():
         out[step] = quantile(float(q[step]), block, mask)
     return out, w.count > 0
 
 
-def deriv(w: Windows) -> Result:
+def deriv(w: SampleWindows) -> Result:
     slope, _ = _regression(w, w.ends)
     return slope, w.count >= 2
 
 
-def predict_linear(w: Windows, evaluated_at: Ints, seconds: Floats) -> Result:
+def predict_linear(w: SampleWindows, evaluated_at: Ints, seconds: Floats) -> Result:
     """`evaluated_at` is in milliseconds: the line's value there, and `seconds` on."""
     slope, intercept = _regression(w, evaluated_at)
     return slope * seconds[:, None] + intercept, w.count >= 2
 
 
-def _regression(w: Windows, origin: Ints) -> Result:
+def _regression(w: SampleWindows, origin: Ints) -> Result:
     """Slope per second and value at `origin` [N] of the least-squares line through each window."""
     slopes = np.full((len(w.low), w.values.shape[1]), np.nan)
     values = np.full_like(slopes, np.nan)
@@ -310,7 +310,7 @@ def _regression(w: Windows, origin: Ints) -> Result:
     return slopes, values
 
 
-def _side_by_side(w: Windows, steps: Ints, origin: Ints) -> tuple[Floats, Floats, Bools | None]:
+def _side_by_side(w: SampleWindows, steps: Ints, origin: Ints) -> tuple[Floats, Floats, Bools | None]:
     """The windows of some steps as columns of one block, for all of which one calculation is one call: when their
     samples are, in seconds from each step's `origin`, the samples, and which of the cells hold one."""
     rows = w.low[steps] + np.arange((w.high - w.low)[steps].max())[:, None]
@@ -331,15 +331,15 @@ def _side_by_side(w: Windows, steps: Ints, origin: Ints) -> tuple[Floats, Floats
 
 def _line(x: Floats, y: Floats, mask: Bools | None) -> tuple[Floats, Floats]:
     mean_x, mean_y = mean(x, mask), mean(y, mask)
-    dx, dy = filled(x - mean_x, mask, 0.0), filled(y - mean_y, mask, 0.0)
+    dx, dy = fill_masked(x - mean_x, mask, 0.0), fill_masked(y - mean_y, mask, 0.0)
     slope = (dx * dy).sum(axis=0) / (dx * dx).sum(axis=0)
     first = first_value(y, mask)
-    constant = (filled(y - first, mask, 0.0) == 0.0).all(axis=0)
+    constant = (fill_masked(y - first, mask, 0.0) == 0.0).all(axis=0)
     intercept = mean_y - slope * mean_x
     return np.where(constant, 0.0, slope), np.where(constant, first, intercept)
 
 
-def filled(block: Floats, mask: Bools | None, value: float) -> Floats:
+def fill_masked(block: Floats, mask: Bools | None, value: float) -> Floats:
     """`block` with `value` where the mask is False."""
     return block if mask is None else np.where(mask, block, value)
 
@@ -366,17 +366,17 @@ def mean(block: Floats, mask: Bools | None) -> Floats:
     n = counts(block, mask)
     base = first_value(block, mask)
     # Around the first sample: exact for a constant series, and large counters lose no digits.
-    result: Floats = base + filled(block - base, mask, 0.0).sum(axis=0) / n
+    result: Floats = base + fill_masked(block - base, mask, 0.0).sum(axis=0) / n
     odd = ~np.isfinite(result)
     if odd.any():
         # Inf - Inf above; dividing first, as Prometheus does, also keeps huge values from overflowing.
-        result[odd] = (filled(block, mask, 0.0) / n).sum(axis=0)[odd]
+        result[odd] = (fill_masked(block, mask, 0.0) / n).sum(axis=0)[odd]
     return result
 
 
 def stddev(block: Floats, mask: Bools | None) -> Floats:
     """[S]: the population standard deviation of each column of [R, S]."""
-    deviation = filled(block - mean(block, mask), mask, 0.0)
+    deviation = fill_masked(block - mean(block, mask), mask, 0.0)
     result = np.sqrt((deviation * deviation).sum(axis=0) / counts(block, mask))
     # A sum of squares that overflows is NaN in Prometheus, whose compensation is then Inf - Inf.
     return np.where(np.isinf(result), np.nan, result)
@@ -388,7 +388,7 @@ def quantile(q: float, block: Floats, mask: Bools | None) -> Floats:
     if np.isnan(q) or q < 0 or q > 1:
         return np.full(len(columns), np.nan if np.isnan(q) else -np.inf if q < 0 else np.inf)
     n = counts(block, mask)
-    ordered = np.sort(filled(block, mask, np.nan), axis=0)  # numpy sorts NaN, and so the absent, highest
+    ordered = np.sort(fill_masked(block, mask, np.nan), axis=0)  # numpy sorts NaN, and so the absent, highest
     nans = n - np.count_nonzero(~np.isnan(ordered), axis=0)
     rank = q * (n - 1)
     low = np.maximum(0, np.floor(rank)).astype(np.int64)
@@ -402,7 +402,7 @@ def quantile(q: float, block: Floats, mask: Bools | None) -> Floats:
     return result
 
 
-RANGE_FUNCTIONS: dict[str, Callable[[Windows], Result]] = {
+RANGE_FUNCTIONS: dict[str, Callable[[SampleWindows], Result]] = {
     f.__name__: f
     for f in (
         rate, increase, delta, irate, idelta, resets, changes, deriv, last_over_time, count_over_time,

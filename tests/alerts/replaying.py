@@ -16,12 +16,12 @@ from aiohttp import web
 
 from kvitals.agent.exports.metrics import CONTENT_TYPE, render
 from kvitals.agent.service import Node
-from kvitals.config import Config, Slo
+from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader, Record
 
 
-async def replay(path: Path, port: int, slo: Slo) -> None:
+async def replay(path: Path, port: int, slo: SloTable) -> None:
     node, families = Node(Config(slo=slo)), load().families
     at, asked = 0.0, asyncio.Event()
 
@@ -57,5 +57,5 @@ async def _in_time(records: Iterator[Record], first: float, begun: float) -> Asy
 
 if __name__ == "__main__":
     file, port, ttft, itl = sys.argv[1:]
-    objectives = Slo(ttft_p99_seconds=float(ttft), itl_p99_seconds=float(itl))
+    objectives = SloTable(ttft_p99_seconds=float(ttft), itl_p99_seconds=float(itl))
     asyncio.run(replay(Path(file), int(port), objectives))

@@ -26,8 +26,8 @@ from kvitals.agent.records import (
 )
 from kvitals.agent.service import decode, encode
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.config import Agent, Config, Seconds
-from kvitals.rules.finding import Source
+from kvitals.config import AgentTable, Config, Seconds
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
 from kvitals.series.recordings import CaptureReader, Record
 from kvitals.series.types import METRIC_NAME, Frame, Matcher, MatchOp
@@ -83,8 +83,8 @@ def replays(knowledge: Knowledge) -> dict[str, Replayed]:
 def _looped(knowledge: Knowledge) -> Replayed:
     wanted = frozenset(name + part for name in knowledge.families for part in ("", *HISTOGRAM_PARTS))
     loop = loops.families(_LOOP, wanted, knowledge)
-    config = Config(agent=Agent(window=Seconds(2 * _LOOP_SECONDS)))
-    pipeline = Pipeline(Setup(knowledge, config), Source("capture", _LOOP.name))
+    config = Config(agent=AgentTable(window=Seconds(2 * _LOOP_SECONDS)))
+    pipeline = Pipeline(Setup(knowledge, config), DocumentSource("capture", _LOOP.name))
     since = np.arange(0.0, _LOOP_SECONDS, _LOOP_INTERVAL)
     start = _LOOP_END - since[-1]
     group = pipeline.node.window.group("looped")
@@ -98,7 +98,7 @@ def _looped(knowledge: Knowledge) -> Replayed:
 
 
 def _replay(name: str, path: Path, knowledge: Knowledge, *, on_gpu: bool = False) -> Replayed:
-    pipeline = Pipeline(Setup(knowledge, Config()), Source("capture", path.name))
+    pipeline = Pipeline(Setup(knowledge, Config()), DocumentSource("capture", path.name))
     times: list[float] = []
     with CaptureReader.open(path) as reader:
         targets = list(reader.header.meta.get("targets", []))

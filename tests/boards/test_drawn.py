@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
 from kvitals.diagnoser.inspect import inspect
-from kvitals.rules.finding import Source
-from kvitals.rules.inspection import Inspected
+from kvitals.rules.finding import DocumentSource
+from kvitals.rules.inspection import InspectedTarget
 from tests.boards import manifest, test_live
 from tests.boards.asking import Asked, Series, asked, differences, draws, series
 from tests.boards.sources import Replayed
@@ -67,10 +67,10 @@ def test_what_panels_lack_is_absent_by_check(
             assert told & set(lacking["families"]) or not lacking["families"], place
 
 
-def _inspected(replayed: Iterable[Replayed]) -> Iterator[Inspected]:
+def _inspected(replayed: Iterable[Replayed]) -> Iterator[InspectedTarget]:
     for one in replayed:
         assert one.pipeline.span is not None
-        yield from inspect(one.pipeline.judge, one.pipeline.span, Source("capture", one.name)).targets
+        yield from inspect(one.pipeline.judge, one.pipeline.span, DocumentSource("capture", one.name)).targets
 
 
 @pytest.mark.parametrize("name", [*manifest.read().get("replays", [])])

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvitals.app.pipeline import Pipeline
-from kvitals.rules.authoring import explained
+from kvitals.rules.authoring import explained_codes
 from kvitals.rules.finding import Finding, LeverAdvice, Triage
 from kvitals.rules.loader import Knowledge, parameters
 from kvitals.rules.model import SCOPES
@@ -48,7 +48,10 @@ def _one(pipeline: Pipeline, finding: Finding, advice: LeverAdvice) -> Iterator[
     yield from _fits_engine(pipeline, finding, advice)
     fired = {one.code for one in told(pipeline.triage())}
     amiss = {
-        q for code in explained(rule, knowledge) | {rule.code} if code in fired for q in knowledge.rules[code].about
+        q
+        for code in explained_codes(rule, knowledge) | {rule.code}
+        if code in fired
+        for q in knowledge.rules[code].about
     }
     if amiss and not amiss & set(lever.moves):
         yield f"moves {lever.moves}, amiss is {sorted(amiss)}"

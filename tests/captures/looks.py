@@ -10,8 +10,8 @@ from typing import Any
 from kvitals.agent.records import FactsRecord
 from kvitals.agent.service import decode
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.config import Config, Slo
-from kvitals.rules.finding import Source
+from kvitals.config import Config, SloTable
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader
 
@@ -32,13 +32,13 @@ def setup_of(capture: Path) -> Setup:
 
 def setup(ttft_p99: float, itl_p99: float) -> Setup:
     """The rules that ship, under these objectives, in seconds."""
-    return Setup(knowledge(), Config(slo=Slo(ttft_p99_seconds=ttft_p99, itl_p99_seconds=itl_p99)))
+    return Setup(knowledge(), Config(slo=SloTable(ttft_p99_seconds=ttft_p99, itl_p99_seconds=itl_p99)))
 
 
 def cold_look(capture: Path, under: Setup, at: float, seconds: float = COLD_S) -> Pipeline:
     """A live triage that ends at `at` and knows nothing of before. What an engine says of its settings it is asked at
     once."""
-    pipeline = Pipeline(under, Source("capture", capture.name))
+    pipeline = Pipeline(under, DocumentSource("capture", capture.name))
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
         records = [record for record in reader if record.t <= at]

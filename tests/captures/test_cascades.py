@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvitals.app.cache import Known, of_recording
+from kvitals.app.cache import CacheReport, of_recording
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Judged, Moments, judge_recording, span_of, verdicts
-from kvitals.config import Config, Slo
+from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording, span_of, verdicts
+from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 
 FOLDER = Path(__file__).parent / "ledger"
@@ -24,12 +24,12 @@ KNOWLEDGE = load()
 
 
 @cache
-def known(name: str) -> Known:
+def known(name: str) -> CacheReport:
     return of_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
 
 
 @cache
-def judged(name: str) -> Judged:
+def judged(name: str) -> RecordingVerdict:
     return judge_recording(FOLDER / f"{name}.kvcap", Setup(KNOWLEDGE, Config()))
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_said_before_the_burst() -> None:
 
 
 def test_a_warning_comes_before_a_tight_objective_is_missed() -> None:
-    config = Config(slo=Slo(ttft_p99_seconds=0.25))
+    config = Config(slo=SloTable(ttft_p99_seconds=0.25))
     (cascade,) = of_recording(FOLDER / "thrash.kvcap", Setup(KNOWLEDGE, config)).cascades["cascades"]
     assert cascade["alarm"] is not None
     assert cascade["lead_seconds"]["first"] == pytest.approx(cascade["alarm"] - cascade["stages"][0]["said"])

@@ -9,8 +9,8 @@ import pytest
 
 from kvitals.app.demo import DEMO, incidents
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.recording import Judged, judge_recording, judged_before, span_of, with_window
-from kvitals.rules.finding import Source, Triage
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, span_of, with_window
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
 from tests.captures.looks import cold_look, setup_of, truth
 
@@ -20,20 +20,20 @@ SETTLED_SECONDS = 20.0  # at the end of a recording, in which its verdict must s
 
 
 @cache
-def replayed(path: Path) -> tuple[list[Triage], Judged]:
+def replayed(path: Path) -> tuple[list[Triage], RecordingVerdict]:
     """What was said while the verdict must stand still, and at the end: one replay for both."""
     first, last = span_of(path)
-    pipeline = Pipeline(with_window(setup_of(path), last - first), Source("capture", path.name))
+    pipeline = Pipeline(with_window(setup_of(path), last - first), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         moments = judged_before(last, pipeline, reader)
         settled = [pipeline.triage() for at in moments if at >= last - SETTLED_SECONDS]
         damage = reader.problem or ""
     pipeline.observe(last)
-    return settled, Judged(pipeline, pipeline.triage(), damage)
+    return settled, RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 
-def at_the_end(path: Path) -> Judged:
+def at_the_end(path: Path) -> RecordingVerdict:
     return replayed(path)[1]
 
 

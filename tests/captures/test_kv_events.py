@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.service import decode
 from kvitals.series.recordings import CaptureReader
 
@@ -25,7 +25,7 @@ def recorded(name: str) -> tuple[list[KvEventsRecord], dict[str, Any]]:
     return kept, json.loads((FOLDER / f"{name}.truth.json").read_text())
 
 
-def batches(records: list[KvEventsRecord]) -> list[Batch]:
+def batches(records: list[KvEventsRecord]) -> list[BlockEventBatch]:
     return [batch for record in records for batch in record.batches]
 
 
@@ -41,7 +41,7 @@ def test_every_block_of_every_prompt_was_stored_behind_the_one_before(name: str)
     """So hashes are under the capture's key in prompts and events alike, and parents as well."""
     records, truth = recorded(name)
     before: dict[int, int | None] = {}
-    for event in (event for batch in batches(records) for event in batch.events if isinstance(event, Stored)):
+    for event in (event for batch in batches(records) for event in batch.events if isinstance(event, BlocksStored)):
         before |= dict(zip(event.hashes, (event.parent, *event.hashes), strict=False))
     for request in truth["requests"]:
         assert len(request["blocks"]) == request["prompt_tokens"] // truth["engine"]["block_tokens"]
@@ -54,7 +54,7 @@ def test_every_block_of_every_prompt_was_stored_behind_the_one_before(name: str)
 def test_the_first_to_store_a_block_is_told_where_requests_say_who_they_are(name: str) -> None:
     records, truth = recorded(name)
     sessions = {
-        (event.tenant, event.session) for b in batches(records) for event in b.events if isinstance(event, Stored)
+        (event.tenant, event.session) for b in batches(records) for event in b.events if isinstance(event, BlocksStored)
     }
     known = {(request["tenant"], request["session"]) for request in truth["requests"]}
     assert sessions <= known if name != "healthy_otlp" else sessions == {("", "")}
@@ -65,7 +65,11 @@ def test_a_pool_holds_no_more_than_it_has() -> None:
     live = most = 0
     for event in (event for batch in batches(records) for event in batch.events):
         live += (
-            len(event.hashes) if isinstance(event, Stored) else -len(event.hashes) if isinstance(event, Removed) else 0
+            len(event.hashes)
+            if isinstance(event, BlocksStored)
+            else -len(event.hashes)
+            if isinstance(event, BlocksRemoved)
+            else 0
         )
         most = max(most, live)
     assert 0.9 * truth["engine"]["blocks"] < most <= truth["engine"]["blocks"]

@@ -16,8 +16,8 @@ import pytest
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
-from kvitals.agent.ledger.event import GPU, KvEventsRecord, Stored
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import GPU, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.service import Node, decode
 from kvitals.app.ledger import of_recording
@@ -42,9 +42,9 @@ def asked(name: str) -> dict[str, Asked]:
 
 
 @cache
-def replayed(name: str, *, records: bool, sessions: bool) -> tuple[EngineLedger, list[Look]]:
+def replayed(name: str, *, records: bool, sessions: bool) -> tuple[EngineLedger, list[SettledLookup]]:
     """A ledger of a recording. records: of requests reach it; sessions: and events tell theirs."""
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     ledger = EngineLedger(Room(), Owners(), Style.BLOCKS, looks.append)
     node = Node(Config())
     with CaptureReader.open(FOLDER / f"{name}.kvcap") as reader:
@@ -68,7 +68,7 @@ def stripped(record: KvEventsRecord) -> KvEventsRecord:
         msgspec.structs.replace(
             batch,
             events=tuple(
-                msgspec.structs.replace(event, tenant="", session="") if isinstance(event, Stored) else event
+                msgspec.structs.replace(event, tenant="", session="") if isinstance(event, BlocksStored) else event
                 for event in batch.events
             ),
         )

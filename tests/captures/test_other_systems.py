@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.app.sources.recording import Judged, Moments, judge_recording, span_of
+from kvitals.app.sources.recording import Moments, RecordingVerdict, judge_recording, span_of
 from kvitals.rules.finding import Triage
 from tests.captures.looks import cold_look, setup_of, truth
 
@@ -18,7 +18,7 @@ def name(path: Path) -> str:
 
 
 @cache
-def at_the_end(path: Path) -> Judged:
+def at_the_end(path: Path) -> RecordingVerdict:
     return judge_recording(path, setup_of(path))
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.loader import load
@@ -15,7 +15,7 @@ THRASH = Path(__file__).parent / "ledger/thrash.kvcap"
 
 
 @cache
-def judged() -> Judged:
+def judged() -> RecordingVerdict:
     return judge_recording(THRASH, Setup(load(), Config()), step=15.0)
 
 

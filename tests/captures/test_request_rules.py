@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.evaluator import Judgement
 from kvitals.rules.loader import load
@@ -20,7 +20,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.kvcap"))
 
 
 @cache
-def judged(name: str) -> Judged:
+def judged(name: str) -> RecordingVerdict:
     return judge_recording(FOLDER / f"{name}.kvcap", Setup(load(), Config()))
 
 

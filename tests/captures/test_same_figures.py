@@ -10,11 +10,11 @@ import pytest
 from kvitals.app.cache import of_recording as cache_of
 from kvitals.app.ledger import of_recording as lookups_of
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import Judged, judge_recording
+from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config
 from kvitals.dashboards.queries import Queries, readable
 from kvitals.diagnoser.signals import duration
-from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.kvcache.whatif import ReplayPlan, what_if
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES
 from kvitals.series.promql import evaluate
@@ -36,7 +36,7 @@ def setup() -> Setup:
 
 
 @cache
-def judged(name: str) -> Judged:
+def judged(name: str) -> RecordingVerdict:
     return judge_recording(FOLDER / f"{name}.kvcap", setup(), step=15.0)
 
 
@@ -80,6 +80,6 @@ def test_the_curve_at_the_sizes_that_it_is_read_at_is_the_replay(name: str) -> N
     known, curve = lookups_of(path), engine["curve"]
     assert known.pool is not None
     for size in (known.pool, 2 * known.pool):
-        (row,) = what_if(known.accesses, Plan(capacities=(size,)))
+        (row,) = what_if(known.accesses, ReplayPlan(capacities=(size,)))
         there = curve["token_hit_rate"][curve["capacity_blocks"].index(size)]
         assert there == pytest.approx(row.token_hit_rate, abs=0.005), size

@@ -15,12 +15,12 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
-from kvitals.app.changes import Changes, outcome_event
+from kvitals.app.changes import NodeChanges, outcome_event
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.since_change import NoChangeError, of_history, of_recording, since_change
 from kvitals.config import Config, HistoryTable
-from kvitals.rules.finding import Effect, SinceChange, Source, Triage
+from kvitals.rules.finding import DocumentSource, Effect, SinceChange, Triage
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.window import Window
@@ -76,8 +76,8 @@ def test_what_was_predicted_of_slots_came() -> None:
 
 
 def test_the_agent_writes_down_what_changed() -> None:
-    pipeline = Pipeline(Setup(load([]), Config()), Source("capture", "slots_raised"))
-    changes, events = Changes(pipeline, Path("nowhere")), []
+    pipeline = Pipeline(Setup(load([]), Config()), DocumentSource("capture", "slots_raised"))
+    changes, events = NodeChanges(pipeline, Path("nowhere")), []
     with CaptureReader.open(FOLDER / "slots_raised.kvcap") as reader:
         pipeline.node.expect(reader.header.meta)
         for due in pipeline.replay(reader):
@@ -102,7 +102,7 @@ def test_what_the_replay_predicted_of_blocks_came() -> None:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeping]:
     """An agent that looked on, and its history."""
     config = Config(history=HistoryTable(directory=tmp_path_factory.mktemp("kept"), min_free_bytes=0))
-    pipeline = Pipeline(Setup(load([]), config), Source("agent", "test"))
+    pipeline = Pipeline(Setup(load([]), config), DocumentSource("agent", "test"))
     keeping = Keeping(pipeline, lambda _: None)
     keeping.start("test")
     with CaptureReader.open(FOLDER / "slots_raised.kvcap") as reader:

@@ -9,10 +9,10 @@ import pytest
 
 from kvitals.diagnoser.cases.case import Case, read_all
 from kvitals.diagnoser.cases.notation import WrittenSeries
-from kvitals.diagnoser.cases.played import Played
+from kvitals.diagnoser.cases.played import PlayedSignals
 from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
 from kvitals.diagnoser.evaluator import seconds
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.authoring import wanted_outcomes
 from kvitals.rules.loader import load
 from tests.support.loops import for_each
@@ -37,9 +37,9 @@ def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case)
     played, interval = bench.judged(code, case), seconds(case.interval)
     observed = Signals(bench.alone(code), WrittenSeries(case.series, START, interval))
     signals = played.judge.signals
-    assert isinstance(signals, Played)
+    assert isinstance(signals, PlayedSignals)
     for i, known in enumerate(signals.moments):
-        there = observed.observe(Span(START + i * interval, FAST, SLOW))
+        there = observed.observe(EvaluationSpan(START + i * interval, FAST, SLOW))
         for name, one in known.items():
             assert one.values == pytest.approx(there[name].values, rel=1e-9, nan_ok=True)
             assert one.too_few == pytest.approx(there[name].too_few, rel=1e-9)

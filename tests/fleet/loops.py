@@ -19,8 +19,8 @@ from kvitals.agent.collectors.exposition import PageParser
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import decode
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.config import Config, Slo
-from kvitals.rules.finding import Source
+from kvitals.config import Config, SloTable
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import Knowledge, family_of, load
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import METRIC_NAME, Floats, Labels, Matcher, MatchOp, is_stale
@@ -70,8 +70,8 @@ def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = N
     """The series of families that an agent would have exported, of the metrics that are wanted."""
     known = knowledge or load()
     truth = _truth(path)
-    slo = Slo(ttft_p99_seconds=truth["slo"]["ttft_p99"], itl_p99_seconds=truth["slo"]["itl_p99"])
-    pipeline = Pipeline(Setup(known, Config(slo=slo)), Source("capture", path.name))
+    slo = SloTable(ttft_p99_seconds=truth["slo"]["ttft_p99"], itl_p99_seconds=truth["slo"]["itl_p99"])
+    pipeline = Pipeline(Setup(known, Config(slo=slo)), DocumentSource("capture", path.name))
     last = 0.0
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)

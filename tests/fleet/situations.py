@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvitals.diagnoser.evaluator import ENTITIES, INFO
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.loader import Knowledge, load
 from kvitals.series.promql import expand, parse, selectors
 from tests.fleet.backfill import Fleet, fleet
@@ -53,7 +53,7 @@ def metrics_asked_for(knowledge: Knowledge) -> frozenset[str]:
     found = {ENTITIES, INFO, *having}
     for text, scope in texts:
         if text:
-            values = Span(1000.0).windows.values("fast", scope)
+            values = EvaluationSpan(1000.0).windows.values("fast", scope)
             try:
                 found |= {use.name for use in selectors(parse(expand(text, values)))}
             except Exception:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.prometheus import Judged, judge_server, look_at_server
-from kvitals.config import Config, Slo
-from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server, look_at_server
+from kvitals.config import Config, SloTable
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.loader import Knowledge, load
 from tests.fleet.backfill import Fleet, backfill
 from tests.fleet.right import first_causes, noticed
@@ -50,11 +50,11 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, P
 
 
 def judged(
-    served: tuple[Fleet, Prometheus], slo: Slo | None = None, at: float = 0.0, knowledge: Knowledge = KNOWLEDGE
-) -> Judged:
+    served: tuple[Fleet, Prometheus], slo: SloTable | None = None, at: float = 0.0, knowledge: Knowledge = KNOWLEDGE
+) -> PrometheusVerdict:
     fleet, server = served
-    setup = Setup(knowledge, Config(slo=slo or Slo()))
-    return judge_server(Access(f"http://127.0.0.1:{server.port}"), setup, at or fleet.end)
+    setup = Setup(knowledge, Config(slo=slo or SloTable()))
+    return judge_server(PrometheusAccess(f"http://127.0.0.1:{server.port}"), setup, at or fleet.end)
 
 
 def test_what_was_planted_is_found_and_nothing_else(agents: tuple[Fleet, Prometheus]) -> None:
@@ -89,7 +89,7 @@ def test_a_fault_that_just_began_tells_since_when(agents: tuple[Fleet, Prometheu
 
 
 def test_without_agents_the_same_is_found_but_for_what_needs_one(engines: tuple[Fleet, Prometheus]) -> None:
-    result = judged(engines, Slo(ttft_p99_seconds=0.5, itl_p99_seconds=0.5))
+    result = judged(engines, SloTable(ttft_p99_seconds=0.5, itl_p99_seconds=0.5))
     assert not result.survey.agents
     document, planted = result.document, engines[0].planted
     assert not document.coverage.crashed
@@ -123,7 +123,7 @@ def test_check_tells_what_the_pool_has_and_what_nobody_has(
 ) -> None:
     url = f"http://127.0.0.1:{agents[1].port}"
     setup = Setup(KNOWLEDGE, Config())
-    found, there = look_at_server(Access(url), setup, agents[0].end)
+    found, there = look_at_server(PrometheusAccess(url), setup, agents[0].end)
     assert found.agents
     (pool,) = there.engines
     assert dict(pool) == {"pool": "chat"}

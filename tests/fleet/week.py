@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.config import Config, Slo
+from kvitals.config import Config, SloTable
 from kvitals.diagnoser.review import review_steps
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import Knowledge, family_of
 from kvitals.series.promql import Expr, Series, selectors
 from kvitals.series.recordings import CaptureReader
@@ -59,7 +59,7 @@ class Engine:
 
 def stretches(
     path: Path,
-    slo: Slo,
+    slo: SloTable,
     knowledge: Knowledge,
     wanted: frozenset[str] | None = None,
     part: tuple[float, float] | None = None,
@@ -67,7 +67,7 @@ def stretches(
     """What was recorded after the incident began, and the engine as it was when nothing ran. `part`: seconds of the
     recording instead, from and to."""
     truth = json.loads(path.with_suffix(".truth.json").read_text())
-    pipeline = Pipeline(Setup(knowledge, Config(slo=slo)), Source("capture", path.name))
+    pipeline = Pipeline(Setup(knowledge, Config(slo=slo)), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:

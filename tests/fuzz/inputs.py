@@ -260,7 +260,7 @@ def history_seeds() -> list[bytes]:
     values[5:9, 2] = STALE
     times = np.cumsum(rng.integers(4900, 5100, 40))
     changes = [
-        wal_codec.Changes(number, times[:3], np.array([0, 1, 1, 2]), np.arange(4, dtype=np.uint32), rng.random(4))
+        wal_codec.RowChanges(number, times[:3], np.array([0, 1, 1, 2]), np.arange(4, dtype=np.uint32), rng.random(4))
         for number in range(3)
     ]
     plain = zstandard.ZstdDecompressor().decompress

@@ -20,38 +20,37 @@ import zstandard
 
 from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.collectors.kv_events_wire import Wire
-from kvitals.agent.collectors.otlp_wire import MalformedError
+from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.engine_resolver import SeenEngines
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger
-from kvitals.agent.ledger.event import KvEventsRecord, Stored
+from kvitals.agent.ledger.event import BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.requests.lines import LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, TenantsTable, load
 from kvitals.diagnoser.evaluator import Judge
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules import loader
-from kvitals.rules.log_map import shipped
+from kvitals.rules.log_map import shipped_log_map
 from kvitals.series import patterns
 from kvitals.series.history import codec, wal_codec
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.patterns import PatternError
-from kvitals.series.promql import Limits as QueryLimits
-from kvitals.series.promql import PromQLError, evaluate, parse
-from kvitals.series.recordings import CaptureError, CaptureReader, Limits
+from kvitals.series.promql import PromQLError, QueryLimits, evaluate, parse
+from kvitals.series.recordings import CaptureError, CaptureReader, RecordingLimits
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 from tests.fuzz import http1, inputs, texts
 from tests.fuzz.attacked import Check, Target
 
 MAX_TEXT = 4000
-_TENANTS = Tenants(TenantsTable(), b"k" * 32)
+_TENANTS = TenantNames(TenantsTable(), b"k" * 32)
 _NOW = 1_795_276_814.0
 
 
@@ -63,7 +62,7 @@ def otlp(payload: bytes) -> None:
     try:
         for group in groups(payload):
             reader.read(list(islice(group.spans, 2000)), group.scope, group.engine, _NOW, parts, dropped)
-    except MalformedError as error:
+    except OtlpFormatError as error:
         assert str(error)
     _become_requests(parts)
 
@@ -72,7 +71,7 @@ def log_lines(text: bytes) -> None:
     """A line of any of the known logs gives a part or a reason."""
     parts: list[RequestPart] = []
     for name in ("nginx", "litellm", "envoy_ai_gateway"):
-        reader = LineReader(shipped(name), _TENANTS)
+        reader = LineReader(shipped_log_map(name), _TENANTS)
         made = [reader.read(line, _NOW) for line in text.split(b"\n")[:50]]
         parts += [one for one in made if isinstance(one, RequestPart)]
     _become_requests(parts)
@@ -116,7 +115,7 @@ def kv_events(session: bytes) -> None:
         for batch in piece.batches:
             assert math.isfinite(batch.at)
             for event in batch.events:
-                if isinstance(event, Stored):
+                if isinstance(event, BlocksStored):
                     assert len(event.tenant) <= 20 and len(event.session) <= 20, "a name that is no pseudonym"
         record = KvEventsRecord(t=t, target="t", batches=tuple(piece.batches), lost=piece.hole)
         again = decode(encode(record))
@@ -150,7 +149,7 @@ def pattern(text: bytes) -> None:
     """
     written, *values = text.decode(errors="surrogateescape").split("\n")[:10]
     try:
-        found, parts = patterns.compiled(written), patterns.groups(written)
+        found, parts = patterns.compile_pattern(written), patterns.groups(written)
     except PatternError as error:
         assert str(error)
         with suppress(PromQLError):
@@ -191,7 +190,7 @@ def captures(session: bytes) -> None:
     for data in (inputs.packed(session), session):
         try:
             with CaptureReader(
-                io.BytesIO(data), "fuzz", Limits(chunk=4 << 20, record=2 << 20, total=8 << 20)
+                io.BytesIO(data), "fuzz", RecordingLimits(chunk=4 << 20, record=2 << 20, total=8 << 20)
             ) as reader:
                 _replay(reader)
         except (CaptureError, ConfigError) as error:
@@ -231,7 +230,7 @@ def rules(text: bytes) -> None:
         if added:
             known.rules = added
             judge = Judge(known, Signals(known, _window()))
-            judge.judge(Span(_NOW, 60.0))
+            judge.judge(EvaluationSpan(_NOW, 60.0))
             assert not judge.crashed, judge.crashed
 
 
@@ -289,10 +288,10 @@ def _times(data: bytes) -> bytes:
 
 def _tick(data: bytes) -> bytes:
     try:
-        found = wal_codec.gathered([data, data])
+        found = wal_codec.gather_rows([data, data])
         wal_codec.groups_of(data), wal_codec.first_time(data)
         for changes in found.values():
-            wal_codec.Columns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
+            wal_codec.ChangeColumns(changes).of(np.unique(changes.series)[:50].astype(np.uint32))
     except DamagedError as error:
         return str(error).encode()
     return repr({number: (one.times.tobytes(), one.values.tobytes()) for number, one in found.items()}).encode()

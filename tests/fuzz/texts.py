@@ -18,7 +18,7 @@ from rich.table import Table
 
 from kvitals.app.escaping import html, markdown, plain
 from kvitals.app.escaping.terminal import SafeConsole
-from kvitals.app.notify.notice import Action, Link, Notice, Number, Told
+from kvitals.app.notify.notice import Action, Link, Notice, NoticeAlert, NoticeNumber
 from kvitals.app.notify.targets import request
 from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
 from tests.fuzz.attacked import Target
@@ -41,11 +41,11 @@ HOSTILE = [
 def notice(text: str) -> Notice:
     """A notice that has a text in every place that takes one."""
     link = [Link(text, URL), Link("Runbook", URL)]
-    alert = Told(text, text, "page", text, text, 1.0, text)
+    alert = NoticeAlert(text, text, "page", text, text, 1.0, text)
     return Notice(
         id="i", incident="i", status="firing", change="new", severity="page", title=text, where=text,
         entity={"engine": text}, began=1.0, at=2.0, judged=text, code=text, verdict=text, confidence=text,
-        numbers=[Number(text, text)] * 6, actions=[Action(text, text, text, text)], explains=[text], ruled_out=[text],
+        numbers=[NoticeNumber(text, text)] * 6, actions=[Action(text, text, text, text)], explains=[text], ruled_out=[text],
         unknown=[text], alerts=[alert], links=link,
     )  # fmt: skip
 

@@ -14,20 +14,20 @@ from msgspec.structs import fields
 from kvitals.config import (
     FROM_ENVIRONMENT,
     MAX_OBJECTIVES,
-    Agent,
+    AgentTable,
     Config,
     ConfigError,
     Kubernetes,
-    Mute,
+    MuteTable,
     NodeLabels,
-    Objective,
+    ObjectiveTable,
     Otlp,
     OtlpOutTable,
     PrometheusTable,
     RequestLog,
-    Slo,
+    SloTable,
     TapTable,
-    Target,
+    TargetTable,
     TenantsTable,
     build,
     check_codes,
@@ -94,11 +94,11 @@ def test_the_example_of_the_document_is_valid() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        Agent,
+        AgentTable,
         NodeLabels,
-        Slo,
-        Objective,
-        Target,
+        SloTable,
+        ObjectiveTable,
+        TargetTable,
         Kubernetes,
         TenantsTable,
         RequestLog,
@@ -106,7 +106,7 @@ def test_the_example_of_the_document_is_valid() -> None:
         OtlpOutTable,
         PrometheusTable,
         TapTable,
-        Mute,
+        MuteTable,
     ],
 )
 def test_every_key_is_in_the_example_and_explained(kind: type[Struct]) -> None:
@@ -125,7 +125,7 @@ def test_every_variable_is_explained() -> None:
 
 @pytest.mark.parametrize(
     ("table", "kind"),
-    [("agent", Agent), ("kubernetes", Kubernetes), ("tenants", TenantsTable), ("otlp", Otlp), ("tap", TapTable)],
+    [("agent", AgentTable), ("kubernetes", Kubernetes), ("tenants", TenantsTable), ("otlp", Otlp), ("tap", TapTable)],
 )
 def test_the_defaults_in_the_document_are_the_defaults(table: str, kind: type[Struct]) -> None:
     section = DOCUMENT.partition(f"# `[{table}]`\n")[2].partition("\n#")[0]

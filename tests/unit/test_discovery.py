@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched, parse, words
-from kvitals.agent.discovery import DiscoveryError, Finder, Found, Process, System, Target
+from kvitals.agent.command_line import MAX_CONFIG_BYTES, Flags, launched_engine, parse, words
+from kvitals.agent.discovery import DiscoveredTarget, DiscoveredTargets, DiscoveryError, Finder, Process, System
 from kvitals.rules.engine_map import EngineMap
 
 VLLM = msgspec.convert(
@@ -83,11 +83,11 @@ class Node:
         return self.files.get(path)
 
 
-def scan(line: str | tuple[str, ...], **more: object) -> Found:
+def scan(line: str | tuple[str, ...], **more: object) -> DiscoveredTargets:
     return Finder(MAPS, Node({7: (1, line)}, **more)).scan()  # type: ignore[arg-type]
 
 
-def only(line: str | tuple[str, ...], **more: object) -> Target:
+def only(line: str | tuple[str, ...], **more: object) -> DiscoveredTarget:
     (target,) = scan(line, **more).targets
     return target
 
@@ -131,7 +131,7 @@ def test_where_an_engine_serves(line: str | tuple[str, ...], url: str) -> None:
     ],
 )
 def test_what_is_no_engine(line: str | tuple[str, ...]) -> None:
-    assert scan(line) == Found()
+    assert scan(line) == DiscoveredTargets()
 
 
 def test_only_mapped_flags_are_kept() -> None:
@@ -147,7 +147,7 @@ def test_only_mapped_flags_are_kept() -> None:
     assert target.learn() == ({"slots": 32.0}, {"root": "m"})
     assert target.flags.get("api-key") is None
     (process,) = node.all()
-    match = launched(process.arguments)
+    match = launched_engine(process.arguments)
     assert match is not None
     for shown in (repr(target), repr(process), repr(parse(*match))):
         assert "sk-secret" not in shown
@@ -352,7 +352,7 @@ class TestBehind:
 def test_any_command_line(raw: bytes) -> None:
     engine = b"vllm\0serve\0" + raw
     for line in (raw, engine, engine.replace(b"\0", b" ")):
-        match = launched(words(line))
+        match = launched_engine(words(line))
         if match:
             flags: Flags = parse(*match, config=raw)
             assert isinstance(flags.text("port"), str)

@@ -14,7 +14,7 @@ from kvitals.diagnoser.text import fill, render
 from kvitals.rules import loader
 from kvitals.rules.authoring import lint
 from kvitals.rules.loader import ROOT, KnowledgeError, load
-from kvitals.rules.model import Lever, Rule, Setting
+from kvitals.rules.model import Lever, Rule, SystemSetting
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
@@ -114,7 +114,7 @@ def test_levers_that_set_the_same_flag_contradict_each_other() -> None:
             assert b.name in a.contradicts, (a.name, b.name, shared)
 
 
-def flag(setting: Setting) -> str:
+def flag(setting: SystemSetting) -> str:
     """What a setting sets; of a file of options, the option."""
     return setting.value if setting.flag == "--extra_llm_api_options" else setting.flag
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvitals.series import recordings
-from kvitals.series.recordings import CaptureError, CaptureReader, CaptureWriter, Limits, Record
+from kvitals.series.recordings import CaptureError, CaptureReader, CaptureWriter, Record, RecordingLimits
 
 
 def record(t: float, payload: bytes = b"page", sense: str = "scrape") -> Record:
     return Record(t, sense, "http://127.0.0.1:8000", payload)
 
 
-def read(data: bytes, limits: Limits | None = None) -> tuple[list[Record], str | None]:
+def read(data: bytes, limits: RecordingLimits | None = None) -> tuple[list[Record], str | None]:
     reader = CaptureReader(io.BytesIO(data), "x.kvcap", limits)
     return list(reader), reader.problem
 
@@ -111,7 +111,7 @@ def test_a_chunk_is_closed_when_the_clock_jumps_back_and_by_size(path: Path, mon
     monkeypatch.setattr(recordings, "CHUNK_BYTES", 1000)
     records = [record(1000.0), record(10.0), *(record(11.0, bytes(400)) for _ in range(9))]
     data = written(path, records)
-    assert read(data, Limits(chunk=1000)) == (records, None)
+    assert read(data, RecordingLimits(chunk=1000)) == (records, None)
 
 
 def test_truncated_anywhere(path: Path) -> None:
@@ -154,7 +154,7 @@ def test_bit_flips_are_noticed(path: Path) -> None:
 def test_garbage_never_crashes(tail: bytes) -> None:
     for data in (tail, recordings.MAGIC + tail, forged(tail), forged(chunk(tail))):
         try:
-            found, problem = read(data, Limits(chunk=1000, record=200, total=2000))
+            found, problem = read(data, RecordingLimits(chunk=1000, record=200, total=2000))
         except CaptureError:
             continue
         assert problem is not None
@@ -242,11 +242,11 @@ def test_decompression_bombs_are_refused() -> None:
     found, problem = read(forged(claims_little))
     assert found == [] and problem is not None and "size" in problem
     with pytest.raises(CaptureError, match=r"chunk .* do not trust"):
-        read(forged(chunk(bytes(2000))), Limits(chunk=1000))
+        read(forged(chunk(bytes(2000))), RecordingLimits(chunk=1000))
     packed = msgspec.msgpack.encode(record(1.0))
     whole = chunk(struct.pack("<I", len(packed)) + packed)
     with pytest.raises(CaptureError, match=r"all records .* do not trust"):
-        read(forged(*[whole] * 10), Limits(total=200))
+        read(forged(*[whole] * 10), RecordingLimits(total=200))
 
 
 def test_a_content_size_that_lies_is_not_believed() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvitals.app.cache import Known, of_agent, of_engines, of_recording
+from kvitals.app.cache import CacheReport, of_agent, of_engines, of_recording
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import Knowledge
 from kvitals.ui.cli.common import (
@@ -82,7 +82,7 @@ def do(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if _open(known) else EXIT_HEALTHY
 
 
-def _show(known: Known, source: str, console: Console) -> None:
+def _show(known: CacheReport, source: str, console: Console) -> None:
     try:
         show(known, console)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -91,7 +91,7 @@ def _show(known: Known, source: str, console: Console) -> None:
         ) from error
 
 
-def show(known: Known, console: Console) -> None:
+def show(known: CacheReport, console: Console) -> None:
     """Print all of it: the answer first."""
     console.print(_headline(known), soft_wrap=True)
     for engine in known.cache["engines"]:
@@ -108,7 +108,7 @@ def show(known: Known, console: Console) -> None:
     _tenants(known, console)
 
 
-def _known(source: str, args: argparse.Namespace) -> Known:
+def _known(source: str, args: argparse.Namespace) -> CacheReport:
     if "://" not in source:
         if not Path(source).exists():
             raise UsageError(f"{source}: no such file; give a recording, or the URL of an agent or an engine")
@@ -125,11 +125,11 @@ def _known(source: str, args: argparse.Namespace) -> Known:
         return asyncio.run(of_engines(setup(args), [source], window))
 
 
-def _open(known: Known) -> list[dict[str, Any]]:
+def _open(known: CacheReport) -> list[dict[str, Any]]:
     return [one for one in known.cascades.get("cascades", []) if one["state"] == "open"]
 
 
-def _headline(known: Known) -> Text:
+def _headline(known: CacheReport) -> Text:
     opened, all_ = _open(known), known.cascades.get("cascades", [])
     if opened:
         worst = max(opened, key=lambda one: one["stage"])
@@ -306,7 +306,7 @@ def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
     return sorted(sums, key=lambda name: -sums[name])[:MATRIX]
 
 
-def _tenants(known: Known, console: Console) -> None:
+def _tenants(known: CacheReport, console: Console) -> None:
     cells = [cell for engine in known.cache["engines"] for cell in engine["blame"]["tokens"]]
     cost: dict[str, float] = {}
     for cell in cells:

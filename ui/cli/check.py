@@ -25,7 +25,7 @@ from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import judge_recording
 from kvitals.diagnoser.inspect import inspect
-from kvitals.rules.inspection import Inspected, Inspection, Score, Sense, schema
+from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
     EXIT_FINDINGS,
@@ -139,7 +139,7 @@ def _sense(sense: Sense, console: Console) -> None:
     console.print(Text.assemble(*head, f"  {why}" if sense.reason not in ("", "ok") else ""))
 
 
-def _head(target: Inspected, console: Console) -> None:
+def _head(target: InspectedTarget, console: Console) -> None:
     what = " ".join(part for part in (target.system, target.version) if part) or "not recognised"
     about = [what if not target.untested else f"{what} (untested)", target.kind if target.kind != "engine" else ""]
     about += [target.role, f"model {target.model}" if target.model else ""]
@@ -164,7 +164,7 @@ def _scores(scores: Sequence[Score], console: Console, verbose: bool) -> None:
             console.print(f"           and {len(score.lacks) - len(shown)} more: --verbose", style="dim")
 
 
-def _families(target: Inspected, console: Console, verbose: bool) -> None:
+def _families(target: InspectedTarget, console: Console, verbose: bool) -> None:
     counts: Counter[str] = Counter(family.state for family in target.families)
     parts = [f"{counts[state]} {words}" for state, words in _STATE_WORDS.items() if counts[state]]
     console.print(f"  families: {', '.join(parts)}")
@@ -178,7 +178,7 @@ def _families(target: Inspected, console: Console, verbose: bool) -> None:
         console.print(table)
 
 
-def _switches(target: Inspected, console: Console) -> None:
+def _switches(target: InspectedTarget, console: Console) -> None:
     for switch in sorted(target.switches, key=lambda s: s.on is True):
         word, style = {True: ("on", "green"), False: ("off", "yellow"), None: ("unknown", "dim")}[switch.on]
         console.print(Text.assemble("  ", (f"{word:8}", style), switch.flag), soft_wrap=True)
@@ -187,7 +187,7 @@ def _switches(target: Inspected, console: Console) -> None:
             console.print(Padding(Text(f"cost: {switch.cost}", "dim"), (0, 0, 0, 10)))
 
 
-def _resolutions(target: Inspected, console: Console) -> None:
+def _resolutions(target: InspectedTarget, console: Console) -> None:
     for resolution in target.resolutions:
         style = "" if resolution.on_edge else "yellow"
         console.print(
@@ -195,7 +195,7 @@ def _resolutions(target: Inspected, console: Console) -> None:
         )
 
 
-def _facts(target: Inspected, console: Console, verbose: bool) -> None:
+def _facts(target: InspectedTarget, console: Console, verbose: bool) -> None:
     known = {fact.fact for fact in target.facts}
     wanted = [
         name for name in ("slots", "block_tokens") if name not in known and target.kind in ("engine", "scheduler")
@@ -211,14 +211,14 @@ def _facts(target: Inspected, console: Console, verbose: bool) -> None:
     console.print(table)
 
 
-def _told(target: Inspected) -> Iterator[tuple[str, str, str]]:
+def _told(target: InspectedTarget) -> Iterator[tuple[str, str, str]]:
     for fact in target.facts:
         yield fact.fact, f"{fact.value:g}", fact.source
     for name, text in target.strings.items():
         yield name, text, ""
 
 
-def _problems(target: Inspected, console: Console) -> None:
+def _problems(target: InspectedTarget, console: Console) -> None:
     for problem in sorted(target.problems, key=lambda p: not p.defect):
         style = "red" if problem.defect else "yellow"
         console.print(Padding(Text.assemble((problem.what, style), f"  {problem.remedy}"), (0, 0, 0, 2)))

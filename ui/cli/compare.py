@@ -30,7 +30,7 @@ from kvitals.ui.cli.common import (
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSource:
     name: str
     document: Triage
     values: Mapping[str, float]  # signal -> value, of the one engine or the mean over several
@@ -109,24 +109,24 @@ def change(a: float | None, b: float | None) -> str:
     return f"{told} times A" if b / a >= 1 else f"A / {told}"
 
 
-async def _sides(args: argparse.Namespace, chosen: Setup) -> list[Side]:
+async def _sides(args: argparse.Namespace, chosen: Setup) -> list[ComparedSource]:
     live = [s for s in (args.a, args.b) if "://" in s]
     with status_console().status(Text(f"looking at {', '.join(live)}" if live else "reading")):
         return list(await asyncio.gather(*(_side(s, args, chosen) for s in (args.a, args.b))))
 
 
-async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> Side:
+async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> ComparedSource:
     if "://" in spec:
         async with Collector(chosen, [spec]) as collector:
             async for _ in collector.collect(parse_duration(args.seconds, "--for")):
                 pass
             document = collector.document()
-            return Side(spec, document, _values(collector.pipeline))
+            return ComparedSource(spec, document, _values(collector.pipeline))
     file, _, moment = spec.partition("@")
     first, _ = span_of(Path(file))
     at = parse_moment(moment, first, spec) if moment else None
     judged = judge_recording(Path(file), chosen, Moments(at))
-    return Side(spec, judged.document, _values(judged.pipeline))
+    return ComparedSource(spec, judged.document, _values(judged.pipeline))
 
 
 def _values(pipeline: Pipeline) -> dict[str, float]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from kvitals.kvcache.whatif import Plan, Row
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli.common import answer_console
-from kvitals.ui.cli.whatif import Subject, add_subject_options, head, replayed, short, subject
+from kvitals.ui.cli.whatif import Subject, add_subject_options, head, replay_plan, short, subject
 from kvitals.ui.cli.words import bar
 
 PER_OCTAVE = 8
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     of = subject(args)
-    rows = replayed(of, Plan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
+    rows = replay_plan(of, ReplayPlan(capacities=_capacities(of), rate=args.sample, seed=args.seed))
     if args.json:
         print("[\n" + ",\n".join(json.dumps(_point(row, of)) for row in rows) + "\n]")
         return 0
@@ -48,8 +48,8 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def plot(rows: Sequence[Row], today: int | None) -> list[Text]:
-    """A bar for each size, twice the one before, for today's and for an endless cache; `rows` are as `replayed`."""
+def plot(rows: Sequence[ReplayRow], today: int | None) -> list[Text]:
+    """A bar for each size, twice the one before, for today's and for an endless cache; `rows` are as `replay_plan`."""
     doubled = [row for row in rows if row.capacity_blocks is not None and row.capacity_blocks.bit_count() == 1]
     shown = {row.capacity_blocks for row in doubled[-MOST_LINES:]} | {today, None}
     top = max(rows[-1].token_hit_rate, 1e-9)
@@ -74,7 +74,7 @@ def _capacities(of: Subject) -> tuple[int | None, ...]:
     return (*sorted(sizes), None)
 
 
-def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
+def _enough(rows: Sequence[ReplayRow], of: Subject) -> list[str]:
     """How much memory is enough, and what today's misses."""
     attainable = rows[-1].token_hit_rate
     if not attainable:
@@ -89,19 +89,19 @@ def _enough(rows: Sequence[Row], of: Subject) -> list[str]:
                 f"{share:.0%} of what is attainable ({attainable:.2%}) takes some {least:,} blocks, {tokens} tokens."
             )
     told += [
-        f"Today's {row.capacity_blocks:,} blocks reach {floored(row.token_hit_rate / attainable)} of it."
+        f"Today's {row.capacity_blocks:,} blocks reach {floored_percent(row.token_hit_rate / attainable)} of it."
         for row in sizes
         if row.capacity_blocks == of.today
     ]
     return told
 
 
-def floored(share: float) -> str:
+def floored_percent(share: float) -> str:
     """A share in percent, rounded down to a tenth: what falls short of a limit is never printed as the limit."""
     return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
-def _point(row: Row, of: Subject) -> dict[str, Any]:
+def _point(row: ReplayRow, of: Subject) -> dict[str, Any]:
     return {
         "capacity_blocks": row.capacity_blocks,
         "block_size": row.block_size,

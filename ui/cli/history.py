@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvitals.app.errors import UsageError
-from kvitals.series.files import replacing
+from kvitals.series.files import replace_on_success
 from kvitals.series.history import event_log, retention, schema
 from kvitals.series.history.export import FORMATS, export
 from kvitals.series.history.reader import HistoryReader
@@ -224,7 +224,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     if path.exists():
         raise UsageError(f"{path} exists already: choose another name, or remove it first")
     try:
-        with replacing(path) as out:
+        with replace_on_success(path) as out:
             yield out
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another place with --out") from error

@@ -17,10 +17,10 @@ from kvitals.agent import objectives as promised
 from kvitals.app import timeseries_sources
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Setup
-from kvitals.app.timeseries_sources import Course
+from kvitals.app.timeseries_sources import TimeseriesSource
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.binding import UNKNOWN, Binding, bindings
-from kvitals.diagnoser.operating_point import Bin, Estimate, Limit, OperatingPoint, operating_point
+from kvitals.diagnoser.operating_point import Bin, BoundedEstimate, Limit, OperatingPoint, operating_point
 from kvitals.diagnoser.scaling_lead import Audit, Ready
 from kvitals.diagnoser.steps import Steps, gather, step_of, together
 from kvitals.diagnoser.text import render
@@ -104,7 +104,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Course]:
+def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[TimeseriesSource]:
     """What the arguments ask for. Raises UsageError."""
     start = parse_past(args.from_, "--from") if args.from_ else None
     end = parse_past(args.to, "--to") if args.to else None
@@ -128,7 +128,7 @@ def course(args: argparse.Namespace, chosen: Setup) -> AbstractContextManager[Co
     return timeseries_sources.of_history(file, start, end)
 
 
-def points(of: Course, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
+def points(of: TimeseriesSource, chosen: Setup, args: argparse.Namespace) -> list[OperatingPoint]:
     """The operating point of each engine, and of each pool of several."""
     step = parse_duration(args.step, "--step") if args.step else step_of(of.gap)
     if round(step / of.gap) < 2:
@@ -248,7 +248,7 @@ def _c_max(limit: Limit) -> str:
     return f"C_max {limit.objective.removesuffix('_p99').upper()}"
 
 
-def _estimate(of: Estimate) -> str:
+def _estimate(of: BoundedEstimate) -> str:
     return f"{of.value:.1f} ({of.low:.1f} to {of.high:.1f})"
 
 
@@ -260,7 +260,7 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else render(value, "seconds")
 
 
-def _document(point: OperatingPoint, bound: Binding | None, of: Course) -> dict[str, Any]:
+def _document(point: OperatingPoint, bound: Binding | None, of: TimeseriesSource) -> dict[str, Any]:
     binding = None
     if bound is not None:
         binding = {

@@ -18,10 +18,10 @@ from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.dashboards.lint.defect import Defect, Document, Report
-from kvitals.dashboards.lint.grafana_server import Access, read_grafana
+from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
 from kvitals.dashboards.lint.lint import lint
 from kvitals.dashboards.lint.metrics import Metrics
-from kvitals.dashboards.lint.pages import Told, read_page
+from kvitals.dashboards.lint.pages import PageFacts, read_page
 from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.diagnoser.sizing.quantity import several
 from kvitals.rules.engine_map import systems
@@ -135,7 +135,7 @@ def _documents(args: argparse.Namespace) -> tuple[list[Document], list[str]]:
     left_out: list[str] = []
     for source in args.source:
         if "://" in source:
-            found, missed = read_grafana(Access(source, args.token_file, args.ca_file))
+            found, missed = read_grafana(GrafanaAccess(source, args.token_file, args.ca_file))
         else:
             found, missed = read_path(Path(source))
         documents += found
@@ -143,7 +143,7 @@ def _documents(args: argparse.Namespace) -> tuple[list[Document], list[str]]:
     return documents, left_out
 
 
-def _metrics(args: argparse.Namespace, versions: dict[str, str], pages: list[Told]) -> Metrics:
+def _metrics(args: argparse.Namespace, versions: dict[str, str], pages: list[PageFacts]) -> Metrics:
     types = {name: kind for page in pages for name, kind in page.types.items()}
     bounds = {name: found for page in pages for name, found in page.bounds.items()}
     return Metrics(knowledge(args.rules), versions, types, bounds)

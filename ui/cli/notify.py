@@ -96,14 +96,14 @@ async def _run(
             ) from error
         console = status_console()
         console.print(f"http://{host or '0.0.0.0'}:{port}{PATH}  for webhook_configs of Alertmanager")  # noqa: S104
-        console.print(told(table), style="dim", soft_wrap=True)
+        console.print(notify_summary(table), style="dim", soft_wrap=True)
         loop_watch.begin()
         await stop.wait()
     finally:
         await runner.cleanup()
 
 
-def told(table: NotifyTable) -> str:
+def notify_summary(table: NotifyTable) -> str:
     """Whom alerts are handed on to, and where those are that could not be."""
     shown = []
     for name, target in table.targets:

@@ -19,7 +19,7 @@ def columns() -> int:
     return max(int(said), LEAST_COLUMNS) if said.isdecimal() and len(said) < 5 else COLUMNS
 
 
-class Trimmed:
+class TrimmedStream:
     """A text stream that keeps the blanks at the ends of lines to itself."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -40,4 +40,4 @@ class Trimmed:
 
 def output() -> TextIO:
     """Standard output of now, without padding."""
-    return Trimmed(sys.stdout)  # type: ignore[return-value]
+    return TrimmedStream(sys.stdout)  # type: ignore[return-value]

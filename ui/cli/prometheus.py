@@ -15,7 +15,7 @@ from kvitals.app.errors import UsageError
 from kvitals.app.sources.prometheus import judge_server, look_at_server
 from kvitals.config import PrometheusTable
 from kvitals.diagnoser.sources.presence import Presence
-from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.ui.cli.common import (
     answer_console,
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prometheus-timeout", metavar="TIME", help="for one question (30s)")
 
 
-def access(args: argparse.Namespace) -> Access:
+def access(args: argparse.Namespace) -> PrometheusAccess:
     """How the server is reached: the configuration's [prometheus], and the options before it. Raises UsageError.
 
     Another server than the configured one gets nothing of it: secrets are for the address that they stand with.
@@ -60,7 +60,7 @@ def access(args: argparse.Namespace) -> Access:
     if args.prometheus == CONFIGURED and table is None:
         raise UsageError("--prometheus without a URL takes the one of [prometheus] in kvitals.toml, and there is none")
     same = table is not None and args.prometheus.rstrip("/") in (CONFIGURED, table.url)
-    found = _configured(table) if table is not None and same else Access(url=args.prometheus)
+    found = _configured(table) if table is not None and same else PrometheusAccess(url=args.prometheus)
     own_login = args.prometheus_bearer or args.prometheus_basic
     timeout = args.prometheus_timeout
     found = replace(
@@ -81,8 +81,8 @@ def access(args: argparse.Namespace) -> Access:
     return found
 
 
-def _configured(table: PrometheusTable) -> Access:
-    return Access(
+def _configured(table: PrometheusTable) -> PrometheusAccess:
+    return PrometheusAccess(
         url=table.url,
         bearer_file=table.bearer_file,
         basic_file=table.basic_file,

@@ -15,13 +15,13 @@ from kvitals.app import timeseries_sources
 from kvitals.app.agent_client import AgentClient, HistorySpan, NotKvitalsError
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Setup
-from kvitals.app.timeseries_sources import DAY_SECONDS, Course
+from kvitals.app.timeseries_sources import DAY_SECONDS, TimeseriesSource
 from kvitals.diagnoser import steps
 from kvitals.diagnoser.review import incidents
-from kvitals.diagnoser.review.assemble import Asked, review
-from kvitals.diagnoser.review.events import noted
-from kvitals.diagnoser.review.money import Given
-from kvitals.diagnoser.review.result import Happened, Incidents
+from kvitals.diagnoser.review.assemble import ReviewRequest, review
+from kvitals.diagnoser.review.events import noted_events
+from kvitals.diagnoser.review.money import GpuPrices
+from kvitals.diagnoser.review.result import Incidents, ReviewEvent
 from kvitals.rules.model import Rule
 from kvitals.series.history import event_log
 from kvitals.series.history.new_rows import STEP_SECONDS
@@ -90,7 +90,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def _given(args: argparse.Namespace, chosen: Setup) -> Given:
+def _given(args: argparse.Namespace, chosen: Setup) -> GpuPrices:
     """Prices and GPUs as the options say, else as [review] does."""
     table = chosen.config.review
     every, by_name = _prices(args.price)
@@ -98,7 +98,7 @@ def _given(args: argparse.Namespace, chosen: Setup) -> Given:
     if not 0 < gpus <= 1024:
         raise UsageError(f"--gpus {gpus:g}: an engine has from a part of one to 1024")
     by_name |= {name: usd for name, usd in table.prices.items() if name not in by_name}
-    return Given(table.usd_per_gpu_hour if every is None else every, by_name, gpus)
+    return GpuPrices(table.usd_per_gpu_hour if every is None else every, by_name, gpus)
 
 
 def _prices(options: Sequence[str]) -> tuple[float | None, dict[str, float]]:
@@ -123,11 +123,13 @@ class _Happenings:
     """Where it is told what went wrong in a time, and what else happened."""
 
     incidents: Callable[[float, float], Incidents]
-    noted: Callable[[float, float], Sequence[Happened]]
+    noted_events: Callable[[float, float], Sequence[ReviewEvent]]
 
 
 @contextmanager
-def _course(args: argparse.Namespace, chosen: Setup, start: float, end: float) -> Iterator[tuple[Course, _Happenings]]:
+def _course(
+    args: argparse.Namespace, chosen: Setup, start: float, end: float
+) -> Iterator[tuple[TimeseriesSource, _Happenings]]:
     """What is asked about the time: a server, an agent, or a history on this machine."""
     if args.source and args.prometheus:
         raise UsageError("one of URL or DIR, and --prometheus")
@@ -164,7 +166,7 @@ def _of_agent(agent: AgentClient, rules: Mapping[str, Rule]) -> _Happenings:
         told = agent.events(start - DAY_SECONDS, end, incidents.TOLD)
         return incidents.of_history(agent.episodes(start, end), told, start, end, rules)
 
-    return _Happenings(findings, lambda start, end: noted(agent.events(start, end)))
+    return _Happenings(findings, lambda start, end: noted_events(agent.events(start, end)))
 
 
 def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:
@@ -175,9 +177,9 @@ def _of_file(file: Path, rules: Mapping[str, Rule]) -> _Happenings:
             told = event_log.events(connection, start - DAY_SECONDS, end, incidents.TOLD)
             return incidents.of_history(list(event_log.episodes(connection, start, end)), told, start, end, rules)
 
-    def events(start: float, end: float) -> list[Happened]:
+    def events(start: float, end: float) -> list[ReviewEvent]:
         with HistoryReader(file).reading() as connection:
-            return noted(event_log.events(connection, start, end))
+            return noted_events(event_log.events(connection, start, end))
 
     return _Happenings(findings, events)
 
@@ -191,9 +193,11 @@ def _file(args: argparse.Namespace, chosen: Setup) -> Path:
     return file
 
 
-def _asked(of: Course, happenings: _Happenings, chosen: Setup, start: float, given: Given) -> Asked:
+def _asked(
+    of: TimeseriesSource, happenings: _Happenings, chosen: Setup, start: float, given: GpuPrices
+) -> ReviewRequest:
     general = {one.name: one for one in promised.general(chosen.config, chosen.slo_sources)}
-    return Asked(
+    return ReviewRequest(
         source=of.name,
         start=start,
         since=of.start,

@@ -15,7 +15,7 @@ from kvitals.app.errors import UsageError
 from kvitals.diagnoser.cases.case import CaseFile, read, read_all
 from kvitals.diagnoser.cases.running import Bench
 from kvitals.rules import authoring
-from kvitals.rules.loader import ROOT, Knowledge, Problem, load
+from kvitals.rules.loader import ROOT, Knowledge, KnowledgeProblem, load
 from kvitals.ui.cli.common import EXIT_FINDINGS, EXIT_HEALTHY, add_config_option, answer_console, configuration
 
 CODE, NAME = re.compile(r"[A-Z]{3}\d{2}"), re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -85,7 +85,7 @@ def test(args: argparse.Namespace) -> int:
             continue
         for case, line in file:
             different = bench.differences(file.code, case)
-            problems += [Problem(file.path, line, f"{file.code}: {case.title}: {text}") for text in different]
+            problems += [KnowledgeProblem(file.path, line, f"{file.code}: {case.title}: {text}") for text in different]
             run += 1
             if args.verbose:
                 console.print(f"{'FAIL' if different else 'pass'}  {file.code}: {case.title}")
@@ -128,7 +128,7 @@ class _Wanted:
     directories: list[Path] = field(default_factory=list)  # of rules
     alone: list[Path] = field(default_factory=list)  # case files, or folders of them, that were named by themselves
     files: list[CaseFile] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)  # of case files
+    problems: list[KnowledgeProblem] = field(default_factory=list)  # of case files
 
     @property
     def own(self) -> list[Path]:
@@ -161,7 +161,7 @@ class _Wanted:
             self.problems += problems
         elif path.exists():
             one = read(path)
-            (self.problems if isinstance(one, Problem) else self.files).append(one)  # type: ignore[arg-type]
+            (self.problems if isinstance(one, KnowledgeProblem) else self.files).append(one)  # type: ignore[arg-type]
 
 
 def _wanted(args: argparse.Namespace) -> _Wanted:
@@ -178,22 +178,22 @@ def _is_of_rules(path: Path) -> bool:
     return any((path / part).is_dir() for part in PARTS)
 
 
-def _missing(code: str, path: Path, files: Sequence[CaseFile], knowledge: Knowledge) -> list[Problem]:
+def _missing(code: str, path: Path, files: Sequence[CaseFile], knowledge: Knowledge) -> list[KnowledgeProblem]:
     """The outcomes of which a rule has no case."""
     mine = [file for file in files if file.code == code]
     if not mine:
         return [_without_cases(code, path)]
     there = {case.expect for file in mine for case in file.cases}
     missing = sorted(authoring.wanted_outcomes(knowledge.rules[code], knowledge) - there)
-    return [Problem(mine[0].path, 1, f"no case of {code} must be {outcome}") for outcome in missing]
+    return [KnowledgeProblem(mine[0].path, 1, f"no case of {code} must be {outcome}") for outcome in missing]
 
 
-def _without_cases(code: str, path: Path) -> Problem:
-    return Problem(path, 1, f"{code} has no cases: write some into {path.parent.parent / 'cases' / code}.yaml")
+def _without_cases(code: str, path: Path) -> KnowledgeProblem:
+    return KnowledgeProblem(path, 1, f"{code} has no cases: write some into {path.parent.parent / 'cases' / code}.yaml")
 
 
-def _nobodys(file: CaseFile) -> Problem:
-    return Problem(file.path, 1, f"there is no rule {file.code}, or it could not be loaded")
+def _nobodys(file: CaseFile) -> KnowledgeProblem:
+    return KnowledgeProblem(file.path, 1, f"there is no rule {file.code}, or it could not be loaded")
 
 
 def _console() -> Console:
@@ -203,7 +203,7 @@ def _console() -> Console:
     return console
 
 
-def _end(problems: Sequence[Problem], what: str, console: Console) -> int:
+def _end(problems: Sequence[KnowledgeProblem], what: str, console: Console) -> int:
     for problem in problems:
         console.print(str(problem), style="red")
     if problems:

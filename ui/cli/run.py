@@ -27,7 +27,7 @@ from kvitals.app.runtime.api_server import serve
 from kvitals.app.runtime.daemon import Daemon
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config.hosts import is_loopback
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
@@ -38,7 +38,7 @@ from kvitals.ui.cli.common import (
     status_console,
     url_of,
 )
-from kvitals.ui.cli.notify import told as told_of
+from kvitals.ui.cli.notify import notify_summary as told_of
 from kvitals.ui.cli.render import show
 from kvitals.ui.web import serve as web_page
 from kvitals.ui.web.settings import Settings
@@ -84,7 +84,7 @@ async def _run(args: argparse.Namespace) -> None:
     if args.demo:
         await _run_demo(args, stop, console)
         return
-    pipeline = Pipeline(setup(args), Source("agent", ", ".join(args.source) or "this node"))
+    pipeline = Pipeline(setup(args), DocumentSource("agent", ", ".join(args.source) or "this node"))
     daemon = Daemon(pipeline, partial(_setup_of, args), console, status_console())
     page = _page(args, pipeline, console, daemon.keeping is not None)
     async with daemon.open(args.source, _address(args, pipeline)), page:

@@ -16,17 +16,17 @@ from rich.text import Text
 
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Setup
-from kvitals.app.sizing import Seen, of_trace, seen
+from kvitals.app.sizing import ObservedLoad, observe_load, of_trace
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
 from kvitals.diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
-from kvitals.diagnoser.sizing.memory import Adapters, Layout, Shares
-from kvitals.diagnoser.sizing.plan import NONE_SERVES, Inputs, Measured, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Shares
+from kvitals.diagnoser.sizing.plan import NONE_SERVES, Inputs, MeasuredInstance, SizingError, SizingPlan, plan
 from kvitals.diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
 from kvitals.diagnoser.sizing.quantity import several, usd
 from kvitals.diagnoser.sizing.ratio import NETWORK
-from kvitals.diagnoser.sizing.roofline import Reached
-from kvitals.diagnoser.sizing.step import Step
+from kvitals.diagnoser.sizing.roofline import PeakShares
+from kvitals.diagnoser.sizing.step import SizingStep
 from kvitals.diagnoser.sizing.working import steps
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
@@ -147,7 +147,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def show(made: Plan, found: Seen, console: Console) -> None:
+def show(made: SizingPlan, found: ObservedLoad, console: Console) -> None:
     """A plan for the terminal."""
     into = made.inputs
     console.print(
@@ -166,7 +166,7 @@ def show(made: Plan, found: Seen, console: Console) -> None:
     console.print(Text(_verdict(made), style="bold green"))
 
 
-def _show_step(step: Step, console: Console) -> None:
+def _show_step(step: SizingStep, console: Console) -> None:
     console.print(Text(f"{step.number:>2}  {step.title}", style="bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=24)
@@ -178,7 +178,7 @@ def _show_step(step: Step, console: Console) -> None:
     console.print(Padding(Text(step.answer), (0, 0, 0, 4)))
 
 
-def _verdict(made: Plan) -> str:
+def _verdict(made: SizingPlan) -> str:
     least = "At least " if made.bound else ""
     instances = several(made.fleet.instances, "instance")
     gpus = f"{made.fleet.gpus} {made.inputs.gpu.name}: {instances} of {made.chosen.layout}"
@@ -201,9 +201,9 @@ class _Prices:
         return replace(base, gpu=gpu, price=price)
 
 
-def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -> Plan:
+def _compared(base: Inputs, priced: _Prices, console: Console, *, quiet: bool) -> SizingPlan:
     """Every GPU of the catalogue; the one whose fleet costs least, of those without a price the fewest GPUs."""
-    good: list[Plan] = []
+    good: list[SizingPlan] = []
     failed: dict[str, SizingError] = {}
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("GPU", "layout", "instances", "GPUs", "an hour"):
@@ -244,17 +244,17 @@ def _nothing(base: Inputs, failed: Mapping[str, SizingError]) -> SizingError:
     return SizingError("\n  ".join([f"{base.model.name}: no GPU of the catalogue serves this", *told]), tuple(remedies))
 
 
-def _seen(args: argparse.Namespace, chosen: Setup) -> Seen:
+def _seen(args: argparse.Namespace, chosen: Setup) -> ObservedLoad:
     """What a trace or engines tell of the workload; nothing where there are only options."""
     if args.trace is not None:
         return of_trace(args.trace)
     if args.source or args.history or args.prometheus:
         with course(args, chosen) as of:
-            return seen(of, chosen)
-    return Seen()
+            return observe_load(of, chosen)
+    return ObservedLoad()
 
 
-def _inputs(args: argparse.Namespace, found: Seen, model: Model, chosen: Setup) -> Inputs:
+def _inputs(args: argparse.Namespace, found: ObservedLoad, model: Model, chosen: Setup) -> Inputs:
     slo = chosen.config.slo
     peak, mean = _given(args.peak, "--peak", found.peak), _given(args.rate, "--rate", found.mean)
     if peak is None and mean is None:
@@ -286,7 +286,7 @@ def _inputs(args: argparse.Namespace, found: Seen, model: Model, chosen: Setup) 
         safety=_given(args.safety, "--safety", SAFETY_KNOWN if found.days else SAFETY_NEW) or SAFETY_NEW,
         shares=shares,
         adapters=_adapters(args.adapters, model),
-        reached=Reached(_share(args.compute, "--compute", 1.0), _share(args.bandwidth, "--bandwidth", 1.0)),
+        reached=PeakShares(_share(args.compute, "--compute", 1.0), _share(args.bandwidth, "--bandwidth", 1.0)),
         measured=_measured(args, found),
         price=_given(args.price, "--price", None),
         front_end=0.0 if args.front_end == "0" else parse_duration(args.front_end, "--front-end"),
@@ -296,8 +296,8 @@ def _inputs(args: argparse.Namespace, found: Seen, model: Model, chosen: Setup) 
     )
 
 
-def _measured(args: argparse.Namespace, found: Seen) -> Measured:
-    return Measured(
+def _measured(args: argparse.Namespace, found: ObservedLoad) -> MeasuredInstance:
+    return MeasuredInstance(
         usable=_given(args.usable_rate, "--usable-rate", found.usable),
         c_max=_given(args.c_max, "--c-max", found.c_max),
         littles_gap=found.littles_gap if args.usable_rate is None else None,
@@ -307,13 +307,13 @@ def _measured(args: argparse.Namespace, found: Seen) -> Measured:
     )
 
 
-def _layout(args: argparse.Namespace, found: Seen) -> Layout | None:
+def _layout(args: argparse.Namespace, found: ObservedLoad) -> GpuLayout | None:
     if args.tp is None and args.pp is None:
-        return Layout(found.tensor) if found.tensor and found.usable is not None else None
-    return Layout(_whole(args.tp or "1", "--tp"), _whole(args.pp or "1", "--pp"))
+        return GpuLayout(found.tensor) if found.tensor and found.usable is not None else None
+    return GpuLayout(_whole(args.tp or "1", "--tp"), _whole(args.pp or "1", "--pp"))
 
 
-def _model(args: argparse.Namespace, found: Seen) -> Model:
+def _model(args: argparse.Namespace, found: ObservedLoad) -> Model:
     """The model that is meant. Raises UsageError."""
     try:
         if args.model_config is not None:
@@ -361,18 +361,18 @@ def _dimensions(options: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _adapters(text: str | None, model: Model) -> Adapters:
+def _adapters(text: str | None, model: Model) -> AdapterMemory:
     if text is None:
-        return Adapters()
+        return AdapterMemory()
     most, _, rank = text.partition("x")
     if not rank:
         raise UsageError(f"--adapters {text}: write how many, x, and their rank, as 8x16")
     if not model.head_dim or not model.query_heads:
         raise UsageError("--adapters: of this model's attention the dimensions are not known")
-    return Adapters(_whole(most, "--adapters"), memory.adapter_bytes(model, _whole(rank, "--adapters NxRANK")))
+    return AdapterMemory(_whole(most, "--adapters"), memory.adapter_bytes(model, _whole(rank, "--adapters NxRANK")))
 
 
-def _lengths(text: str | None, option: str, otherwise: Lengths | None, found: Seen) -> Lengths:
+def _lengths(text: str | None, option: str, otherwise: Lengths | None, found: ObservedLoad) -> Lengths:
     if text is None:
         if otherwise is None:
             raise UsageError(f"how many tokens? {option} MEAN,P95,P99")
@@ -415,7 +415,7 @@ def _number(text: str, option: str, least: float = 1e-9) -> float:
     return value
 
 
-def _document(made: Plan) -> dict[str, Any]:
+def _document(made: SizingPlan) -> dict[str, Any]:
     into, one = made.inputs, made.chosen
     return {
         "model": asdict(into.model),

@@ -15,9 +15,9 @@ from kvitals.agent import garbage, loop_watch
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.requests.observation import MAX_ID
 from kvitals.agent.requests.tenants import open_tenants
-from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.exchange import Place
-from kvitals.agent.tap.server import Settings, Tap, upstream_of
+from kvitals.agent.tap.context import ContextFields
+from kvitals.agent.tap.exchange import TapPlace
+from kvitals.agent.tap.server import Tap, TapSettings, upstream_of
 from kvitals.app.errors import UsageError
 from kvitals.config import MAX_CONNECTIONS, ROLES, Config, TapTable
 from kvitals.ui.cli.common import (
@@ -88,7 +88,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _run(settings: Settings, config: Config) -> None:
+async def _run(settings: TapSettings, config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -120,7 +120,7 @@ async def _run(settings: Settings, config: Config) -> None:
     await asyncio.gather(closing, again, return_exceptions=True)
 
 
-def _settings(args: argparse.Namespace, config: Config) -> Settings:
+def _settings(args: argparse.Namespace, config: Config) -> TapSettings:
     given = {name: value for name, value in vars(args).items() if value is not None}
     args = argparse.Namespace(**msgspec.structs.asdict(config.tap) | given)
     if not args.upstream:
@@ -138,15 +138,15 @@ def _settings(args: argparse.Namespace, config: Config) -> Settings:
         raise UsageError(f"--engine must be one line of at most {MAX_ID} characters")
     engine = "" if args.router else args.engine or f"{there.host}:{there.port}"
     headers = tuple(name.lower() for name in args.session_headers)
-    return Settings(
+    return TapSettings(
         upstream=upstream,
         listen=parse_address(args.listen, "--listen"),
         admin=parse_address(args.admin, "--admin"),
         agent="" if args.no_agent else parse_url(args.agent or agent_of(config), "--agent:"),
         token_file=args.token_file,
         tls=_tls(args.cert_file, args.key_file),
-        place=Place(engine, args.role),
-        wanted=Wanted(headers, args.session_id, args.keep_traceparent),
+        place=TapPlace(engine, args.role),
+        wanted=ContextFields(headers, args.session_id, args.keep_traceparent),
         max_connections=args.max_connections,
         drain=parse_duration(args.drain, "--drain") if "drain" in given else config.tap.drain,
     )

@@ -11,9 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.app.errors import UsageError
-from kvitals.app.requests import Asked, Told, of_agent, of_recording
+from kvitals.app.requests import NamedRequest, RequestQuery, of_agent, of_recording
 from kvitals.ui.cli import tails
 from kvitals.ui.cli.common import (
     EXIT_HEALTHY,
@@ -80,7 +80,7 @@ def do(args: argparse.Namespace) -> int:
     return EXIT_HEALTHY
 
 
-def show(told: Told, console: Console) -> None:
+def show(told: NamedRequest, console: Console) -> None:
     """One request with its waterfall. What comes from outside is printed as text and nothing else."""
     record = told.record
     console.print(_head(record), soft_wrap=True)
@@ -93,7 +93,7 @@ def show(told: Told, console: Console) -> None:
     console.print()
 
 
-def _asked(args: argparse.Namespace) -> tuple[Asked, str]:
+def _asked(args: argparse.Namespace) -> tuple[RequestQuery, str]:
     words = list(args.words)
     many = args.slowest if args.slowest is not None else args.newest
     if many is not None and not 1 <= many <= MOST:
@@ -104,10 +104,10 @@ def _asked(args: argparse.Namespace) -> tuple[Asked, str]:
     if len(words) > 1:
         raise UsageError(f"`{words[1]}` is one word too many: there is one agent or recording at a time")
     source = words[0] if words else agent_of(configuration(args))
-    return Asked(name, args.slowest or 0, args.newest or 0, args.tenant), source
+    return RequestQuery(name, args.slowest or 0, args.newest or 0, args.tenant), source
 
 
-def _say_none(asked: Asked, source: str, console: Console) -> None:
+def _say_none(asked: RequestQuery, source: str, console: Console) -> None:
     what = f"no request {asked.name}" if asked.name else "no requests"
     console.print(
         Text(
@@ -132,7 +132,7 @@ def _head(record: RequestRecord) -> Text:
     return line
 
 
-def _about(told: Told) -> list[str]:
+def _about(told: NamedRequest) -> list[str]:
     record = told.record
     tenant = record.tenant or "unknown"
     who = f"{tenant} ({told.tenant_name})" if told.tenant_name and told.tenant_name != tenant else tenant
@@ -152,7 +152,7 @@ def _about(told: Told) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _line(phase: Phase, at: float, whole: float) -> Text:
+def _line(phase: RequestPhase, at: float, whole: float) -> Text:
     """A phase's name, seconds and bar. `~`: derived and not measured."""
     mark = {"measured": " ", "derived": "~", "unknown": "?"}[phase.source]
     line = Text(f"  {phase.name:<{NAME_WIDTH}}{seconds(phase.seconds):>10} {mark} ")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvitals.app.agent_client import AgentClient, AgentRefusedError, NotKvitalsError
 from kvitals.app.errors import UsageError
-from kvitals.app.since_change import Source, of_history, of_recording, since_change
+from kvitals.app.since_change import ChangeSource, of_history, of_recording, since_change
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.live import Collector, agent_document
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
@@ -124,7 +124,7 @@ def _history(path: Path | None, args: argparse.Namespace) -> Triage:
     return judged.document
 
 
-def _since_change(source: Source, args: argparse.Namespace) -> Triage:
+def _since_change(source: ChangeSource, args: argparse.Namespace) -> Triage:
     if args.at or (args.from_ and not args.to and args.source and not Path(args.source[0]).is_dir()):
         raise UsageError("--since-change looks at the end of a recording, or of history until --to")
     judged = since_change(source)

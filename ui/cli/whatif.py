@@ -21,7 +21,7 @@ from kvitals.kvcache.eviction import POLICIES
 from kvitals.kvcache.mooncake import BLOCK_SIZE, TraceError, read
 from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.sampling import SampleError
-from kvitals.kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
 from kvitals.ui.cli.common import answer_console, parse_duration, parse_url, print_wide, status_console
 
 BY_SESSION = ("sticky", "prefix")
@@ -121,7 +121,7 @@ def _of_ledger(args: argparse.Namespace) -> Subject:
 
 def do(args: argparse.Namespace) -> int:
     of = subject(args)
-    rows = replayed(of, _plan(args, of))
+    rows = replay_plan(of, _plan(args, of))
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), args.prefill_rate) for row in rows]
     if args.json:
@@ -134,7 +134,7 @@ def do(args: argparse.Namespace) -> int:
     return 0
 
 
-def replayed(of: Subject, plan: Plan) -> list[Row]:
+def replay_plan(of: Subject, plan: ReplayPlan) -> list[ReplayRow]:
     """The rows of a plan. Raises UsageError."""
     try:
         with status_console().status("replaying"):
@@ -145,7 +145,7 @@ def replayed(of: Subject, plan: Plan) -> list[Row]:
         raise UsageError(f"{of.title}: {error}") from error
 
 
-def _plan(args: argparse.Namespace, of: Subject) -> Plan:
+def _plan(args: argparse.Namespace, of: Subject) -> ReplayPlan:
     if args.capacity is None and of.today is None:
         raise UsageError("say what to try: --capacity 10000,3000000t,inf, or --today SIZE for 1x,2x,inf of that")
     if args.prefill_rate is not None and not 0 < args.prefill_rate < 1e9:
@@ -155,7 +155,7 @@ def _plan(args: argparse.Namespace, of: Subject) -> Plan:
     if len(capacities) * len(routings) * len(policies) > MAX_ROWS:
         raise UsageError(f"that makes more than {MAX_ROWS} rows: try fewer capacities, routings or policies at once")
     try:
-        return Plan(
+        return ReplayPlan(
             capacities=tuple(dict.fromkeys(capacities)),
             nodes=args.nodes,
             routings=routings,
@@ -210,7 +210,7 @@ def _names(text: str, known: Sequence[Name], option: str) -> tuple[Name, ...]:
     return tuple(name for name in chosen if name in known)  # type: ignore[misc]
 
 
-def _json(rows: Sequence[Row], worths: Sequence[Worth], of: Subject) -> str:
+def _json(rows: Sequence[ReplayRow], worths: Sequence[Worth], of: Subject) -> str:
     told = [
         {
             name: _rounded(value)
@@ -253,10 +253,10 @@ def _recorded(accesses: Accesses) -> float | None:
     return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
 
 
-def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
+def _table(rows: Sequence[ReplayRow], worths: Sequence[Worth], base: ReplayRow) -> Table:
     sampled, host = any(row.sample_rate < 1 for row in rows), any(row.host_token_hit_rate is not None for row in rows)
     timed = any(gain.seconds_saved is not None for gain in worths)
-    columns: list[tuple[str, bool, Callable[[Row, Worth], str]]] = [
+    columns: list[tuple[str, bool, Callable[[ReplayRow, Worth], str]]] = [
         ("routing", rows[0].nodes > 1, lambda row, _: row.routing),
         ("policy", True, lambda row, _: row.policy),
         ("blocks", True, lambda row, _: "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,}"),
@@ -279,7 +279,7 @@ def _table(rows: Sequence[Row], worths: Sequence[Worth], base: Row) -> Table:
     return table
 
 
-def _foot(of: Subject, rows: Sequence[Row], base: Row, args: argparse.Namespace, console: Console) -> None:
+def _foot(of: Subject, rows: Sequence[ReplayRow], base: ReplayRow, args: argparse.Namespace, console: Console) -> None:
     notes = ["hit: of prompt tokens; blocks: of one node"]
     if base.nodes > 1:
         notes.append("busiest: prompt tokens sent to the busiest node, over the mean of all")

@@ -27,7 +27,7 @@ LINE, MISSED, FAINT = "#2f6fb2", "#b5502f", "#d9dce0"
 _ROUND = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
 
 
-def stacked(ends: Sequence[float], step: float, parts: Mapping[str, Sequence[float]]) -> str:
+def stacked_bars(ends: Sequence[float], step: float, parts: Mapping[str, Sequence[float]]) -> str:
     """GPU-hours of each step by part, one bar a step."""
     names = [name for name in COLOURS if any(parts.get(name, ()))]
     width = max(math.ceil(len(ends) / MOST_BARS), 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kvitals.app.escaping.markdown import text
 from kvitals.diagnoser.review.result import Review
 from kvitals.diagnoser.review.words import moment
-from kvitals.ui.review.sections import Block, Chart, Table, sections, tiles
+from kvitals.ui.review.sections import Block, Chart, DataTable, sections, tiles
 
 
 def markdown(review: Review) -> str:
@@ -28,7 +28,7 @@ def markdown(review: Review) -> str:
 
 
 def _block(block: Block) -> Iterator[str]:
-    if isinstance(block, Table):
+    if isinstance(block, DataTable):
         yield _row([text(cell) for cell in block.head])
         yield _row([":--" if i < block.text else "--:" for i in range(len(block.head))])
         for i, row in enumerate(block.rows):

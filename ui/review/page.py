@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvitals.app.escaping import html
 from kvitals.diagnoser.review.result import Review
 from kvitals.diagnoser.review.words import moment
-from kvitals.ui.review.sections import Block, Chart, Table, Text, sections, tiles
+from kvitals.ui.review.sections import Block, Chart, DataTable, Text, sections, tiles
 
 SHORT = 16
 """Characters."""
@@ -90,7 +90,7 @@ def _block(block: Block) -> str:
     return _table(block)
 
 
-def _table(table: Table) -> str:
+def _table(table: DataTable) -> str:
     head = _cells(table.head, table.text, "th")
     rows = []
     for i, row in enumerate(table.rows):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvitals.diagnoser.review.efficiency import BINDS, NAMES
-from kvitals.diagnoser.review.result import Group, Incident, LeverRow, Review, TenantRow
-from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, signed, span, usd
+from kvitals.diagnoser.review.result import LeverRow, ModelGroup, Review, ReviewIncident, TenantRow
+from kvitals.diagnoser.review.words import count, day, hours, lasting, moment, share, signed_count, span, usd
 from kvitals.ui.review import charts
 
 TENANTS = 25
@@ -22,7 +22,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """text: of how many columns, from the left, are texts; the others are numbers. total: the last row is the sum."""
 
     head: Sequence[str]
@@ -39,7 +39,7 @@ class Chart:
     caption: str
 
 
-Block = Text | Table | Chart
+Block = Text | DataTable | Chart
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def tiles(review: Review) -> list[tuple[str, str]]:
 def _went(review: Review) -> Iterator[Block]:
     one = review.courses
     yield Chart(
-        charts.stacked(one.ends, review.step, one.parts),
+        charts.stacked_bars(one.ends, review.step, one.parts),
         f"GPU-hours by what they went into, a bar for each {lasting(review.step)} or more.",
     )
     rows = [
@@ -96,7 +96,7 @@ def _went(review: Review) -> Iterator[Block]:
     ]
     all_ = sum(part.gpu_hours for part in review.ledger)
     total = ("all", "", hours(all_), share(1.0), usd(review.total.usd))
-    yield Table(("part", "", "GPU-hours", "share", "cost"), [*rows, total], text=2, total=True)
+    yield DataTable(("part", "", "GPU-hours", "share", "cost"), [*rows, total], text=2, total=True)
     yield Text(
         "An engine runs many requests at once, and no metric says which kernel was for whom. Busy time is shared out:"
         " what aborted requests took by their number, prefill and decode by the requests' time in each, prefill done"
@@ -133,7 +133,7 @@ def _days(review: Review) -> Iterator[Block]:
             charts.within(one.ends, review.step, one.ttft_within), "Share of first tokens within the objective."
         )
     if len(review.days) > 1:
-        yield Table(
+        yield DataTable(
             ("day (UTC)", "what it was about", "GPU-hours", "tokens/GPU-hour", "in time", "idle", "wasted"),
             [
                 (
@@ -157,13 +157,14 @@ def _compared(review: Review) -> Iterator[Block]:
             f"Output tokens a GPU-hour: the week of {day(best.start)} against this one, on the hours that both have.",
         )
         rows = [
-            (factor.what, signed(factor.tokens_per_gpu_hour), f"{100 * factor.share:+.1f} %") for factor in one.factors
+            (factor.what, signed_count(factor.tokens_per_gpu_hour), f"{100 * factor.share:+.1f} %")
+            for factor in one.factors
         ]
         change = one.now - one.before
-        rows.append(("all", signed(change), f"{100 * change / one.before:+.1f} %"))
-        yield Table(("factor", "tokens/GPU-hour", "of then"), rows, total=True)
+        rows.append(("all", signed_count(change), f"{100 * change / one.before:+.1f} %"))
+        yield DataTable(("factor", "tokens/GPU-hour", "of then"), rows, total=True)
     if one.weeks:
-        yield Table(
+        yield DataTable(
             ("week of", "note", "tokens/GPU-hour then", "now, same hours", "GPU-hours"),
             [
                 (
@@ -183,7 +184,7 @@ def _levers(review: Review) -> Iterator[Block]:
     if not review.levers:
         yield Text("No lever would bring money that can be counted.")
         return
-    yield Table(
+    yield DataTable(
         ("lever", "why", "how sure, and how it is known", "GPU-hours", "money"),
         [_lever(one) for one in review.levers],
         text=3,
@@ -208,10 +209,10 @@ def _incidents(review: Review) -> Iterator[Block]:
     if not one.rows:
         yield Text(f"None, by the {one.source}.")
         return
-    by_code: dict[tuple[str, str], list[Incident]] = {}
+    by_code: dict[tuple[str, str], list[ReviewIncident]] = {}
     for row in one.rows:
         by_code.setdefault((row.code, ", ".join(row.explained_by[:2])), []).append(row)
-    yield Table(
+    yield DataTable(
         ("what", "where", "severity", "times", "longest", "told after", "in time", "lost or late"),
         [_incident(rows, explained) for (_, explained), rows in by_code.items()],
         text=3,
@@ -226,7 +227,7 @@ def _incidents(review: Review) -> Iterator[Block]:
     )
 
 
-def _incident(rows: Sequence[Incident], explained: str) -> tuple[str, ...]:
+def _incident(rows: Sequence[ReviewIncident], explained: str) -> tuple[str, ...]:
     """One code on one entity or several."""
     first = rows[0]
     detected = sorted(row.detected for row in rows if row.detected is not None)
@@ -251,14 +252,14 @@ def _groups(review: Review) -> Iterator[Block]:
         if len(several) == 1 and several[0].name == "not told":
             continue
         rows = [_group(one) for one in sorted(several, key=lambda one: -one.work.gpu_hours)]
-        yield Table(
+        yield DataTable(
             (head, "engines", "GPUs", "GPU-hours", "cost", "output tokens", "tokens/GPU-hour", "$/million", "busy",
              "in time"),
             rows,
         )  # fmt: skip
 
 
-def _group(one: Group) -> tuple[str, ...]:
+def _group(one: ModelGroup) -> tuple[str, ...]:
     work = one.work
     return (
         one.name, str(one.engines), f"{one.gpus:g}", hours(work.gpu_hours), usd(work.usd), count(work.output_tokens),
@@ -277,7 +278,7 @@ def _tenants(review: Review) -> Iterator[Block]:
     if rest:
         rows.append(_tenant(_together(rest)))
     total = _together(one.rows)
-    yield Table(
+    yield DataTable(
         (
             "tenant",
             "requests",
@@ -329,7 +330,7 @@ def _goodput(review: Review) -> Iterator[Block]:
         )
         for objective in one.objectives
     ]  # fmt: skip
-    yield Table(("", "objective", "said by", "observations", "in time"), rows, text=3)
+    yield DataTable(("", "objective", "said by", "observations", "in time"), rows, text=3)
     if one.tokens_per_gpu_hour is not None:
         yield Text(
             f"Goodput: {count(one.tokens_per_gpu_hour)} output tokens a GPU-hour were within the objectives,"
@@ -365,7 +366,7 @@ def _changed(review: Review) -> Iterator[Block]:
     if not review.happened:
         yield Text("No change of a setting or version, no restart, and no engine that came or went was seen.")
         return
-    yield Table(
+    yield DataTable(
         ("when (UTC)", "what", "where", ""),
         [(moment(one.t), one.kind, one.who, one.text) for one in review.happened],
         text=4,
@@ -376,7 +377,7 @@ def _changed(review: Review) -> Iterator[Block]:
 
 def _basis(review: Review) -> Iterator[Block]:
     gpus, coverage = review.gpus, review.coverage
-    yield Table(
+    yield DataTable(
         ("hardware", "where the price is from", "as of", "GPU-hours", "$/GPU-hour", "span"),
         [
             (
@@ -412,7 +413,7 @@ def _basis(review: Review) -> Iterator[Block]:
 def _published(review: Review) -> Iterator[Block]:
     if not review.published:
         return
-    yield Table(
+    yield DataTable(
         ("hardware", "model", "scenario and conditions", "source", "results", "tokens/GPU-hour (least, middle, most)"),
         [
             (

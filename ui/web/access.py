@@ -17,7 +17,7 @@ WAIT_SECONDS = 1.0
 _ADMITTED = "admitted"
 
 
-def admitted(settings: Settings) -> bool:
+def admit_viewer(settings: Settings) -> bool:
     """Whether this viewer may look; draws what to do where not."""
     if settings.identity_header and not _identity(settings.identity_header):
         _refuse(

@@ -13,7 +13,7 @@ from kvitals.ui.web import access, header, state
 from kvitals.ui.web.data import EVERY_SECONDS
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
 from kvitals.ui.web.settings import SettingsError, read
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views import (
     cache,
     cascades,
@@ -35,36 +35,36 @@ LOGO = Path(__file__).with_name("logo.svg")
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """A page. `live`: drawn again and again while the source is live; `windowed`: follows the window."""
 
     title: str
     path: str
     icon: str
-    show: Callable[[str, Look | None], None]
+    show: Callable[[str, PageWindow | None], None]
     live: bool = True
     windowed: bool = True
 
 
 SECTIONS = {
     "Now": [
-        View("Triage", "triage", "vital_signs", triage.show),
-        View("Timeline", "timeline", "timeline", timeline.show),
+        PageView("Triage", "triage", "vital_signs", triage.show),
+        PageView("Timeline", "timeline", "timeline", timeline.show),
     ],
     "Why, and who": [
-        View("Tenants", "tenants", "groups", tenants.show),
-        View("Cache", "cache", "memory", cache.show),
-        View("Cascades", "cascades", "waterfall_chart", cascades.show),
-        View("Requests", "requests", "swap_vert", requests.show),
-        View("Fleet", "fleet", "dns", fleet.show),
-        View("Efficiency", "efficiency", "savings", efficiency.show, live=False),
+        PageView("Tenants", "tenants", "groups", tenants.show),
+        PageView("Cache", "cache", "memory", cache.show),
+        PageView("Cascades", "cascades", "waterfall_chart", cascades.show),
+        PageView("Requests", "requests", "swap_vert", requests.show),
+        PageView("Fleet", "fleet", "dns", fleet.show),
+        PageView("Efficiency", "efficiency", "savings", efficiency.show, live=False),
     ],
     "What to do": [
-        View("What if", "what-if", "science", whatif.show, live=False, windowed=False),
-        View("Size", "size", "calculate", size.show, live=False, windowed=False),
-        View("Rules", "rules", "menu_book", rules.show, live=False),
+        PageView("What if", "what-if", "science", whatif.show, live=False, windowed=False),
+        PageView("Size", "size", "calculate", size.show, live=False, windowed=False),
+        PageView("Rules", "rules", "menu_book", rules.show, live=False),
     ],
-    "Where from": [View("Sources", "sources", "cable", sources.show, live=False, windowed=False)],
+    "Where from": [PageView("Sources", "sources", "cable", sources.show, live=False, windowed=False)],
 }
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     except SettingsError as error:
         header.failure_text("The page can not start", str(error))
         return
-    if not access.admitted(settings):
+    if not access.admit_viewer(settings):
         st.navigation([st.Page(lambda: None, title="kvitals")], position="hidden").run()
         return
     wanted = state.take_link()
@@ -104,10 +104,10 @@ def main() -> None:
     chosen.run()
 
 
-def _page(view: View) -> None:
+def _page(view: PageView) -> None:
     """One page: the bar, and what it shows. What is live is a fragment, which alone is drawn again and keeps what was
     opened."""
-    place, look = state.place(), state.look()
+    place, look = state.place(), state.picked_window()
     state.on_page("" if view.path == FIRST else view.path)
     if header.top(view.title, place, look, windowed=view.windowed, may_live=view.live):
         st.fragment(_live, run_every=EVERY_SECONDS)(view.show, place)
@@ -115,21 +115,21 @@ def _page(view: View) -> None:
         _guarded(view.show, place, look)
 
 
-def _live(show: Callable[[str, Look | None], None], place: str) -> None:
-    _guarded(show, state.place(), state.look())
-    if (state.place(), state.look()) != (place, None):
+def _live(show: Callable[[str, PageWindow | None], None], place: str) -> None:
+    _guarded(show, state.place(), state.picked_window())
+    if (state.place(), state.picked_window()) != (place, None):
         st.rerun()  # the bar is about what was picked on the page, too
 
 
-def _guarded(show: Callable[[str, Look | None], None], place: str, look: Look | None) -> None:
+def _guarded(show: Callable[[str, PageWindow | None], None], place: str, look: PageWindow | None) -> None:
     try:
         show(place, look)
     except UnansweredError as error:
         header.failure(error.failure)
     except ReplayingError:
-        header.replaying(place)
+        header.show_replay_progress(place)
     except Exception as error:  # one page's trouble with what a source told ends that page alone
-        header.broken(error)
+        header.show_page_error(error)
 
 
 main()

@@ -10,18 +10,20 @@ import h11
 from streamlit.web.server.starlette import starlette_server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kvitals.agent.connections import Connection, Guard, effective
+from kvitals.agent.connections import Connection, ListenerGuard, effective
 from kvitals.agent.listeners import LISTENERS
 
 
 def bound_connections() -> None:
     """Let uvicorn accept connections through a guard. To be called before Streamlit's server starts."""
     options: Callable[[], dict[str, Any]] = starlette_server._get_uvicorn_config_kwargs
-    guards: list[Guard] = []  # one, made on the server's loop
+    guards: list[ListenerGuard] = []  # one, made on the server's loop
 
     def accept(**of_server: Any) -> asyncio.Protocol:
         if not guards:
-            guards.append(Guard(effective(LISTENERS["web"]), lambda connection: _Protocol(connection, of_server)))
+            guards.append(
+                ListenerGuard(effective(LISTENERS["web"]), lambda connection: _Protocol(connection, of_server))
+            )
         return guards[0]()
 
     starlette_server._get_uvicorn_config_kwargs = lambda: options() | {"http": accept}

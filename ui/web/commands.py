@@ -30,14 +30,14 @@ _running = threading.BoundedSemaphore(AT_ONCE)
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandOutput:
     """What a command wrote to its output, and its files by name."""
 
     out: bytes
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def run(arguments: Sequence[str]) -> Told:
+def run(arguments: Sequence[str]) -> CommandOutput:
     """`kvitals` with these arguments. Raises UnansweredError with what it said of why not."""
     if not _running.acquire(timeout=SECONDS):
         raise UnansweredError(_failed(arguments, "Others are asking for such answers", "Ask again in a minute."))
@@ -48,12 +48,12 @@ def run(arguments: Sequence[str]) -> Told:
         _running.release()
 
 
-def written(arguments: Sequence[str]) -> str:
+def command_text(arguments: Sequence[str]) -> str:
     """The same command, to be typed."""
     return f"kvitals {shlex.join(one.replace(OUT, 'DIR') for one in arguments)}"
 
 
-def _run(arguments: Sequence[str], folder: Path) -> Told:
+def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
     out = folder / "out"
     command = [
         sys.executable,
@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str], folder: Path) -> Told:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         raise UnansweredError(_failed(arguments, said[-1].removeprefix("kvitals: ")[:MAX_WORDS], ""))
     files = {one.name: _read(one, arguments) for one in sorted((folder / "files").glob("*.*"))}
-    return Told(_read(out, arguments), files)
+    return CommandOutput(_read(out, arguments), files)
 
 
 def _read(path: Path, arguments: Sequence[str]) -> bytes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.ledger import Known as Lookups
-from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import RequestAnswer, RequestQuery
 from kvitals.rules.finding import Triage
 from kvitals.ui.web import commands, source_registry
-from kvitals.ui.web.sources.base import Extent, Line, Look, Past
+from kvitals.ui.web.sources.base import ChartLine, Extent, PageWindow, PastEvents
 
 LIVE_SECONDS = 4.0
 """How long an answer counts as new. Pages ask every `EVERY_SECONDS`."""
@@ -21,13 +21,13 @@ EVERY_SECONDS = 5
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=32, show_spinner=False)
-def findings(place: str, look: Look | None) -> Triage:
+def findings(place: str, look: PageWindow | None) -> Triage:
     """The triage document of a window."""
     return source_registry.open_source(place).findings(look)
 
 
 @st.cache_data(ttl=600, max_entries=32, show_spinner=False)
-def past_findings(place: str, look: Look) -> Triage:
+def past_findings(place: str, look: PageWindow) -> Triage:
     """The triage document of a window that is over, which does not change."""
     return source_registry.open_source(place).findings(look)
 
@@ -39,13 +39,13 @@ def extent(place: str) -> Extent:
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=256, show_spinner=False)
-def series(place: str, query: str, start: float, end: float) -> list[Line]:
+def series(place: str, query: str, start: float, end: float) -> list[ChartLine]:
     """A query's series over a stretch of time."""
     return source_registry.open_source(place).series(query, start, end)
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=16, show_spinner=False)
-def past(place: str, start: float, end: float) -> Past:
+def past(place: str, start: float, end: float) -> PastEvents:
     """What happened in a stretch of time."""
     return source_registry.open_source(place).past(start, end)
 
@@ -57,7 +57,7 @@ def blocks(place: str) -> Blocks:
 
 
 @st.cache_data(ttl=LIVE_SECONDS, max_entries=64, show_spinner=False)
-def requests(place: str, asked: Asked) -> Found:
+def requests(place: str, asked: RequestQuery) -> RequestAnswer:
     """Single requests, and why the slow ones are slow."""
     return source_registry.open_source(place).requests(asked)
 
@@ -69,25 +69,25 @@ def lookups(place: str) -> Lookups:
 
 
 @st.cache_data(ttl=600, max_entries=8, show_spinner=False)
-def command(arguments: tuple[str, ...]) -> commands.Told:
+def command(arguments: tuple[str, ...]) -> commands.CommandOutput:
     """What takes the command line some seconds."""
     return commands.run(arguments)
 
 
-def triage(place: str, look: Look | None) -> Triage:
+def triage(place: str, look: PageWindow | None) -> Triage:
     """The document that everything on a page goes by."""
     return findings(place, None) if look is None else past_findings(place, look)
 
 
-def window(place: str, look: Look | None) -> Look:
+def window(place: str, look: PageWindow | None) -> PageWindow:
     """The stretch of time that charts show: the one that was picked, or all of a recording, or the last minutes."""
     if look is not None:
         return look
     there = extent(place)
     if source_registry.open_source(place).live:
         end = round(there.end / LIVE_SECONDS) * LIVE_SECONDS  # viewers who ask within a moment ask the same
-        return Look(max(there.start, end - MINUTES * 60.0), end)
-    return Look(there.start, there.end)
+        return PageWindow(max(there.start, end - MINUTES * 60.0), end)
+    return PageWindow(there.start, there.end)
 
 
 MINUTES = 15

@@ -35,7 +35,7 @@ def document(triage: Triage, link: str = "") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def one(finding: Finding, triage: Triage, link: str = "") -> str:
+def export_finding(finding: Finding, triage: Triage, link: str = "") -> str:
     """A single finding."""
     head = [
         f"# {finding.code} {plain(finding.title)}",

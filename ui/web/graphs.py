@@ -11,7 +11,7 @@ import altair as alt
 from kvitals.ui.web.charts import ROWS, Spec, spec, time_axis, value_axis
 from kvitals.ui.web.charts import show as show
 from kvitals.ui.web.charts import values as values
-from kvitals.ui.web.sources.base import Line
+from kvitals.ui.web.sources.base import ChartLine
 
 LEFT = 58
 """Pixels left of the plot on every chart that has the common time axis."""
@@ -56,7 +56,7 @@ def milliseconds(t: float) -> float:
     return float(round(1000.0 * t))
 
 
-def named(labels: Mapping[str, str], common: Mapping[str, str] | None = None) -> str:
+def series_name(labels: Mapping[str, str], common: Mapping[str, str] | None = None) -> str:
     """What tells a series from its siblings, briefly."""
     shared = common or {}
     own = [v for k, v in labels.items() if k != "__name__" and shared.get(k) != v]
@@ -139,12 +139,12 @@ def _room(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], start: floa
     return float((min(later, default=end) - begun) / (end - start))
 
 
-def lines(found: Sequence[Line], unit: str, start: float, end: float, *, height: int = 92) -> Spec | None:
+def lines(found: Sequence[ChartLine], unit: str, start: float, end: float, *, height: int = 92) -> Spec | None:
     """Series over the common time axis, the largest few where they are many; None where there is nothing to draw."""
     largest = sorted(found, key=lambda line: -max(abs(v) for _, v in line.points))[:MAX_SHOWN]
     shared = _shared(found)
     rows = [
-        {"time": milliseconds(t), "value": v, "line": named(line.labels, shared)}
+        {"time": milliseconds(t), "value": v, "line": series_name(line.labels, shared)}
         for line in largest
         for t, v in line.points
     ]
@@ -203,7 +203,7 @@ def names(limit: int) -> alt.Axis:
     return alt.Axis(labelLimit=limit, domain=False, ticks=False, labelOverlap=False)
 
 
-def _shared(found: Sequence[Line]) -> dict[str, str]:
+def _shared(found: Sequence[ChartLine]) -> dict[str, str]:
     """Labels that all lines have alike."""
     if not found:
         return {}

@@ -13,7 +13,7 @@ from kvitals.ui.web import access, data, source_registry, state
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.page_text import inline_code, literal, moment, span
 from kvitals.ui.web.settings import Settings
-from kvitals.ui.web.sources.base import Extent, Look
+from kvitals.ui.web.sources.base import Extent, PageWindow
 
 PROGRESS_SECONDS = 0.5
 """How often it is told how far the replay of a recording is."""
@@ -27,12 +27,12 @@ def side(settings: Settings) -> None:
         st.sidebar.caption(f"seen by {literal(who)}")
 
 
-def top(title: str, place: str, look: Look | None, *, windowed: bool, may_live: bool) -> bool:
+def top(title: str, place: str, look: PageWindow | None, *, windowed: bool, may_live: bool) -> bool:
     """Title, source and window, and how to share them; whether the page goes on asking."""
     live = may_live and look is None and _is_live(place)
     with st.container(key="bar", horizontal=True, vertical_alignment="center"):
         st.markdown(f"## {title}", width="stretch")
-        st.markdown(f":material/cable: {inline_code(source_registry.named(place))}", width="content")
+        st.markdown(f":material/cable: {inline_code(source_registry.place_name(place))}", width="content")
         if windowed:
             _window(place, look)
         with st.popover("Share", icon=":material/link:", key="share"):
@@ -50,14 +50,14 @@ def failure(told: Failure, *, key: str = "failure") -> None:
             st.code(command, language=None, wrap_lines=True)
 
 
-def replaying(place: str) -> None:
+def show_replay_progress(place: str) -> None:
     """How far the replay of a recording is; the page is drawn once it is done."""
     st.fragment(_progress, run_every=PROGRESS_SECONDS)(place)
 
 
 def _progress(place: str) -> None:
     try:
-        share = source_registry.replayed(place)
+        share = source_registry.replayed_share(place)
     except UnansweredError:
         share = 1.0  # it is gone, which the page says
     if share >= 1:
@@ -67,7 +67,7 @@ def _progress(place: str) -> None:
         st.caption("The verdict rests on all of it: what was usual before, and since when something is so.")
 
 
-def broken(error: Exception) -> None:
+def show_page_error(error: Exception) -> None:
     """A page that failed; its cause is in the log, since its text may hold anything."""
     sys.stderr.write("".join(traceback.format_exception(error, limit=-8)))
     failure(
@@ -92,7 +92,7 @@ def failure_text(title: str, text: str) -> None:
     failure(Failure(title, text, "Then start the page again."))
 
 
-def nothing(title: str, text: str, *commands: str) -> None:
+def show_empty(title: str, text: str, *commands: str) -> None:
     """Nothing to show, which is no failure: why, and what would bring something."""
     with st.container(border=True, key="nothing"):
         st.markdown(f"### :material/inbox: {literal(title)}")
@@ -108,7 +108,7 @@ def _is_live(place: str) -> bool:
         return False
 
 
-def _window(place: str, look: Look | None) -> None:
+def _window(place: str, look: PageWindow | None) -> None:
     try:
         there = data.extent(place)
     except UnansweredError:
@@ -124,20 +124,20 @@ def _window(place: str, look: Look | None) -> None:
             if live:
                 for name, seconds in PRESETS.items():
                     if there.end - seconds >= there.start - 1:
-                        chosen = Look(there.end - seconds, there.end)
+                        chosen = PageWindow(there.end - seconds, there.end)
                         st.button(name, key=f"preset-{seconds:.0f}", on_click=state.pick, args=(chosen,))
             if look is not None:
                 st.button(f"Back to {now}", key="back", icon=":material/undo:", on_click=state.pick, args=(None,))
 
 
-def picker(there: Extent, look: Look | None, *, key: str) -> None:
+def picker(there: Extent, look: PageWindow | None, *, key: str) -> None:
     """A slider over all that there is; what is picked is looked at."""
     zone = state.zone() or UTC
     low, high = (datetime.fromtimestamp(round(t), zone) for t in (there.start, there.end))
     if (high - low).total_seconds() < state.LEAST_SECONDS:
         st.caption("There is too little yet to pick a window from.")
         return
-    chosen = look or Look(max(there.start, there.end - there.window), there.end)
+    chosen = look or PageWindow(max(there.start, there.end - there.window), there.end)
     begun, ended = (min(max(datetime.fromtimestamp(round(t), zone), low), high) for t in (chosen.start, chosen.end))
     name = f"pick-{key}-{low.timestamp():.0f}-{high.timestamp():.0f}"
     short = (high - low).total_seconds() < 86400
@@ -145,7 +145,7 @@ def picker(there: Extent, look: Look | None, *, key: str) -> None:
     def picked() -> None:
         start, end = (one.timestamp() for one in st.session_state[name])
         if end - start >= state.LEAST_SECONDS:
-            state.pick(Look(start, min(end, there.end)))
+            state.pick(PageWindow(start, min(end, there.end)))
 
     # One slider for all windows, told only of what was picked elsewhere: whoever moves it by keys keeps hold of it.
     if st.session_state.get(name) != (begun, ended):

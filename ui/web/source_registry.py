@@ -27,8 +27,8 @@ from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.history.schema import FILE
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import Settings, read
-from kvitals.ui.web.sources.agent import Agent
-from kvitals.ui.web.sources.base import Source
+from kvitals.ui.web.sources.agent import AgentSource
+from kvitals.ui.web.sources.base import PageSource
 from kvitals.ui.web.sources.recording import Recording
 from kvitals.ui.web.sources.server import Server
 
@@ -92,7 +92,7 @@ def first() -> str:
     return RECORDING if settings.recording else PROMETHEUS if settings.prometheus else AGENT
 
 
-def offered() -> dict[str, str]:
+def offered_places() -> dict[str, str]:
     """Places that anyone may choose, and what they are called."""
     settings = read()
     found = {AGENT: f"Agent {settings.agent}"}
@@ -114,7 +114,7 @@ def demos() -> dict[str, Path]:
 
 def is_known(place: str) -> bool:
     """Whether a link may name it."""
-    return place in offered()
+    return place in offered_places()
 
 
 def upload(name: str, data: bytes) -> str:
@@ -164,10 +164,10 @@ def arguments(place: str) -> list[str]:
         source = [f"--prometheus={check_url(place.removeprefix(TYPED_SERVER))}"]
     else:
         raise UnansweredError(_gone(place))
-    return [*source, *judging()]
+    return [*source, *judging_options()]
 
 
-def judging() -> list[str]:
+def judging_options() -> list[str]:
     """How this page was told to judge, as options."""
     settings = read()
     told = [f"--config={settings.config}"] if settings.config else []
@@ -175,9 +175,9 @@ def judging() -> list[str]:
     return [*told, *(f"--slo={name.removesuffix('_p99')}={seconds!r}s" for name, seconds in settings.slo.items())]
 
 
-def named(place: str) -> str:
+def place_name(place: str) -> str:
     """What a place is called."""
-    return offered().get(place) or place.partition(":")[2] or place
+    return offered_places().get(place) or place.partition(":")[2] or place
 
 
 def check_url(url: str) -> str:
@@ -197,15 +197,15 @@ def check_url(url: str) -> str:
     return url
 
 
-def open_source(place: str) -> Source:
+def open_source(place: str) -> PageSource:
     """The source behind a place. Raises UnansweredError."""
     settings = read()
     if place == AGENT:
-        return Agent(settings.agent, setup, _history(settings))
+        return AgentSource(settings.agent, setup, _history(settings))
     if place == PROMETHEUS:
         return Server(settings.prometheus, setup)
     if settings.may_type and place.startswith(TYPED_AGENT):
-        return Agent(check_url(place.removeprefix(TYPED_AGENT)), setup)
+        return AgentSource(check_url(place.removeprefix(TYPED_AGENT)), setup)
     if settings.may_type and place.startswith(TYPED_SERVER):
         return Server(check_url(place.removeprefix(TYPED_SERVER)), setup)
     path = file_of(place)
@@ -214,7 +214,7 @@ def open_source(place: str) -> Source:
     return _recording(place, path, _names.get(place, path.name))
 
 
-def replayed(place: str) -> float:
+def replayed_share(place: str) -> float:
     """The share of a recording that was replayed; 1 of what need not be. Raises UnansweredError."""
     source = open_source(place)
     return source.replayed() if isinstance(source, Recording) else 1.0

@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import streamlit as st
 
 from kvitals.ui.web import source_registry
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 SOURCE, FROM, TO, PAGE = "source", "from", "to", "page"
 _PLACE, _LOOK, _TAKEN, _PAGE = "place", "look", "link-taken", "shown-page"
@@ -49,13 +49,13 @@ def choose(chosen: str) -> None:
         st.session_state[_LOOK] = None
 
 
-def look() -> Look | None:
+def picked_window() -> PageWindow | None:
     """The window that was picked; None: now, or a recording's end."""
     found = st.session_state.get(_LOOK)
-    return found if isinstance(found, Look) else None
+    return found if isinstance(found, PageWindow) else None
 
 
-def pick(chosen: Look | None) -> None:
+def pick(chosen: PageWindow | None) -> None:
     """Look at another window."""
     st.session_state[_LOOK] = chosen
 
@@ -63,7 +63,7 @@ def pick(chosen: Look | None) -> None:
 def parameters() -> dict[str, str]:
     """What a link needs to show the same. An address that somebody typed is not told to others."""
     told = {SOURCE: place()} if place() != source_registry.first() and source_registry.is_known(place()) else {}
-    if (window := look()) is not None:
+    if (window := picked_window()) is not None:
         told |= {FROM: f"{window.start:.3f}", TO: f"{window.end:.3f}"}
     return told
 
@@ -89,9 +89,9 @@ def zone() -> tzinfo | None:
         return None
 
 
-def _look_of(start: str, end: str) -> Look | None:
+def _look_of(start: str, end: str) -> PageWindow | None:
     try:
-        found = Look(float(start), float(end))
+        found = PageWindow(float(start), float(end))
     except ValueError:
         return None
     good = math.isfinite(found.start) and math.isfinite(found.end) and 0 < found.start < found.end < 4e9

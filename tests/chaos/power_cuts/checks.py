@@ -17,10 +17,10 @@ import numpy as np
 from kvitals.app.notify.queue import DEAD, FILE, Spool
 from kvitals.app.state import StateKeeper
 from kvitals.series.history import schema
-from kvitals.series.history.new_rows import Part, Tick
+from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.history.retention import Kept
-from kvitals.series.history.writer import History, Settings
+from kvitals.series.history.retention import RetentionLimits
+from kvitals.series.history.writer import History, HistorySettings
 from kvitals.series.types import Labels, Matcher, MatchOp
 
 from .workload import HISTORY, SPOOL, START, STATE, STEP, TARGET, WAIT_SECONDS
@@ -55,9 +55,11 @@ def broken(folder: Path, promised: Promised) -> list[str]:
 
 
 def _history(folder: Path, promised: Promised) -> list[str]:
-    history = History(Settings(folder, Kept(), 0), lambda _: "gauge")
+    history = History(HistorySettings(folder, RetentionLimits(), 0), lambda _: "gauge")
     history.start()
-    history.offer(Tick(LATER, [Part("group", np.array([LATER]), np.array([[-1.0]]), [Labels({"__name__": "new"})])]))
+    history.offer(
+        Tick(LATER, [GroupRows("group", np.array([LATER]), np.array([[-1.0]]), [Labels({"__name__": "new"})])])
+    )
     deadline = time.monotonic() + WAIT_SECONDS
     while history.status.committed != LATER and time.monotonic() < deadline:
         time.sleep(0.002)

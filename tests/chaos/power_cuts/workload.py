@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.queue import Outcome, Spool, SpoolError
+from kvitals.app.notify.queue import MessageOutcome, Spool, SpoolError
 from kvitals.app.state import StateKeeper
 from kvitals.diagnoser.evaluator import Memory
 from kvitals.series.history import wal
-from kvitals.series.history.new_rows import Part, Tick
-from kvitals.series.history.retention import Kept
-from kvitals.series.history.writer import History, Settings
+from kvitals.series.history.new_rows import GroupRows, Tick
+from kvitals.series.history.retention import RetentionLimits
+from kvitals.series.history.writer import History, HistorySettings
 from kvitals.series.types import Labels
 
 START = 1_800_000_000.0
@@ -61,7 +61,9 @@ class Workload:
             self._live(numbers, last=life == lives - 1)
 
     def _live(self, numbers: range, last: bool) -> None:
-        self._history = History(Settings(self._folder / HISTORY, Kept(), 0), lambda _: "gauge", self._note)
+        self._history = History(
+            HistorySettings(self._folder / HISTORY, RetentionLimits(), 0), lambda _: "gauge", self._note
+        )
         self._history.start()
         self._state = StateKeeper(self._folder / STATE, self._note)
         self._state.open(START)
@@ -95,7 +97,7 @@ class Workload:
         values[0, 0] = number
         t = START + number * STEP
         dropped = sum(self._history.status.dropped.values())
-        self._history.offer(Tick(t, [Part("group", np.array([t]), values, self._labels)]))
+        self._history.offer(Tick(t, [GroupRows("group", np.array([t]), values, self._labels)]))
         return self._wait(
             lambda: self._history.status.committed == t, lambda: sum(self._history.status.dropped.values()) > dropped
         )
@@ -121,13 +123,13 @@ class Workload:
             return
         if number % 5 == 0:
             self._spool.bury_message(waiting, "not understood", START)
-            self._spool.done(waiting.id, Outcome(), START)
+            self._spool.done(waiting.id, MessageOutcome(), START)
             return
         notice = Notice(
             id=waiting.body.decode(), incident="i", status="firing", change="new", severity="info", title="t",
             where="w", entity={}, began=START, at=START, judged="", alerts=[],
         )  # fmt: skip
-        self._spool.done(waiting.id, Outcome(notices=[(TARGET, notice)]), START)
+        self._spool.done(waiting.id, MessageOutcome(notices=[(TARGET, notice)]), START)
         due = self._spool.due(TARGET, START)
         if due is not None and number % 2:
             report(f"sent {due.notice.id.removeprefix('message ')}")

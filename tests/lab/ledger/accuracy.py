@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 
 from .recorded import Row
 from .resident import Scheduled
@@ -37,7 +37,7 @@ class Accuracy:
 
 
 def accuracy(
-    looks: Sequence[Look], requests: Sequence[Row], truth: Mapping[str, Scheduled], block: int, *, named: bool
+    looks: Sequence[SettledLookup], requests: Sequence[Row], truth: Mapping[str, Scheduled], block: int, *, named: bool
 ) -> Accuracy:
     """Hold them against each other. named: look-ups carry their request's id; else the time and the first block
     that was missed tell which is whose, for the test alone."""
@@ -60,15 +60,15 @@ def accuracy(
     )
 
 
-def _by_name(looks: Sequence[Look]) -> dict[str, Look]:
+def _by_name(looks: Sequence[SettledLookup]) -> dict[str, SettledLookup]:
     return {look.request: look for look in looks if look.request}
 
 
 def _by_miss(
-    looks: Sequence[Look], requests: Sequence[Row], truth: Mapping[str, Scheduled], block: int
-) -> dict[str, Look]:
+    looks: Sequence[SettledLookup], requests: Sequence[Row], truth: Mapping[str, Scheduled], block: int
+) -> dict[str, SettledLookup]:
     """A look-up at the moment in which a request was scheduled, that missed the same block first."""
-    at: dict[tuple[int, int], list[Look]] = {}
+    at: dict[tuple[int, int], list[SettledLookup]] = {}
     for look in looks:
         if look.chain is not None and look.hits < len(look.chain):
             at.setdefault((round(look.at / SAME_S), look.chain[look.hits]), []).append(look)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.ledger.event import Cleared, KvEventsRecord
+from kvitals.agent.ledger.event import BlocksCleared, KvEventsRecord
 from kvitals.agent.service import Node, decode
-from kvitals.config import Agent, Config, Target
+from kvitals.config import AgentTable, Config, TargetTable
 
 from ..engines import Engines, FlagValue
 from ..paths import LabError
@@ -91,8 +91,8 @@ class Heard:
             "replayed": sum(record.replayed for record in self.records),
             "late": sum(record.late for record in self.records),
             "states": sorted({f"{record.state}/{record.reason}" for record in self.records}),
-            "blocks": sum(len(event.hashes) for event in events if not isinstance(event, Cleared)),
-            "media": sorted({event.medium for event in events if not isinstance(event, Cleared)}),
+            "blocks": sum(len(event.hashes) for event in events if not isinstance(event, BlocksCleared)),
+            "media": sorted({event.medium for event in events if not isinstance(event, BlocksCleared)}),
             "dropped": [record.dropped for record in self.records if record.dropped],
         }
 
@@ -123,7 +123,7 @@ async def _heard(
             }
             records: list[KvEventsRecord] = []
             engine = next(server for server in site.watched if server.name == "engine")
-            config = Config(agent=Agent(), targets=(Target(url=engine.url, name="engine"),))
+            config = Config(agent=AgentTable(), targets=(TargetTable(url=engine.url, name="engine"),))
             node = Node(config)
             await node.open(requests=folder)
             listening = asyncio.create_task(_listen(node, records))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.agent.ledger.blame import UNATTRIBUTED
-from kvitals.config import Slo
+from kvitals.config import SloTable
 
 from ..ports import Port
 from ..requests.checks import Check
@@ -37,7 +37,7 @@ HARD = ("agents", "agents_otlp")
 
 BURSTS = 5
 SEEDS = (1, 2, 3)
-SLO = Slo(ttft_p99_seconds=0.25)
+SLO = SloTable(ttft_p99_seconds=0.25)
 """What tenants are promised in the bursts: their p99 is below 0.1 s before."""
 
 HEAVY_SHARE = 0.9

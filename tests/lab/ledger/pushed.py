@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvitals.agent.ledger.event import GPU, Batch, Removed, Stored
+from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksRemoved, BlocksStored
 
 from .recorded import Row
 
@@ -30,23 +30,23 @@ class Pushed:
         self._gone: dict[int, Shares] = {}  # block that is not there -> who is behind that
         self._live: dict[int, int] = {}
 
-    def feed(self, batch: Batch, decoded: frozenset[int]) -> None:
+    def feed(self, batch: BlockEventBatch, decoded: frozenset[int]) -> None:
         """The events of one step. decoded: blocks that only answers filled."""
         pending: list[int] = []
         for event in batch.events:
-            if isinstance(event, Removed) and event.medium == GPU:
+            if isinstance(event, BlocksRemoved) and event.medium == GPU:
                 for block in event.hashes:
                     self._live[block] = self._live.get(block, 1) - 1
                     if not self._live[block]:
                         pending.append(block)
-            elif isinstance(event, Stored) and event.medium == GPU:
+            elif isinstance(event, BlocksStored) and event.medium == GPU:
                 causes = self._store(event, decoded)
                 self._gone.update(dict.fromkeys(pending, causes))
                 pending = []
         nobody = {NOBODY: 1.0}
         self._gone.update(dict.fromkeys(pending, nobody))
 
-    def _store(self, event: Stored, decoded: frozenset[int]) -> Shares:
+    def _store(self, event: BlocksStored, decoded: frozenset[int]) -> Shares:
         """Who is behind a store's blocks."""
         causes: Shares = {}
         for block in event.hashes:
@@ -62,7 +62,7 @@ class Pushed:
         return causes
 
 
-def pushed(batches: Sequence[Batch], requests: Sequence[Row]) -> dict[str, Shares]:
+def pushed(batches: Sequence[BlockEventBatch], requests: Sequence[Row]) -> dict[str, Shares]:
     """Blocks of prompts that each tenant had to compute again, by who is behind that."""
     prompts = {block for row in requests for block in row["blocks"]}
     decoded = frozenset(block for row in requests for block in row["decoded_blocks"] if block not in prompts)

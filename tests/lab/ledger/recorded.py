@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvitals.agent.ledger.engine import Look
-from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
+from kvitals.agent.ledger.engine import SettledLookup
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.service import Node, decode, encode
-from kvitals.config import Config, Slo
+from kvitals.config import Config, SloTable
 from kvitals.series.recordings import CaptureReader
 
 from ..paths import LabError
@@ -55,7 +55,7 @@ class Replayed:
     """What the product makes of a recording."""
 
     ledger: LedgerSide
-    looks: list[Look]  # in the order in which they were settled
+    looks: list[SettledLookup]  # in the order in which they were settled
 
 
 def recorded(capture: Path) -> Recorded:
@@ -66,9 +66,9 @@ def recorded(capture: Path) -> Recorded:
     return Recorded(capture, json.loads(truth.read_text()))
 
 
-def batches(capture: Path) -> dict[str, list[Batch]]:
+def batches(capture: Path) -> dict[str, list[BlockEventBatch]]:
     """What each target published, in order. Raises LabError where some of it is missing."""
-    found: dict[str, list[Batch]] = {}
+    found: dict[str, list[BlockEventBatch]] = {}
     with CaptureReader.open(capture) as reader:
         for kept in reader:
             record = decode(kept)
@@ -81,12 +81,12 @@ def batches(capture: Path) -> dict[str, list[Batch]]:
 
 
 def replayed(
-    capture: Path, *, with_requests: bool = True, with_sessions: bool = True, slo: Slo | None = None
+    capture: Path, *, with_requests: bool = True, with_sessions: bool = True, slo: SloTable | None = None
 ) -> Replayed:
     """Give a recording to the product. Without requests: as if nobody had told it of any; without sessions: as if
     events did not tell theirs."""
-    node, last = Node(Config(slo=slo or Slo())), 0.0
-    looks: list[Look] = []
+    node, last = Node(Config(slo=slo or SloTable())), 0.0
+    looks: list[SettledLookup] = []
     with CaptureReader.open(capture) as reader:
         node.expect(reader.header.meta)
         for kept in reader:
@@ -107,16 +107,18 @@ def replayed(
     return Replayed(node.ledger, looks)
 
 
-def _without_sessions(batch: Batch) -> Batch:
-    events = [replace(event, tenant="", session="") if isinstance(event, Stored) else event for event in batch.events]
+def _without_sessions(batch: BlockEventBatch) -> BlockEventBatch:
+    events = [
+        replace(event, tenant="", session="") if isinstance(event, BlocksStored) else event for event in batch.events
+    ]
     return replace(batch, events=tuple(events))
 
 
-def _overhear(ledger: LedgerSide, looks: list[Look]) -> None:
+def _overhear(ledger: LedgerSide, looks: list[SettledLookup]) -> None:
     """Keep each look-up as it is counted for its tenant."""
     add = ledger.tenants.add
 
-    def add_and_keep(look: Look) -> str:
+    def add_and_keep(look: SettledLookup) -> str:
         looks.append(look)
         return add(look)
 

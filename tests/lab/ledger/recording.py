@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kvitals.agent.collectors.siphash import KEY_BYTES, siphash
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import TenantsTable
 
 from ..engines import DEFAULT_FLAGS, FlagValue
@@ -185,12 +185,12 @@ async def _play(
         "phases": phases,
         "counters": {name: [total(before, raw), total(after, raw)] for name, raw in situation.counters.items()},
         "last_sequence": chains.messages[-1][0] if chains.messages else None,
-        "requests": requests(driver.calls, chains, Tenants(TenantsTable(), key)),
+        "requests": requests(driver.calls, chains, TenantNames(TenantsTable(), key)),
     }
     return truth, chains.messages
 
 
-def requests(calls: Sequence[Call], chains: Chains, tenants: Tenants) -> list[dict[str, Any]]:
+def requests(calls: Sequence[Call], chains: Chains, tenants: TenantNames) -> list[dict[str, Any]]:
     """What is kept of each request: no tokens, blocks and names as the product calls them."""
     key = tenants.subkey(b"kv-events")[:KEY_BYTES]
     told = []

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvitals.agent.ledger.event import GPU, Batch, Removed, Stored
+from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksRemoved, BlocksStored
 
 from .recorded import Row
 
@@ -40,13 +40,13 @@ class _Store:
     number: int  # of the event
     batch: int
     at: float
-    event: Stored
+    event: BlocksStored
 
 
 class Residency:
     """Which blocks were on the device before each event. Events are numbered in order."""
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
+    def __init__(self, batches: Sequence[BlockEventBatch]) -> None:
         self.stores: list[_Store] = []
         self.begins: list[tuple[float, int]] = []  # of each batch: when, and the number of its first event
         self._changes: dict[int, tuple[list[int], list[int]]] = {}  # block -> numbers of events, copies after each
@@ -54,12 +54,12 @@ class Residency:
         for place, batch in enumerate(batches):
             self.begins.append((batch.at, number))
             for event in batch.events:
-                if isinstance(event, Stored) and event.medium == GPU:
+                if isinstance(event, BlocksStored) and event.medium == GPU:
                     self.stores.append(_Store(number, place, batch.at, event))
                     self._change(event.hashes, number, 1)
-                elif isinstance(event, Removed) and event.medium == GPU:
+                elif isinstance(event, BlocksRemoved) and event.medium == GPU:
                     self._change(event.hashes, number, -1)
-                elif not isinstance(event, Stored | Removed):
+                elif not isinstance(event, BlocksStored | BlocksRemoved):
                     self._change([one for one in self._changes if self._copies(one, number)], number, 0)
                 number += 1
 
@@ -80,7 +80,7 @@ class Residency:
 
 
 def scheduled(
-    batches: Sequence[Batch], requests: Sequence[Row], block: int, *, by_store: bool = True
+    batches: Sequence[BlockEventBatch], requests: Sequence[Row], block: int, *, by_store: bool = True
 ) -> dict[str, Scheduled]:
     """The look-up of each request that ended well, by its id. block: tokens of one. The last token of a prompt is
     always computed, so the block that ends with it is never found. by_store: the engine stores at the look-up; without,

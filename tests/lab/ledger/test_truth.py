@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvitals.agent.ledger.engine import Look
-from kvitals.agent.ledger.event import Batch, Cleared, Event, Removed, Stored
+from kvitals.agent.ledger.engine import SettledLookup
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, Event
 from kvitals.agent.ledger.parties import Party
 
 from .accuracy import accuracy
@@ -18,12 +18,12 @@ from .trial import ONE, STICKY, TWICE, driven, hit_rate
 BLOCK = 4
 
 
-def stored(*blocks: int, parent: int | None = None) -> Stored:
-    return Stored(tuple(blocks), parent, BLOCK)
+def stored(*blocks: int, parent: int | None = None) -> BlocksStored:
+    return BlocksStored(tuple(blocks), parent, BLOCK)
 
 
-def steps(*events: tuple[Event, ...]) -> list[Batch]:
-    return [Batch(number, 100.0 + number, told) for number, told in enumerate(events)]
+def steps(*events: tuple[Event, ...]) -> list[BlockEventBatch]:
+    return [BlockEventBatch(number, 100.0 + number, told) for number, told in enumerate(events)]
 
 
 def row(name: str, sent: float, blocks: list[int], cached: int = 0, tenant: str = "a", more: int = 1) -> dict[str, Any]:
@@ -54,20 +54,22 @@ def test_a_prompt_in_chunks_was_looked_up_before_the_first() -> None:
     events = steps((stored(1, 2),), (stored(3, 4, parent=2),))
     found = scheduled(events, [row("x", 99.9, [1, 2, 3, 4])], BLOCK)
     assert (found["x"].low, found["x"].at) == (0, 100.0)
-    again = steps((stored(1, 2),), (Removed((2, 1)),), (stored(1, 2),), (stored(3, 4, parent=2),))
+    again = steps((stored(1, 2),), (BlocksRemoved((2, 1)),), (stored(1, 2),), (stored(3, 4, parent=2),))
     requests = [row("w", 99.9, [1, 2]), row("x", 101.9, [1, 2, 3, 4])]
     assert scheduled(again, requests, BLOCK)["x"].at == 102.0  # what was another's has to be stored anew
 
 
 def test_a_copy_less_is_still_there_and_a_reset_is_not() -> None:
-    events = steps((stored(1), stored(1), Removed((1,))), (stored(2, parent=1),), (Cleared(),), (stored(3, parent=1),))
+    events = steps(
+        (stored(1), stored(1), BlocksRemoved((1,))), (stored(2, parent=1),), (BlocksCleared(),), (stored(3, parent=1),)
+    )
     requests = [row("x", 100.9, [1, 2]), row("y", 102.9, [1, 3])]
     found = scheduled(events, requests, BLOCK)
     assert (found["x"].low, found["y"].low) == (1, 0)
 
 
 def test_without_a_block_of_its_own_only_the_time_tells() -> None:
-    events = steps((stored(1, 2),), (Removed((2,)),), (stored(9),))
+    events = steps((stored(1, 2),), (BlocksRemoved((2,)),), (stored(9),))
     requests = [row("x", 99.9, [1, 2]), row("y", 100.6, [1, 2])]
     found = scheduled(events, requests, BLOCK)
     assert (found["y"].low, found["y"].high, found["y"].seen) == (1, 2, False)
@@ -83,10 +85,10 @@ def test_who_pushed_out_what_was_only_stored_again_is_behind_it() -> None:
     requests = [row("x", 99.9, [1, 2]), row("h", 100.9, [7, 8], tenant="heavy"), row("y", 99.0, [5], tenant="b")]
     events = steps(
         (stored(1, 2), stored(5)),
-        (Removed((1,)), stored(7)),  # the heavy one takes a's block
-        (Removed((5,)), stored(1)),  # a has to store it again, and that takes b's
+        (BlocksRemoved((1,)), stored(7)),  # the heavy one takes a's block
+        (BlocksRemoved((5,)), stored(1)),  # a has to store it again, and that takes b's
         (stored(5),),
-        (Removed((7,)),),
+        (BlocksRemoved((7,)),),
         (stored(7),),
     )
     lost = pushed(events, requests)
@@ -95,9 +97,9 @@ def test_who_pushed_out_what_was_only_stored_again_is_behind_it() -> None:
     assert lost["heavy"] == {NOBODY: 1.0}
 
 
-def look(at: float, chain: list[int], hits: int, tenant: str = "", request: str = "") -> Look:
+def look(at: float, chain: list[int], hits: int, tenant: str = "", request: str = "") -> SettledLookup:
     party = Party(tenant)
-    return Look(at, len(chain), hits, chain, BLOCK, len(chain) * BLOCK, None, party, "inferred", 1.0, request)
+    return SettledLookup(at, len(chain), hits, chain, BLOCK, len(chain) * BLOCK, None, party, "inferred", 1.0, request)
 
 
 def test_look_ups_are_held_against_the_truth() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from kvitals.kvcache.accesses import Accesses, Builder
 from kvitals.kvcache.routing import Routing
-from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.kvcache.whatif import ReplayPlan, what_if
 
 from ..engines import FlagValue
 from ..metrics import scrape, total
@@ -160,7 +160,7 @@ def hit_rate(accesses: Accesses, setup: Setup) -> float:
     """What-if's, of all prompt tokens. To which engine a session sticks is a matter of a hash: with the few sessions
     that there are here one hash differs from another by a point, so several are tried and the mean is taken."""
     seeds = HASHES if setup.routing == "sticky" else 1
-    plans = [Plan((setup.blocks,), setup.nodes, (setup.routing,), seed=seed) for seed in range(seeds)]
+    plans = [ReplayPlan((setup.blocks,), setup.nodes, (setup.routing,), seed=seed) for seed in range(seeds)]
     return sum(what_if(accesses, plan)[0].token_hit_rate for plan in plans) / seeds
 
 

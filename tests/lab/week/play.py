@@ -12,8 +12,8 @@ import numpy as np
 
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.config import Config, HistoryTable, Slo
-from kvitals.rules.finding import Source
+from kvitals.config import Config, HistoryTable, SloTable
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.history import compact, schema, wal
 from kvitals.series.history.writer import History
@@ -21,7 +21,7 @@ from kvitals.series.types import STALE, Floats, Labels
 from tests.fleet.week import DAY, HOUR, Engine, Stretch, courses, stretches
 
 ROOT = Path(__file__).parents[3]
-SLO = Slo(ttft_p99_seconds=0.1, itl_p99_seconds=0.5)
+SLO = SloTable(ttft_p99_seconds=0.1, itl_p99_seconds=0.5)
 RECORDINGS = {
     "good": ("tests/captures/ledger/thrash.kvcap", (2.0, 24.0)),  # three tenants, whose prompts nearly fit
     "heavy": ("tests/captures/ledger/thrash.kvcap", (28.0, 50.0)),  # one more, whose prompts are never seen again
@@ -63,7 +63,7 @@ def week(folder: Path, end: float, days: Sequence[str] = WEEK) -> int:
     begin = end - len(days) * DAY
     times = np.arange(begin, end + ROW_SECONDS / 2, ROW_SECONDS)
     engines = [_engine(number, found, days, times, begin) for number in range(2)]
-    pipeline = Pipeline(Setup(knowledge, config), Source("agent", "the lab's week"))
+    pipeline = Pipeline(Setup(knowledge, config), DocumentSource("agent", "the lab's week"))
     keeping = Keeping(pipeline, print)
     keeping.start("of the lab")
     try:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from kvitals.agent.changes import Changes, stamp
+from kvitals.agent.changes import FileChanges, stamp
 
 
 def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("one")
-    changes = Changes([file])
+    changes = FileChanges([file])
     assert not changes.look([file])
     file.write_text("")
     assert not changes.look([file])  # it changed, and may go on to
@@ -20,7 +20,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path) -> None:
 
 def test_what_was_there_for_a_moment_is_no_change(tmp_path: Path) -> None:
     file = tmp_path / "f"
-    changes = Changes([file])
+    changes = FileChanges([file])
     file.write_text("")
     assert not changes.look([file])
     file.unlink()
@@ -31,7 +31,7 @@ def test_what_was_there_for_a_moment_is_no_change(tmp_path: Path) -> None:
 def test_files_come_and_go(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("one")
-    changes = Changes([])
+    changes = FileChanges([])
     assert not changes.look([file])
     assert changes.look([file])
     file.unlink()

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvitals.agent.collectors.boundary import HUNG, TOO_MANY_FILES, Collectors, Run, reason_of
+from kvitals.agent.collectors.boundary import HUNG, TOO_MANY_FILES, CollectorRun, Collectors, reason_of
 from kvitals.agent.records import ProbeRecord, Record
 from kvitals.agent.service import Node
 from kvitals.agent.workers import ThreadedResolver, Worker, WorkerHungError
-from kvitals.config import Agent, Config
+from kvitals.config import AgentTable, Config
 from kvitals.series.promql import evaluate
 from kvitals.series.window import Window
 
@@ -44,7 +44,11 @@ async def test_a_collector_that_raises_ends_nothing_and_is_reported() -> None:
     async def starved() -> list[Record]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    runs = {("bad", ""): Run(bad, 1.0), ("starved", ""): Run(starved, 1.0), ("good", ""): Run(good, 1.0)}
+    runs = {
+        ("bad", ""): CollectorRun(bad, 1.0),
+        ("starved", ""): CollectorRun(starved, 1.0),
+        ("good", ""): CollectorRun(good, 1.0),
+    }
     assert await collectors.gather(runs) == [record()]
     collectors.write(1.0)
     assert values(window, "kvitals_collector_success") == {"bad": 0.0, "starved": 0.0, "good": 1.0}
@@ -63,7 +67,7 @@ async def test_a_collector_whose_thread_hangs_holds_up_no_other_and_starts_no_se
         free.wait(60.0)
         return [record("late")]
 
-    runs = {("stuck", ""): Run(lambda: worker.run(hang), 0.1), ("good", ""): Run(good, 1.0)}
+    runs = {("stuck", ""): CollectorRun(lambda: worker.run(hang), 0.1), ("good", ""): CollectorRun(good, 1.0)}
     before = threading.active_count()
     for _ in range(5):
         assert await collectors.gather(runs, 0.05) == [record()]
@@ -83,7 +87,7 @@ async def test_a_collector_that_is_late_comes_with_the_next_cycle() -> None:
         await asyncio.sleep(0.1)
         return [record("slow")]
 
-    runs = {("slow", ""): Run(slow, 5.0)}
+    runs = {("slow", ""): CollectorRun(slow, 5.0)}
     assert await collectors.gather(runs, 0.01) == []
     assert not collectors.failing
     await asyncio.sleep(0.15)
@@ -109,7 +113,7 @@ async def test_an_exception_behind_another_tells_of_the_descriptors() -> None:
 
 
 async def test_a_node_goes_on_beside_collectors_that_raise_or_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(Config(agent=Agent(discover=False)))
+    node = Node(Config(agent=AgentTable(discover=False)))
     await node.open([DEAD])
     free = threading.Event()
 
@@ -166,7 +170,7 @@ async def test_targets_files_that_hang_or_are_pipes_are_one_line_each(tmp_path: 
     pipe, file = tmp_path / "pipe", tmp_path / "targets"
     os.mkfifo(pipe)
     file.write_text(f"{DEAD}\n")
-    node = Node(Config(agent=Agent(targets_file=(pipe, file), discover=False)))
+    node = Node(Config(agent=AgentTable(targets_file=(pipe, file), discover=False)))
     said = await node.open(patient=True)
     assert node.targets == [DEAD]
     assert [line for line in said if "pipe" in line and "not a regular file" in line]
@@ -181,7 +185,7 @@ async def test_a_collector_that_was_late_delays_one_cycle() -> None:
         await slow.wait()
         return [record("late")]
 
-    runs = {("late", ""): Run(late, 60.0), ("good", ""): Run(good, 60.0)}
+    runs = {("late", ""): CollectorRun(late, 60.0), ("good", ""): CollectorRun(good, 60.0)}
     assert await collectors.gather(runs, 0.2) == [record()]
     began = time.monotonic()
     assert await collectors.gather(runs, 60.0) == [record()]  # not waited for again

@@ -17,10 +17,10 @@ from kvitals.agent.collectors import exposition
 from kvitals.agent.collectors.exposition import (
     DEFAULT_LIMITS,
     ExpositionError,
-    Layout,
-    Limits,
-    Page,
+    PageLayout,
+    PageLimits,
     PageParser,
+    PageSamples,
     Series,
 )
 
@@ -34,10 +34,10 @@ Samples = dict[Series, float]
 class Follower:
     """Keeps the samples of a target as the parser's pages say that they changed."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: PageLimits = DEFAULT_LIMITS) -> None:
         self.parser = PageParser(limits)
         self.samples: Samples = {}
-        self.page: Page | None = None
+        self.page: PageSamples | None = None
 
     def take(self, body: bytes, content_type: str = "") -> Samples:
         page = self.page = self.parser.parse(body, content_type)
@@ -232,7 +232,7 @@ def edit(body: bytes, change: tuple[str, int, bytes]) -> bytes:
     return b"\n".join(lines)
 
 
-def alone(body: bytes) -> tuple[Samples, Layout, int] | tuple[str, int]:
+def alone(body: bytes) -> tuple[Samples, PageLayout, int] | tuple[str, int]:
     follower = Follower()
     try:
         samples = follower.take(body)
@@ -424,10 +424,10 @@ def test_pages_that_are_none(body, content_type, reason):
 @pytest.mark.parametrize(
     ("limits", "body", "reason"),
     [
-        (Limits(page_bytes=10), b"a 1\n" * 3, "too_large"),
-        (Limits(line_bytes=20), b"a 1\nb" + b"0" * 20 + b" 1\n", "line_too_long"),
-        (Limits(samples=2), b"a 1\nb 1\nc 1\n", "too_many_samples"),
-        (Limits(labels=1), b'a{b="1",c="2"} 1\n', "too_many_labels"),
+        (PageLimits(page_bytes=10), b"a 1\n" * 3, "too_large"),
+        (PageLimits(line_bytes=20), b"a 1\nb" + b"0" * 20 + b" 1\n", "line_too_long"),
+        (PageLimits(samples=2), b"a 1\nb 1\nc 1\n", "too_many_samples"),
+        (PageLimits(labels=1), b'a{b="1",c="2"} 1\n', "too_many_labels"),
     ],
 )
 def test_limits(limits, body, reason):
@@ -437,7 +437,7 @@ def test_limits(limits, body, reason):
 
 
 def test_a_line_that_grows_beyond_the_limit_is_refused_on_the_fast_path_too():
-    parser = PageParser(Limits(line_bytes=20))
+    parser = PageParser(PageLimits(line_bytes=20))
     parser.parse(b"abc 1\nd 2\n")
     with pytest.raises(ExpositionError) as caught:
         parser.parse(b"abc 1" + b"0" * 20 + b"\nd 2\n")
@@ -456,7 +456,7 @@ def test_a_bad_page_leaves_the_last_good_one_as_it_was():
 
 def test_time_spent_on_a_hostile_line_is_bounded():
     """No backtracking: half a megabyte of openings, quotes and commas is refused in no time."""
-    limits = Limits(line_bytes=2**20)
+    limits = PageLimits(line_bytes=2**20)
     for text in (b'a{b="' + b"\\" * 500_000, b"a{" + b'b="c",' * 80_000, b"a 1 # {" + b'"' * 500_000, b"a" * 500_000):
         with pytest.raises(ExpositionError):
             PageParser(limits).parse(b"good 1\n" + text + b"\n", OPENMETRICS)

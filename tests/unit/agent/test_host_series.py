@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvitals.agent.collectors.host import HostSense
 from kvitals.agent.exports.metrics import newest
 from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.loader import ROOT, family_of, load
 from kvitals.series.window import Window
 
@@ -184,7 +184,7 @@ class TestFeed:
                     ),
                 )
             )
-        known = Signals(KNOWLEDGE, watched.window).observe(Span(at=1060.0))
+        known = Signals(KNOWLEDGE, watched.window).observe(EvaluationSpan(at=1060.0))
         value = {name: next(iter(found.values.values()), None) for name, found in known.items()}
         assert value["engine_cpu_throttled"] == pytest.approx(0.8)
         assert value["api_server_busiest_thread"] == pytest.approx(0.95)

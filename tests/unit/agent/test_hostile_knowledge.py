@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.collectors.exposition import Layout
+from kvitals.agent.collectors.exposition import PageLayout
 from kvitals.agent.collectors.reading import MAX_LABEL, Reading, read, recognise
 from kvitals.agent.collectors.status import Identity
-from kvitals.agent.command_line import LAUNCHERS, launched, parse
+from kvitals.agent.command_line import LAUNCHERS, launched_engine, parse
 from kvitals.rules.engine_map import MAX_FACT, MAX_STRING, EngineMap, load_map, systems
 from tests.fuzz.__main__ import target
 from tests.fuzz.attacked import PAGES
@@ -57,7 +57,7 @@ def test_any_command_line_teaches_facts_that_are_numbers(line, version, launcher
 
 @given(st.lists(texts, max_size=8))
 def test_any_process_is_an_engine_or_none(arguments) -> None:
-    found = launched(arguments)
+    found = launched_engine(arguments)
     assert found is None or found[0] in LAUNCHERS
 
 
@@ -110,7 +110,7 @@ def _labels(system: EngineMap) -> list[str]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[EngineMap, Layout]:
+def layouts(draw: st.DrawFn) -> tuple[EngineMap, PageLayout]:
     system = draw(st.sampled_from(MAPS))
     prefixes = [""] if system.full_names else [*system.recognise.prefixes, ""]
     raws = [metric.raw for metric in system.metrics] + [info.raw for info in system.infos] + ["x"]
@@ -123,7 +123,7 @@ def layouts(draw: st.DrawFn) -> tuple[EngineMap, Layout]:
         lambda d: tuple(sorted(d.items()))
     )
     series = draw(st.lists(st.tuples(names, labels), max_size=25, unique=True))
-    return system, Layout(series, ["unknown"] * len(series), 0, 0)
+    return system, PageLayout(series, ["unknown"] * len(series), 0, 0)
 
 
 @settings(deadline=None, max_examples=200)
@@ -160,7 +160,7 @@ def test_a_few_mutated_pages(name: str) -> None:
 @pytest.mark.parametrize("text", ["nan", "1e999", "-inf", "9" * 400, "", "None"])
 def test_a_label_that_is_no_usable_number_is_no_fact(text: str) -> None:
     labels = (("block_size", "16"), ("engine", "0"), ("num_gpu_blocks", text))
-    layout = Layout([("vllm:cache_config_info", labels)], ["gauge"], 0, 0)
+    layout = PageLayout([("vllm:cache_config_info", labels)], ["gauge"], 0, 0)
     facts = read(layout, load_map("vllm"), "0.32.0", Identity("h:1", "", {})).facts["0"]
     assert facts["block_tokens"] == 16.0
     assert all(math.isfinite(value) for value in facts.values())

@@ -17,11 +17,11 @@ import pytest
 from kvitals.agent.collectors.exposition import ExpositionError, PageParser
 from kvitals.agent.collectors.reading import MAX_LABEL
 from kvitals.agent.collectors.scrape import ScrapeSense
-from kvitals.agent.collectors.scrape import Target as Scraped
+from kvitals.agent.collectors.scrape import ScrapeTarget as Scraped
 from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
-from kvitals.config import Agent, Config, Target
+from kvitals.config import AgentTable, Config, TargetTable
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.slices import in_slices
 from kvitals.series.window import Window
@@ -131,8 +131,8 @@ async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
     answer, reasons = HOSTILE[kind]
     async with serving(answer) as bad_url, serving(good) as good_url:
         config = Config(
-            agent=Agent(timeout=TIMEOUT, discover=False),  # type: ignore[arg-type]
-            targets=(Target(url=bad_url), Target(url=good_url)),
+            agent=AgentTable(timeout=TIMEOUT, discover=False),  # type: ignore[arg-type]
+            targets=(TargetTable(url=bad_url), TargetTable(url=good_url)),
         )
         node = Node(config)
         await node.open()

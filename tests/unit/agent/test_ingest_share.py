@@ -10,7 +10,7 @@ import pytest
 from kvitals.agent.ingest_share import MAX_PAUSE_SECONDS, OVER_SHARE, SHARE, IngestShares, Meter
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import Node
-from kvitals.config import Agent, Config, Target
+from kvitals.config import AgentTable, Config, TargetTable
 from kvitals.series.slices import Steps, complete, in_slices
 
 INTERVAL = 5.0
@@ -79,7 +79,7 @@ async def scrapes(node: Node, held: frozenset[str] = frozenset()) -> int:
 
 @pytest.fixture
 def node() -> Node:
-    return Node(Config(agent=Agent(discover=False, interval=INTERVAL), targets=(Target(url=DEAD),)))
+    return Node(Config(agent=AgentTable(discover=False, interval=INTERVAL), targets=(TargetTable(url=DEAD),)))
 
 
 async def test_a_target_over_its_share_is_not_scraped_and_reported(node: Node) -> None:

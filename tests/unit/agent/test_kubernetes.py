@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from kvitals.agent import kubernetes
 from kvitals.agent.kubernetes import KubernetesError, Pods
 from kvitals.agent.service import Node
-from kvitals.config import Agent, Config, Kubernetes, Seconds
+from kvitals.config import AgentTable, Config, Kubernetes, Seconds
 
 AUTHORITY = trustme.CA()
 SERVER = AUTHORITY.issue_cert("127.0.0.1")
@@ -287,7 +287,7 @@ async def test_a_slow_answer_is_given_up(api: Api, config: Kubernetes) -> None:
 
 async def test_a_node_follows_its_pods_and_keeps_them_while_the_api_fails(api: Api, config: Kubernetes) -> None:
     api.pods = [pod("a", "127.0.0.1", ports={"http": 9}), pod("b", "127.0.0.1", ports={"http": 10})]
-    node = Node(Config(agent=Agent(), kubernetes=config))
+    node = Node(Config(agent=AgentTable(), kubernetes=config))
     await node.open()
     try:
         assert node.targets == ["http://127.0.0.1:9", "http://127.0.0.1:10"]

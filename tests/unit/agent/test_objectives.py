@@ -2,31 +2,36 @@
 
 import pytest
 
-from kvitals.agent.objectives import Said, general, of_engine
+from kvitals.agent.objectives import StatedObjective, general, of_engine
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import Node, encode
-from kvitals.config import Config, Objective, Slo, SomeSlo
+from kvitals.config import Config, ObjectiveTable, SloTable, SomeSlo
 from kvitals.series.promql import evaluate
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B"
 CONFIG = Config(
-    slo=Slo(ttft_p99_seconds=3.0),
+    slo=SloTable(ttft_p99_seconds=3.0),
     objectives=(
-        Objective(model="meta-llama/*", ttft_p99_seconds=1.0, itl_p99_seconds=0.1),
-        Objective(role="prefill", ttft_p99_seconds=0.8),
-        Objective(class_="gold", ttft_p99_seconds=0.5),
-        Objective(class_="gold", model="Qwen/*", ttft_p99_seconds=0.4),
-        Objective(class_="batch", model="Qwen/*", itl_p99_seconds=2.0),
+        ObjectiveTable(model="meta-llama/*", ttft_p99_seconds=1.0, itl_p99_seconds=0.1),
+        ObjectiveTable(role="prefill", ttft_p99_seconds=0.8),
+        ObjectiveTable(class_="gold", ttft_p99_seconds=0.5),
+        ObjectiveTable(class_="gold", model="Qwen/*", ttft_p99_seconds=0.4),
+        ObjectiveTable(class_="batch", model="Qwen/*", itl_p99_seconds=2.0),
     ),
 )
 
 
-def of(model: str, role: str = "", own: SomeSlo | None = None, **sources: str) -> dict[tuple[str, str], Said]:
+def of(
+    model: str, role: str = "", own: SomeSlo | None = None, **sources: str
+) -> dict[tuple[str, str], StatedObjective]:
     return {(said.name, said.class_): said for said in of_engine(CONFIG, own, model, role, sources)}
 
 
 def test_what_was_set_for_nobody_in_particular() -> None:
-    assert general(Config(), {}) == [Said("ttft_p99", 2.0, "default"), Said("itl_p99", 0.2, "default")]
+    assert general(Config(), {}) == [
+        StatedObjective("ttft_p99", 2.0, "default"),
+        StatedObjective("itl_p99", 0.2, "default"),
+    ]
     assert [said.source for said in general(CONFIG, {"itl_p99": "command line"})] == ["configuration", "command line"]
 
 
@@ -47,10 +52,10 @@ def test_the_last_that_matches_counts(model: str, role: str, ttft: float, itl: f
 
 def test_a_target_comes_before_patterns_and_the_command_line_before_all() -> None:
     own = SomeSlo(ttft_p99_seconds=9.0)
-    assert of(LLAMA, own=own)["ttft_p99", ""] == Said("ttft_p99", 9.0, "configuration")
+    assert of(LLAMA, own=own)["ttft_p99", ""] == StatedObjective("ttft_p99", 9.0, "configuration")
     assert of(LLAMA, own=own)["itl_p99", ""].seconds == 0.1
     said = of(LLAMA, own=own, ttft_p99="command line")
-    assert said["ttft_p99", ""] == Said("ttft_p99", 3.0, "command line")  # `slo` of the config has it then
+    assert said["ttft_p99", ""] == StatedObjective("ttft_p99", 3.0, "command line")  # `slo` of the config has it then
     assert ("ttft_p99", "gold") not in said
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kvitals.agent.collectors.exposition import Limits
-from kvitals.agent.collectors.scrape import MESSAGES, ScrapeSense, Target
+from kvitals.agent.collectors.exposition import PageLimits
+from kvitals.agent.collectors.scrape import MESSAGES, ScrapeSense, ScrapeTarget
 from kvitals.agent.families import Translator
 from kvitals.agent.records import OK, FactsRecord, ScrapeRecord
 from kvitals.series.types import Matcher, MatchOp
@@ -67,9 +67,9 @@ def http(body: bytes, status: str = "200 OK", content_type: str = TEXT, headers:
     return head.encode() + body
 
 
-async def scrape(url: str, limits: Limits = Limits(page_bytes=2**20), **options) -> ScrapeRecord:  # noqa: B008
+async def scrape(url: str, limits: PageLimits = PageLimits(page_bytes=2**20), **options) -> ScrapeRecord:  # noqa: B008
     async with ScrapeSense(Window(100.0, 10_000), limits=limits) as sense:
-        key = sense.add(Target(url=url, **{"timeout": 2.0} | options))
+        key = sense.add(ScrapeTarget(url=url, **{"timeout": 2.0} | options))
         [record] = await sense.read(key)
         assert isinstance(record, ScrapeRecord)
         if not record.ok:
@@ -78,10 +78,10 @@ async def scrape(url: str, limits: Limits = Limits(page_bytes=2**20), **options)
         return record
 
 
-async def outcome(answer: bytes, limits: Limits = Limits(page_bytes=2**20)) -> str:  # noqa: B008
+async def outcome(answer: bytes, limits: PageLimits = PageLimits(page_bytes=2**20)) -> str:  # noqa: B008
     """What a page comes to after parsing."""
     async with serving(answering(answer)) as address, ScrapeSense(Window(100.0, 10_000), limits=limits) as sense:
-        key = sense.add(Target(url=address, timeout=2.0))
+        key = sense.add(ScrapeTarget(url=address, timeout=2.0))
         [record] = await sense.read(key)
         result = sense.feed(record)
         assert result is not None
@@ -341,12 +341,12 @@ async def test_tls(certificate):
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "", "http://h:99999"])
 def test_urls_that_are_none_are_refused(url):
     with pytest.raises(ValueError, match=r".+"):
-        ScrapeSense(Window(1.0, 1)).add(Target(url=url))
+        ScrapeSense(Window(1.0, 1)).add(ScrapeTarget(url=url))
 
 
 async def test_ipv6_addresses_are_named_as_in_urls():
     async with ScrapeSense(Window(100.0, 100)) as sense:
-        key = sense.add(Target(url="http://[::1]:1"))
+        key = sense.add(ScrapeTarget(url="http://[::1]:1"))
         for record in await sense.read(key):
             sense.feed(record)
         assert sense.translator(key).status.engines == ["[::1]:1"]
@@ -380,7 +380,7 @@ async def test_version_and_context_length_are_asked_once():
     window = Window(100.0, 10_000)
     handler = engine(http(b'{"version":"0.32.0"}'), http(MODELS), seen)
     async with serving(handler) as address, ScrapeSense(window) as sense:
-        key = sense.add(Target(url=address))
+        key = sense.add(ScrapeTarget(url=address))
         await rounds(sense, key, 4)
         assert seen == ["/metrics", "/metrics", "/v1/models", "/version", "/metrics", "/metrics"]
         reading = sense.translator(key).reading
@@ -405,7 +405,7 @@ async def test_the_server_info_of_old_versions_is_elsewhere(path):
 
     window = Window(100.0, 10_000)
     async with serving(handle) as address, ScrapeSense(window) as sense:
-        key = sense.add(Target(url=address))
+        key = sense.add(ScrapeTarget(url=address))
         await rounds(sense, key, 4)
         assert seen.count("/server_info") == 1 and seen.count("/get_server_info") == (path == "/get_server_info")
         reading = sense.translator(key).reading
@@ -419,7 +419,7 @@ async def test_the_server_info_of_old_versions_is_elsewhere(path):
 async def test_odd_answers_to_what_was_asked_are_answers(answer):
     seen: list[str] = []
     async with serving(engine(answer, answer, seen)) as address, ScrapeSense(Window(100.0, 10_000)) as sense:
-        key = sense.add(Target(url=address))
+        key = sense.add(ScrapeTarget(url=address))
         await rounds(sense, key, 4)
         assert seen.count("/version") == 1
         reading = sense.translator(key).reading
@@ -436,7 +436,7 @@ async def test_the_path_of_a_proxy_is_kept():
             await writer.drain()
 
     async with serving(proxy) as address, ScrapeSense(Window(100.0, 10_000)) as sense:
-        key = sense.add(Target(url=f"http://{address}/engines/a/metrics"))
+        key = sense.add(ScrapeTarget(url=f"http://{address}/engines/a/metrics"))
         await rounds(sense, key, 2)
     assert seen[2:] == ["/engines/a/v1/models", "/engines/a/version"]
 
@@ -446,11 +446,11 @@ async def test_the_path_of_a_proxy_is_kept():
 
 async def test_records_can_be_fed_to_another_sense_with_their_own_time():
     async with serving(answering(http(PAGE))) as address, ScrapeSense(Window(100.0, 10_000)) as sense:
-        key = sense.add(Target(url=address))
+        key = sense.add(ScrapeTarget(url=address))
         records = [*await sense.read(key), *await sense.read(key)]
     window = Window(1000.0, 10_000)
     replay = ScrapeSense(window)
-    replay.add(Target(url=f"http://{address}"))
+    replay.add(ScrapeTarget(url=f"http://{address}"))
     for i, record in enumerate(records):
         assert isinstance(record, ScrapeRecord)
         copied = ScrapeRecord(t=100.0 + i, target=record.target, body=record.body, status=200)
@@ -463,7 +463,7 @@ async def test_records_can_be_fed_to_another_sense_with_their_own_time():
 
 async def test_a_fault_of_ours_degrades_one_target_and_recovers(monkeypatch):
     sense = ScrapeSense(Window(100.0, 10_000))
-    keys = [sense.add(Target(url=f"http://127.0.0.1:{port}")) for port in (1, 2)]
+    keys = [sense.add(ScrapeTarget(url=f"http://127.0.0.1:{port}")) for port in (1, 2)]
     original = Translator._write
     broken = sense.translator(keys[0])
 
@@ -485,8 +485,8 @@ async def test_a_fault_of_ours_degrades_one_target_and_recovers(monkeypatch):
 async def test_targets_can_be_removed():
     window = Window(100.0, 10_000)
     sense = ScrapeSense(window)
-    key = sense.add(Target(url="http://127.0.0.1:1"))
-    assert sense.add(Target(url="127.0.0.1:1/metrics")) == key and sense.keys == [key]
+    key = sense.add(ScrapeTarget(url="http://127.0.0.1:1"))
+    assert sense.add(ScrapeTarget(url="127.0.0.1:1/metrics")) == key and sense.keys == [key]
     sense.feed(ScrapeRecord(t=1.0, target=key, body=PAGE))
     assert window.series > 400
     sense.remove(key)
@@ -498,7 +498,7 @@ async def test_cancelling_is_passed_on():
         await reader.read()
 
     async with serving(silent) as address, ScrapeSense(Window(100.0, 100)) as sense:
-        key = sense.add(Target(url=address))
+        key = sense.add(ScrapeTarget(url=address))
         task = asyncio.create_task(sense.read(key))
         await asyncio.sleep(0.1)
         task.cancel()

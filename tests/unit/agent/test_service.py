@@ -6,7 +6,7 @@ import pytest
 
 from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
 from kvitals.agent.service import Node, decode, encode
-from kvitals.config import Agent, Config, ConfigError, Slo, Target
+from kvitals.config import AgentTable, Config, ConfigError, SloTable, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.recordings import Record
 
@@ -33,7 +33,7 @@ def test_what_this_version_does_not_know_is_passed_over() -> None:
 
 
 async def test_nothing_to_watch_says_what_to_do() -> None:
-    node = Node(Config(agent=Agent(discover=False)))
+    node = Node(Config(agent=AgentTable(discover=False)))
     with pytest.raises(ConfigError, match=r"\[\[target\]\]"):
         await node.open()
 
@@ -41,7 +41,7 @@ async def test_nothing_to_watch_says_what_to_do() -> None:
 async def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "targets"
     file.write_text(f"{DEAD}\n")
-    node = Node(Config(agent=Agent(targets_file=(file,), discover=False)))
+    node = Node(Config(agent=AgentTable(targets_file=(file,), discover=False)))
     await node.open()
     try:
         file.write_text(f"{DEAD_TOO}  # moved\n")
@@ -67,7 +67,7 @@ async def test_targets_that_were_named_stay_as_they_are() -> None:
 
 
 async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> None:
-    node = Node(Config(slo=Slo(ttft_p99_seconds=0.5)), {"itl_p99": "command line"})
+    node = Node(Config(slo=SloTable(ttft_p99_seconds=0.5)), {"itl_p99": "command line"})
     await node.open([DEAD])
     records = await node.read()
     for record in records:
@@ -87,7 +87,7 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
 
 
 async def test_facts_of_the_configuration_reach_the_window() -> None:
-    node = Node(Config(targets=(Target(url=DEAD, name="chat", facts={"slots": 7.0}),)))
+    node = Node(Config(targets=(TargetTable(url=DEAD, name="chat", facts={"slots": 7.0}),)))
     await node.open()
     records = [*await node.read(), *await node.read()]
     for record in records:

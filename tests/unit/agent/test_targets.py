@@ -16,11 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent import targets
-from kvitals.agent.discovery import Found
-from kvitals.agent.discovery import Target as Process
+from kvitals.agent.discovery import DiscoveredTarget as Process
+from kvitals.agent.discovery import DiscoveredTargets
 from kvitals.agent.service import Node
-from kvitals.agent.targets import Sources, TargetFiles, scraped
-from kvitals.config import Agent, Config, ConfigError, Seconds, SomeSlo, Target
+from kvitals.agent.targets import Sources, TargetFiles, scrape_target
+from kvitals.config import AgentTable, Config, ConfigError, Seconds, SomeSlo, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
@@ -34,8 +34,8 @@ class Finder:
     urls: list[str] = field(default_factory=list)
     notes: tuple[str, ...] = ()
 
-    def scan(self) -> Found:
-        return Found(tuple(Process("vllm", url, 1, True) for url in self.urls), self.notes)
+    def scan(self) -> DiscoveredTargets:
+        return DiscoveredTargets(tuple(Process("vllm", url, 1, True) for url in self.urls), self.notes)
 
 
 def sources(config: Config, finder: Finder | None = None) -> Sources:
@@ -103,14 +103,16 @@ class TestFiles:
 class TestSources:
     async def test_the_first_that_names_a_url_counts(self, tmp_path: Path) -> None:
         (tmp_path / "t").write_text(json.dumps([{"targets": ["a", "b"], "labels": {"pool": "file"}}]))
-        config = Config(targets=(Target(url="http://a", name="mine"),), agent=Agent(targets_file=(tmp_path / "t",)))
+        config = Config(
+            targets=(TargetTable(url="http://a", name="mine"),), agent=AgentTable(targets_file=(tmp_path / "t",))
+        )
         first, second = (await sources(config).look(at_once=True)).targets
         assert (first.name, first.labels) == ("mine", {})
         assert second.labels == {"pool": "file"}
 
     @pytest.mark.parametrize("same", ["http://a/metrics", "http://A/", "a:80/metrics"])
     async def test_a_page_written_in_two_ways_is_one_target(self, same: str) -> None:
-        assert await urls(sources(Config(targets=(Target(url="http://a"), Target(url=same))))) == ["http://a"]
+        assert await urls(sources(Config(targets=(TargetTable(url="http://a"), TargetTable(url=same))))) == ["http://a"]
 
     async def test_processes_are_looked_at_where_nothing_is_named(self, tmp_path: Path) -> None:
         finder = Finder([DEAD], ("one is headless",))
@@ -120,16 +122,16 @@ class TestSources:
         finder.urls = []
         look = await found.look()
         assert ([t.url for t in look.targets], look.said) == ([DEAD], ())  # went away, and is worth a finding
-        found.configure(Config(targets=(Target(url="http://a"),)))
+        found.configure(Config(targets=(TargetTable(url="http://a"),)))
         assert await urls(found) == ["http://a"]
-        assert await urls(sources(Config(agent=Agent(discover=False)), Finder([DEAD]))) == []
+        assert await urls(sources(Config(agent=AgentTable(discover=False)), Finder([DEAD]))) == []
         empty = tmp_path / "t"
         empty.write_text("")
-        assert await urls(sources(Config(agent=Agent(targets_file=(empty,))), Finder([DEAD]))) == []
+        assert await urls(sources(Config(agent=AgentTable(targets_file=(empty,))), Finder([DEAD]))) == []
 
     async def test_not_without_end(self, tmp_path: Path) -> None:
         (tmp_path / "t").write_text("\n".join(f"h{n}" for n in range(targets.MAX_TARGETS + 1)))
-        look = await sources(Config(agent=Agent(targets_file=(tmp_path / "t",)))).look(at_once=True)
+        look = await sources(Config(agent=AgentTable(targets_file=(tmp_path / "t",)))).look(at_once=True)
         assert len(look.targets) == targets.MAX_TARGETS
         assert look.said == (
             f"{targets.MAX_TARGETS + 1} targets, the first {targets.MAX_TARGETS} are watched: split them up",
@@ -139,15 +141,15 @@ class TestSources:
 class TestScraped:
     def test_what_is_handed_on(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(" secret\n")
-        target = Target(
+        target = TargetTable(
             url=DEAD,
             labels={"role": "router"},
             bearer_file=tmp_path / "token",
             ca_file=Path("/ca"),
             prefixes={"b_": "own:"},
         )
-        config = Config(agent=Agent(prefixes={"a_": "vllm:", "b_": "all:"}, timeout=Seconds(7)))
-        made = scraped(target, {"node": "n", "role": "decode"}, config)
+        config = Config(agent=AgentTable(prefixes={"a_": "vllm:", "b_": "all:"}, timeout=Seconds(7)))
+        made = scrape_target(target, {"node": "n", "role": "decode"}, config)
         assert made.labels == {"node": "n", "role": "router"}
         assert (made.token, made.ca_file, made.timeout) == ("secret", "/ca", 7.0)
         assert made.prefixes == {"a_": "vllm:", "b_": "own:"}
@@ -157,11 +159,11 @@ class TestScraped:
         (tmp_path / "token").write_bytes(content)
         said = "must hold one secret in one line|is empty|not plain text"
         with pytest.raises(ConfigError, match=rf"{DEAD}: bearer_file {tmp_path}/token .*({said})"):
-            scraped(Target(url=DEAD, bearer_file=tmp_path / "token"), {}, Config())
+            scrape_target(TargetTable(url=DEAD, bearer_file=tmp_path / "token"), {}, Config())
 
     def test_no_token_file(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="No such file"):
-            scraped(Target(url=DEAD, bearer_file=tmp_path / "token"), {}, Config())
+            scrape_target(TargetTable(url=DEAD, bearer_file=tmp_path / "token"), {}, Config())
 
 
 PAGE = b'# TYPE acme_num_requests_running gauge\nacme_num_requests_running{model_name="m"} 3.0\n'
@@ -200,7 +202,7 @@ class TestNode:
         token.write_text("one")
         async with TestServer(engine.app()) as server:
             url = str(server.make_url("/")).rstrip("/")
-            target = Target(url=url, name="e", bearer_file=token, prefixes={"acme_": "vllm:"})
+            target = TargetTable(url=url, name="e", bearer_file=token, prefixes={"acme_": "vllm:"})
             node = Node(Config(targets=(target,)))
             await node.open()
             await read(node)
@@ -210,7 +212,7 @@ class TestNode:
             await read(node)
             assert engine.tokens[0] == "Bearer one" and engine.tokens[-1] == "Bearer two"
             other = msgspec.structs.replace(target, slo=SomeSlo(itl_p99_seconds=9))
-            node.reconfigure(Config(targets=(other,), agent=Agent(timeout=Seconds(9))))
+            node.reconfigure(Config(targets=(other,), agent=AgentTable(timeout=Seconds(9))))
             assert await node.refresh() == []
             (frame,) = node.window.select(*everything("kvitals_requests_running"))
             assert frame.values.tolist() == [[3.0], [3.0]]
@@ -218,10 +220,10 @@ class TestNode:
 
     @pytest.mark.parametrize("more", [{"name": "new"}, {"name": "new", "prefixes": {"a_": "b_"}}])
     async def test_another_name_begins_anew(self, more: dict[str, Any]) -> None:
-        node = Node(Config(targets=(Target(url=DEAD, name="new" if "prefixes" in more else "old"),)))
+        node = Node(Config(targets=(TargetTable(url=DEAD, name="new" if "prefixes" in more else "old"),)))
         await node.open()
         await read(node)
-        node.reconfigure(Config(targets=(Target(url=DEAD, **more),)))
+        node.reconfigure(Config(targets=(TargetTable(url=DEAD, **more),)))
         said = await node.refresh()
         assert said[0] == f"{DEAD}: changed, watched from now on"
         await read(node)
@@ -234,20 +236,20 @@ class TestNode:
         await node.close()
 
     async def test_a_wrong_target_refuses_a_configuration_as_a_whole(self, tmp_path: Path) -> None:
-        node = Node(Config(targets=(Target(url=DEAD),)))
+        node = Node(Config(targets=(TargetTable(url=DEAD),)))
         await node.open()
-        for wrong in (Target(url=DEAD, bearer_file=tmp_path / "x"), Target(url=DEAD, ca_file=tmp_path / "x")):
+        for wrong in (TargetTable(url=DEAD, bearer_file=tmp_path / "x"), TargetTable(url=DEAD, ca_file=tmp_path / "x")):
             with pytest.raises(ConfigError, match=DEAD):
                 node.reconfigure(Config(targets=(wrong,)))
             with pytest.raises(ConfigError, match=DEAD):
                 await Node(Config(targets=(wrong,))).open()
-        assert node.config.targets == (Target(url=DEAD),)
+        assert node.config.targets == (TargetTable(url=DEAD),)
         await node.close()
 
     async def test_what_others_were_made_with_stays(self) -> None:
         node = Node(Config())
         before = node.config
-        node.reconfigure(Config(agent=Agent(window=Seconds(60), interval=Seconds(1))))
+        node.reconfigure(Config(agent=AgentTable(window=Seconds(60), interval=Seconds(1))))
         assert node.config.agent.window == before.agent.window
         assert node.config.labels == before.labels
         assert node.config.agent.interval == 1
@@ -260,9 +262,9 @@ class TestNode:
         await server.start_server(ssl=context)
         url = str(server.make_url("/")).rstrip("/")
         for target, up in (
-            (Target(url=url, name="a", ca_file=tmp_path / "ca.pem", prefixes={"acme_": "vllm:"}), 1.0),
-            (Target(url=url, name="b", insecure=True, prefixes={"acme_": "vllm:"}), 1.0),
-            (Target(url=url, name="c"), 0.0),
+            (TargetTable(url=url, name="a", ca_file=tmp_path / "ca.pem", prefixes={"acme_": "vllm:"}), 1.0),
+            (TargetTable(url=url, name="b", insecure=True, prefixes={"acme_": "vllm:"}), 1.0),
+            (TargetTable(url=url, name="c"), 0.0),
         ):
             node = Node(Config(targets=(target,)))
             await node.open()

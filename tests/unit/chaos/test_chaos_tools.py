@@ -10,19 +10,19 @@ import msgspec
 import pytest
 
 from kvitals.agent.collectors import otlp_json, otlp_wire
-from kvitals.agent.collectors.file_tail import Budget, Tail
-from kvitals.agent.collectors.otlp_wire import MalformedError
+from kvitals.agent.collectors.file_tail import Tail, TailBudget
+from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.requests.lines import NOT_JSON, LineReader
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import TenantsTable
-from kvitals.rules.log_map import shipped
+from kvitals.rules.log_map import shipped_log_map
 from kvitals.series.recordings import CaptureWriter, Record
 from tests.chaos.requests import attacks, good, http2, planted, spans
 from tests.chaos.requests.pages import Page
 
-TENANTS = Tenants(TenantsTable(), b"k" * 32)
+TENANTS = TenantNames(TenantsTable(), b"k" * 32)
 MARK = planted.MARK.encode()
 
 
@@ -73,7 +73,7 @@ def parts_of(payload: bytes) -> list[RequestPart]:
 def test_garbage_is_refused_or_read_and_no_text_of_it_is_kept(name: str) -> None:
     try:
         parts = parts_of(attacks.garbage()[name])
-    except MalformedError as error:
+    except OtlpFormatError as error:
         assert planted.MARK not in str(error)
     else:
         assert MARK not in msgspec.msgpack.encode(parts)
@@ -90,13 +90,13 @@ def test_spans_give_parts_without_their_texts() -> None:
 def test_a_flood_is_counted_line_by_line_and_no_text_of_it_is_kept(tmp_path: Path) -> None:
     flood = attacks.Flood(tmp_path / "flood.jsonl")
     flood.file.touch()
-    tail, reader = Tail(flood.file, ()), LineReader(shipped("litellm"), TENANTS)
+    tail, reader = Tail(flood.file, ()), LineReader(shipped_log_map("litellm"), TENANTS)
     flood.write(22 << 20)
     flood.without_newline(5 << 20)
     made = []
     for _ in range(2):
         tail.look(time.monotonic())
-        made += [None if line is None else reader.read(line, time.time()) for line in tail.lines(Budget(1 << 30))]
+        made += [None if line is None else reader.read(line, time.time()) for line in tail.lines(TailBudget(1 << 30))]
         flood.rotate()
         flood.write(100_000)
     tail.close()
@@ -110,7 +110,7 @@ def test_a_flood_is_counted_line_by_line_and_no_text_of_it_is_kept(tmp_path: Pat
 
 
 def test_a_line_of_a_log_gives_a_part_without_its_tenant() -> None:
-    made = LineReader(shipped("nginx"), TENANTS).read(good.log_line(planted.tenant(1)).strip(), time.time())
+    made = LineReader(shipped_log_map("nginx"), TENANTS).read(good.log_line(planted.tenant(1)).strip(), time.time())
     assert isinstance(made, RequestPart) and made.tenant == TENANTS.pseudonym(planted.tenant(1))
     assert MARK not in msgspec.msgpack.encode(made)
 

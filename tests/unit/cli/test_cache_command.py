@@ -10,9 +10,9 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.service import Node
-from kvitals.app.cache import Known
+from kvitals.app.cache import CacheReport
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
 from kvitals.ui.cli import cache
@@ -82,7 +82,7 @@ def asked(node: Node, *words: str) -> int:
     """What the command comes to when an agent that watches `node` is asked."""
 
     async def served() -> int:
-        ledger = Ledger(lambda: node.ledger, lambda tenant: f"name of {tenant[-4:]}")
+        ledger = LedgerApi(lambda: node.ledger, lambda tenant: f"name of {tenant[-4:]}")
         app = build_app(node.window, {}, findings=lambda: None, ready=lambda: True, ledger=ledger)
         async with TestServer(app) as server:
             return await asyncio.to_thread(run, str(server.make_url("/")), *words)
@@ -106,8 +106,8 @@ def test_an_agent_that_hears_of_no_blocks(capsys: pytest.CaptureFixture[str]) ->
 def test_an_agent_of_another_kind_is_no_crash(
     engine: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def answers(_: str) -> Known:
-        return Known({"engines": [engine], "tenants": {}}, {"cascades": []})
+    def answers(_: str) -> CacheReport:
+        return CacheReport({"engines": [engine], "tenants": {}}, {"cascades": []})
 
     monkeypatch.setattr(cache, "of_agent", answers)
     assert run("http://127.0.0.1:1") == 2

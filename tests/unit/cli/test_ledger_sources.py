@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.ledger import Ledger, add_ledger_routes
+from kvitals.agent.exports.ledger import LedgerApi, add_ledger_routes
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.app import ledger
 from kvitals.app.agent_client import NotKvitalsError
-from kvitals.app.cache import replayed
+from kvitals.app.cache import replay_ledger
 from kvitals.kvcache.accesses import COLUMNS
 
 THRASH = Path(__file__).parents[2] / "captures" / "ledger" / "thrash.kvcap"
@@ -26,12 +26,12 @@ def serving(side: LedgerSide | None) -> TestServer:
 
     app = web.Application()
     app.router.add_get("/api/v1/status/buildinfo", build)
-    add_ledger_routes(app.router, Ledger(lambda: side))
+    add_ledger_routes(app.router, LedgerApi(lambda: side))
     return TestServer(app)
 
 
 async def test_an_agent_gives_the_look_ups_that_its_recording_does() -> None:
-    side, _ = replayed(THRASH)
+    side, _ = replay_ledger(THRASH)
     assert side is not None
     recorded = ledger.of_recording(THRASH)
     async with serving(side) as server:

@@ -16,7 +16,7 @@ from kvitals.config import Config
 from kvitals.rules.finding import Entity, Triage
 from kvitals.rules.loader import load
 from kvitals.ui.cli.common import answer_console, status_console
-from kvitals.ui.cli.piped import COLUMNS, Trimmed
+from kvitals.ui.cli.piped import COLUMNS, TrimmedStream
 from kvitals.ui.cli.render import show
 
 NAMES = ["http://[fd00::1]:8000", "a[/b]c", "[red]engine[/red]", "node :fire: 7"]
@@ -70,7 +70,7 @@ def test_a_log_has_each_message_in_one_line(capsys: pytest.CaptureFixture[str]) 
 
 def test_blanks_within_a_line_stay_however_it_is_written() -> None:
     out = io.StringIO()
-    trimmed = Trimmed(out)
+    trimmed = TrimmedStream(out)
     for part in ("a  b  ", " c  ", "\n  d \t\n", "e "):
         trimmed.write(part)
     assert out.getvalue() == "a  b   c\n  d\ne"

@@ -14,12 +14,12 @@ from aiohttp.test_utils import TestServer
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.exports.requests import Requests
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.slow_tail import Recent, TailReport
 from kvitals.agent.requests.store import Store
 from kvitals.agent.service import encode
 from kvitals.app.agent_client import NotKvitalsError
-from kvitals.app.requests import Asked, of_agent
+from kvitals.app.requests import RequestQuery, of_agent
 from kvitals.series.recordings import CaptureWriter
 from kvitals.series.window import Window
 from kvitals.ui.cli.main import main
@@ -95,10 +95,12 @@ async def test_of_an_agent_with_the_tenants_name() -> None:
         requests=Requests(store=lambda: store, resolve={"t-aaaaaaaaaa": "acme"}.get),
     )
     async with TestServer(app) as server:
-        (told,) = (await asyncio.to_thread(of_agent, str(server.make_url("/")), Asked(slowest=3))).requests
+        (told,) = (await asyncio.to_thread(of_agent, str(server.make_url("/")), RequestQuery(slowest=3))).requests
         assert told.record == store.newest(1)[0]
         assert told.tenant_name == "acme"
-        assert (await asyncio.to_thread(of_agent, str(server.make_url("/")), Asked(name="nobody"))).requests == []
+        assert (
+            await asyncio.to_thread(of_agent, str(server.make_url("/")), RequestQuery(name="nobody"))
+        ).requests == []
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +111,7 @@ def reports() -> list[TailReport]:
         slow = n >= 54
         queue, start = (4.0, T + 50.0) if slow else (0.0, T + n)
         phases = tuple(
-            Phase(name, seconds, "measured", start=at)
+            RequestPhase(name, seconds, "measured", start=at)
             for name, seconds, at in (
                 ("queue", queue, start), ("prefill", 0.2, start + queue), ("decode", 0.8, start + queue + 0.2)
             )
@@ -166,10 +168,10 @@ async def test_an_agent_says_why_with_names(reports: list[TailReport]) -> None:
     app = build_app(Window(60, 10), {}, findings=lambda: None, ready=lambda: True, requests=requests)
     async with TestServer(app) as server:
         url = str(server.make_url("/"))
-        found = await asyncio.to_thread(of_agent, url, Asked(slowest=1))
+        found = await asyncio.to_thread(of_agent, url, RequestQuery(slowest=1))
         assert found.tails == reports[:1]  # of the node, not of each engine
         assert found.tenant_names == {"t-chat": "acme"}
-        assert (await asyncio.to_thread(of_agent, url, Asked(newest=1))).tails == []
+        assert (await asyncio.to_thread(of_agent, url, RequestQuery(newest=1))).tails == []
 
 
 async def test_what_is_no_agent() -> None:
@@ -180,4 +182,4 @@ async def test_what_is_no_agent() -> None:
     app.router.add_get("/api/v1/requests", other)
     async with TestServer(app) as server:
         with pytest.raises(NotKvitalsError, match="is not a kvitals agent"):
-            await asyncio.to_thread(of_agent, str(server.make_url("/")), Asked(newest=1))
+            await asyncio.to_thread(of_agent, str(server.make_url("/")), RequestQuery(newest=1))

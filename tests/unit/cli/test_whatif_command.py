@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvitals.diagnoser.whatif import base_of, worth
-from kvitals.kvcache.whatif import Row
+from kvitals.kvcache.whatif import ReplayRow
 from kvitals.ui.cli.main import main
 
 TRACE = str(Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz")
@@ -159,7 +159,7 @@ def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nothing_to_save_is_not_a_share() -> None:
-    nothing = Row("lru", "pooled", 1, 5, 16, 1.0, 0, 1.0, 1.0, None, 0, 1.0, 0.0)
+    nothing = ReplayRow("lru", "pooled", 1, 5, 16, 1.0, 0, 1.0, 1.0, None, 0, 1.0, 0.0)
     assert base_of([nothing], None) is nothing
     assert worth(nothing, nothing, 3, None).prefill_saved is None
 

@@ -10,22 +10,32 @@ import numpy as np
 import pytest
 
 from kvitals.dashboards import boards, generate
-from kvitals.dashboards.boards.board import Board, Row, build, left_out
+from kvitals.dashboards.boards.board import Board, BoardRow, build, left_out
 from kvitals.dashboards.grafana import AGENT
 from kvitals.dashboards.panels import (
     JUST_ABOVE_ZERO,
     MAX_QUERIES,
     Heat,
-    Line,
+    LinePanel,
     PanelError,
-    Question,
-    Table,
+    PanelLine,
+    TablePanel,
     answer,
     make,
     steps,
 )
-from kvitals.dashboards.queries import By, From, Holds, Judged, NotToldError, Of, Queries, UnknownSeriesError, readable
-from kvitals.dashboards.raw import Raw
+from kvitals.dashboards.queries import (
+    ConditionQuery,
+    ExpressionQuery,
+    Holds,
+    JudgedBy,
+    NotToldError,
+    Queries,
+    SignalQuery,
+    UnknownSeriesError,
+    readable,
+)
+from kvitals.dashboards.raw import RawTranslator
 from kvitals.rules.loader import Knowledge, load
 from kvitals.rules.model import Signal
 from kvitals.series.promql import Vector, evaluate
@@ -83,7 +93,7 @@ def test_a_changed_limit_of_a_rule_changes_the_colours(knowledge: Knowledge) -> 
     rule = knowledge.rules["KVC01"]
     high = msgspec.structs.replace(rule.params["kv_high"], default=0.8)
     knowledge.rules["KVC01"] = msgspec.structs.replace(rule, params={**rule.params, "kv_high": high})
-    judged = Queries(knowledge).judged(By("KVC01", "kv_usage_p90", "kv_high"))
+    judged = Queries(knowledge).judged(ConditionQuery("KVC01", "kv_usage_p90", "kv_high"))
     assert steps(judged) == [{"color": "blue", "value": None}, {"color": "red", "value": 0.8}]
 
 
@@ -126,7 +136,7 @@ def test_a_histogram_is_named_by_its_parts_only(queries: Queries) -> None:
 
 def test_a_comparison_that_the_rule_does_not_make_is_refused(queries: Queries) -> None:
     with pytest.raises(UnknownSeriesError, match="KVC01 does not compare target_up"):
-        queries.judged(By("KVC01", "target_up"))
+        queries.judged(ConditionQuery("KVC01", "target_up"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +149,7 @@ def test_a_comparison_that_the_rule_does_not_make_is_refused(queries: Queries) -
     ],
 )
 def test_colours_follow_the_rules_comparison(op: str, limit: float, expected: list[tuple[str, float]]) -> None:
-    found = steps(Judged("KVC01", "title", "page", op, limit, ""))
+    found = steps(JudgedBy("KVC01", "title", "page", op, limit, ""))
     assert [(s["color"], s["value"]) for s in found] == expected
 
 
@@ -185,28 +195,30 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
     ],
 )
 def test_a_panel_that_hides_something_is_refused(queries: Queries, changes: dict[str, str], message: str) -> None:
-    usage = Of("kv_usage_p90")
+    usage = SignalQuery("kv_usage_p90")
     lines = {
-        "no unit": (Line(From("max by ($scope) (kvitals_target_up)", ""), "{{engine}}"),),
-        "legend": (Line(usage, "{{engine}} {{gpu}}"),),
-        "objective": (Line(usage, "{{engine}}", "objective"),),
-        "many": (Line(usage, "{{engine}}"),) * (MAX_QUERIES + 1),
-        "": (Line(usage, "{{engine}}"),),
+        "no unit": (PanelLine(ExpressionQuery("max by ($scope) (kvitals_target_up)", ""), "{{engine}}"),),
+        "legend": (PanelLine(usage, "{{engine}} {{gpu}}"),),
+        "objective": (PanelLine(usage, "{{engine}}", "objective"),),
+        "many": (PanelLine(usage, "{{engine}}"),) * (MAX_QUERIES + 1),
+        "": (PanelLine(usage, "{{engine}}"),),
     }
-    question = Question(title=changes.get("title", "How full is it?"), lines=lines[changes.get("lines", "")])
+    question = LinePanel(title=changes.get("title", "How full is it?"), lines=lines[changes.get("lines", "")])
     with pytest.raises(PanelError, match=message):
         make(answer(question, queries), queries, 1, 0, 0, RUNBOOKS)
 
 
 def test_a_heat_map_without_buckets_is_refused(queries: Queries) -> None:
-    heat = Heat(title="How full is it?", lines=(Line(Of("kv_usage_p90"), "{{engine}}"),))
+    heat = Heat(title="How full is it?", lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),))
     with pytest.raises(PanelError, match="no buckets"):
         make(answer(heat, queries), queries, 1, 0, 0, RUNBOOKS)
 
 
 def test_panels_that_do_not_fit_go_on_the_next_line(queries: Queries) -> None:
-    wide = Question(title="How full is it?", lines=(Line(Of("kv_usage_p90"), "{{engine}}"),), width=10)
-    made = build(Board("b", "B", "d", (Row("Row", (wide,) * 3), Row("Next", (wide,)))), AGENT, queries, RUNBOOKS)
+    wide = LinePanel(title="How full is it?", lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),), width=10)
+    made = build(
+        Board("b", "B", "d", (BoardRow("Row", (wide,) * 3), BoardRow("Next", (wide,)))), AGENT, queries, RUNBOOKS
+    )
     assert made is not None
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in made["panels"]]
     assert places == [(0, 0), (0, 1), (10, 1), (0, 9), (0, 17), (0, 18)]
@@ -229,11 +241,11 @@ def test_what_is_of_a_node_is_shown_whatever_engine_is_chosen(queries: Queries) 
 
 @pytest.fixture
 def raw(knowledge: Knowledge) -> Queries:
-    return Queries(knowledge, Raw(knowledge))
+    return Queries(knowledge, RawTranslator(knowledge))
 
 
 def test_the_same_ask_reads_engines_own_names_where_there_are_no_agents(raw: Queries) -> None:
-    query = raw.ask(Of("kv_usage_p90"))
+    query = raw.ask(SignalQuery("kv_usage_p90"))
     assert "vllm:kv_cache_usage_perc" in query.reads
     assert "sglang:token_usage" in query.reads
     assert not any(name.startswith("kvitals_") for name in query.reads)
@@ -241,7 +253,11 @@ def test_the_same_ask_reads_engines_own_names_where_there_are_no_agents(raw: Que
 
 
 def test_what_no_page_tells_can_not_be_asked_without_agents(raw: Queries) -> None:
-    for ask in (Of("slots"), Of("cascade_stage"), From("max by ($scope) (kvitals_scrape_age_seconds)", "seconds")):
+    for ask in (
+        SignalQuery("slots"),
+        SignalQuery("cascade_stage"),
+        ExpressionQuery("max by ($scope) (kvitals_scrape_age_seconds)", "seconds"),
+    ):
         with pytest.raises(NotToldError, match="kvitals_"):
             raw.ask(ask)
 
@@ -258,7 +274,7 @@ def test_of_alternatives_those_that_are_told_are_left(raw: Queries) -> None:
 
 
 def test_without_agents_an_engine_that_shows_nothing_any_more_is_down(raw: Queries) -> None:
-    expr = raw.ask(Of("target_up")).expr.replace('instance=~"$engine"', 'instance=~".*"')
+    expr = raw.ask(SignalQuery("target_up")).expr.replace('instance=~"$engine"', 'instance=~".*"')
     shown = {METRIC_NAME: "vllm:num_requests_running", "instance": "h:1", "engine": "0"}
     for at, up in ((NOW, 1.0), (NOW + 1000, 0.0)):  # the last sample is at NOW
         found = evaluate(readable(expr), Source((shown, 3, 0)), at)
@@ -267,10 +283,13 @@ def test_without_agents_an_engine_that_shows_nothing_any_more_is_down(raw: Queri
 
 
 def test_a_panel_without_its_first_line_is_left_out_and_told_and_without_another_says_so(raw: Queries) -> None:
-    lines = (Line(Of("running_avg"), "{{engine}} running"), Line(Of("slots"), "{{engine}} slots"))
-    running = Question(title="How many run?", lines=lines)
-    slots = Question(title="How many could?", lines=lines[::-1])
-    one = Board("b", "B", "d", (Row("Row", (running, slots)), Row("Empty", (slots,))))
+    lines = (
+        PanelLine(SignalQuery("running_avg"), "{{engine}} running"),
+        PanelLine(SignalQuery("slots"), "{{engine}} slots"),
+    )
+    running = LinePanel(title="How many run?", lines=lines)
+    slots = LinePanel(title="How many could?", lines=lines[::-1])
+    one = Board("b", "B", "d", (BoardRow("Row", (running, slots)), BoardRow("Empty", (slots,))))
     assert [missing.title for missing in left_out(one, raw)] == ["How many could?", "How many could?"]
     made = build(one, AGENT, raw, RUNBOOKS)
     assert made is not None
@@ -279,14 +298,14 @@ def test_a_panel_without_its_first_line_is_left_out_and_told_and_without_another
     assert "Only agents tell: {{engine}} slots." in panel["description"]
     assert told["type"] == "text"
     assert "How many could?" in told["options"]["content"]
-    assert build(Board("b", "B", "d", (Row("Row", (slots,)),)), AGENT, raw, RUNBOOKS) is None
+    assert build(Board("b", "B", "d", (BoardRow("Row", (slots,)),)), AGENT, raw, RUNBOOKS) is None
 
 
 def test_a_table_names_its_columns_and_colours_where_a_rule_judges(queries: Queries) -> None:
-    table = Table(
+    table = TablePanel(
         title="Which?",
-        lines=(Line(Of("running_avg"), "running"), Line(Of("kv_usage_p90"), "KV")),
-        judges=(None, By("KVC01", "kv_usage_p90", "kv_high")),
+        lines=(PanelLine(SignalQuery("running_avg"), "running"), PanelLine(SignalQuery("kv_usage_p90"), "KV")),
+        judges=(None, ConditionQuery("KVC01", "kv_usage_p90", "kv_high")),
     )
     made = make(answer(table, queries), queries, 1, 0, 0, RUNBOOKS)
     renamed = made["transformations"][1]["options"]["renameByName"]

@@ -40,7 +40,7 @@ def test_a_key_without_words_is_refused_and_named(monkeypatch: pytest.MonkeyPatc
 def test_a_table_without_a_place_is_refused_and_named() -> None:
     text = (reference.DOCS / configuration.FILE).read_text().replace("<!-- keys of history -->", "")
     with pytest.raises(ValueError, match="history"):
-        configuration.filled(text)
+        configuration.fill_tables(text)
 
 
 def test_every_family_signal_rule_and_lever_is_there_once() -> None:

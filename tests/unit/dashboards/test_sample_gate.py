@@ -6,9 +6,9 @@ from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.queries import Queries
 from kvitals.dashboards.recording import definition
 from kvitals.diagnoser.signals import with_enough_samples
-from kvitals.rules.compiled_signal import compile_signal, least
+from kvitals.rules.compiled_signal import compile_signal, sample_gate
 from kvitals.rules.loader import load
-from kvitals.series.promql import Binary, Number, parse
+from kvitals.series.promql import Binary, NumberLiteral, parse
 from kvitals.series.types import Labels
 
 KNOWLEDGE = load()
@@ -20,11 +20,11 @@ def test_every_surface_has_the_gate_of_the_compiled_signal() -> None:
     for name, signal in KNOWLEDGE.signals.items():
         if signal.samples is None:
             continue
-        enough = least(signal.samples)
+        enough = sample_gate(signal.samples)
         recorded = parse(definition(signal, Options()))
         board = parse(queries.signal(name).expr.replace("[$__rate_interval", "[1m").replace("$", ""))
         for surface, expr in (("recording rule", recorded), ("board", board), ("source", compile_signal(signal).gated)):
-            gates = {n.right.value for n in expr.walk() if isinstance(n, Binary) and isinstance(n.right, Number)}
+            gates = {n.right.value for n in expr.walk() if isinstance(n, Binary) and isinstance(n.right, NumberLiteral)}
             if enough not in gates:
                 wrong.append(f"{name}: {surface} has no gate at {enough:g}")
     assert wrong == []

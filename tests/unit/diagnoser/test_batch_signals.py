@@ -13,7 +13,7 @@ from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.app.sources.recording import AT_ONCE, judged_before, span_of
 from kvitals.config import Config
 from kvitals.diagnoser import batch_signals
-from kvitals.rules.finding import Source, encode
+from kvitals.rules.finding import DocumentSource, encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
 from kvitals.series.recordings import CaptureReader
@@ -36,7 +36,7 @@ def judged(path: Path, way: Callable[..., Iterator[float]], seconds: float = 1e9
     """All that was judged on the way, and the document at the end."""
     first, last = span_of(path)
     last = min(last, first + seconds)
-    pipeline, found = Pipeline(SETUP, Source("capture", path.name)), []
+    pipeline, found = Pipeline(SETUP, DocumentSource("capture", path.name)), []
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for _ in way(last, pipeline, reader):

@@ -8,9 +8,9 @@ import pytest
 
 from kvitals.diagnoser.confidence import Weighing
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import Finding, Source
+from kvitals.rules.finding import DocumentSource, Finding
 from kvitals.rules.loader import load
 from kvitals.rules.model import Rule
 from kvitals.series.types import METRIC_NAME, Labels
@@ -18,7 +18,7 @@ from kvitals.series.window import Window
 
 KNOWLEDGE = load()
 AT = 100_000.0
-SPAN = Span(AT)
+SPAN = EvaluationSpan(AT)
 ENGINE = Labels({"engine": "e"})
 
 
@@ -42,7 +42,7 @@ def fired(code: str, since: float | None = None, *, at_least: bool = False) -> J
 
 def cause(judge: Judge, *judgements: Judgement) -> Finding:
     """The first cause."""
-    return triage(judge, judgements, SPAN, Source("live", "x")).causes[0]
+    return triage(judge, judgements, SPAN, DocumentSource("live", "x")).causes[0]
 
 
 def test_the_constraint_that_a_cause_claims_makes_it_surer() -> None:

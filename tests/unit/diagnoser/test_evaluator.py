@@ -9,11 +9,11 @@ import pytest
 from kvitals.app.state import load_state, save_state
 from kvitals.diagnoser.evaluator import Judge, Judgement, Memory
 from kvitals.diagnoser.findings import Mute
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.triage import headline, triage
-from kvitals.rules.compiled_signal import needed
-from kvitals.rules.finding import Source
+from kvitals.rules.compiled_signal import needed_metrics
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import Knowledge, load
 from kvitals.series.promql import parse
 from kvitals.series.types import METRIC_NAME, Labels
@@ -52,7 +52,7 @@ class Engine:
                 self.series("kvitals_ttft_seconds_count"): self.requests,
             }
             self.group.append(self.at, list(row), list(row.values()))
-            self.judgements = self.judge.judge(Span(self.at, fast=20.0))
+            self.judgements = self.judge.judge(EvaluationSpan(self.at, fast=20.0))
             self.at += STEP
         return self
 
@@ -135,14 +135,14 @@ def test_a_rule_that_crashes_leaves_the_others_alone_and_health_unknown(monkeypa
     engine.live(60, slow=False)
     assert engine.judge.crashed == {"LAT02": "ZeroDivisionError: planted"}
     assert engine.outcome().outcome == "clear"
-    document = triage(engine.judge, engine.judgements, Span(engine.at, 20.0), Source("live", "x"))
+    document = triage(engine.judge, engine.judgements, EvaluationSpan(engine.at, 20.0), DocumentSource("live", "x"))
     assert document.healthy is None
 
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_the_verdict_alone_is_that_of_the_document(slow: bool) -> None:
     engine = Engine().live(90, slow=slow)
-    span, source = Span(engine.at - STEP, 20.0), Source("live", "x")
+    span, source = EvaluationSpan(engine.at - STEP, 20.0), DocumentSource("live", "x")
     for mutes in ((), (Mute("LAT01", "known"),)):
         document = triage(engine.judge, engine.judgements, span, source, mutes=mutes)
         assert headline(engine.judge, engine.judgements, span, mutes) == document.verdict
@@ -150,8 +150,8 @@ def test_the_verdict_alone_is_that_of_the_document(slow: bool) -> None:
 
 def test_no_engine_is_not_health() -> None:
     judge = Judge(KNOWLEDGE, Signals(KNOWLEDGE, Window(600, 100)))
-    span = Span(1000.0)
-    document = triage(judge, judge.judge(span), span, Source("live", "x"))
+    span = EvaluationSpan(1000.0)
+    document = triage(judge, judge.judge(span), span, DocumentSource("live", "x"))
     assert document.healthy is None
     assert document.verdict == "Could not tell: no engine was seen."
 
@@ -182,7 +182,7 @@ def test_entities_that_went_away_are_forgotten() -> None:
         column = group.column(Labels({"__name__": "kvitals_target_up", "engine": f"e/{cycle}"}))
         assert column is not None
         group.append(at, [column], [0.0])
-        judge.judge(Span(at))
+        judge.judge(EvaluationSpan(at))
         group.end([column])
         if cycle == 70:
             before = len(judge.memory)
@@ -205,7 +205,7 @@ def test_entities_that_went_away_are_forgotten() -> None:
     ],
 )
 def test_what_an_expression_can_not_do_without(query: str, needs: list[set[str]]) -> None:
-    assert [set(either) for either in needed(parse(query))] == needs
+    assert [set(either) for either in needed_metrics(parse(query))] == needs
 
 
 def test_what_looks_back_further_than_anything_is_remembered_has_a_value_as_soon_as_it_can() -> None:
@@ -220,15 +220,19 @@ def test_what_looks_back_further_than_anything_is_remembered_has_a_value_as_soon
     for second in range(0, 930, 30):
         group.append(float(second), [gauge, up], [0.5, 1.0])
         before.append(
-            "replicas_before" in {n for n, known in signals.observe(Span(float(second))).items() if known.values}
+            "replicas_before"
+            in {n for n, known in signals.observe(EvaluationSpan(float(second))).items() if known.values}
         )
     assert before == [second >= 900 for second in range(0, 930, 30)]
 
 
 def test_a_signal_is_the_same_whether_or_not_it_could_have_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine().live(90, slow=True)
-    skipped = Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0))
+    skipped = Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(EvaluationSpan(engine.at - STEP, 20.0))
     monkeypatch.setattr(Window, "has", lambda *_: True)
     monkeypatch.setattr(Window, "finds", lambda *_: True)
     monkeypatch.setattr(Window, "oldest", -math.inf)
-    assert Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(Span(engine.at - STEP, 20.0)) == skipped
+    assert (
+        Signals(KNOWLEDGE, engine.judge.signals.source.families).observe(EvaluationSpan(engine.at - STEP, 20.0))
+        == skipped
+    )

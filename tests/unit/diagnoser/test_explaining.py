@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import headline, triage
-from kvitals.rules.finding import Finding, Source, Triage
+from kvitals.rules.finding import DocumentSource, Finding, Triage
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES
 from kvitals.series.types import Labels
@@ -16,7 +16,7 @@ from kvitals.series.window import Window
 from kvitals.ui.cli.render import show
 
 KNOWLEDGE = load()
-SPAN = Span(1000.0)
+SPAN = EvaluationSpan(1000.0)
 ENGINES = {
     "a": Labels({"engine": "a", "node": "n1", "pool": "chat"}),
     "b": Labels({"engine": "b", "node": "n1", "pool": "batch"}),
@@ -49,7 +49,7 @@ def on(code: str, engine: str, outcome: str = "fired") -> Judgement:
 
 
 def told(judge: Judge, *judgements: Judgement) -> Triage:
-    document = triage(judge, judgements, SPAN, Source("live", "x"))
+    document = triage(judge, judgements, SPAN, DocumentSource("live", "x"))
     assert headline(judge, judgements, SPAN) == document.verdict
     return document
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import Source, Triage
+from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.rules.loader import load
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.types import Labels
@@ -15,7 +15,7 @@ from kvitals.series.window import Window
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
-SPAN = Span(1000.0)
+SPAN = EvaluationSpan(1000.0)
 WHOLE = Labels({"engine": "a", "node": "n", "pool": "p"})
 CAUSES = [rule for rule in KNOWLEDGE.rules.values() if rule.kind == "cause"]
 WITHIN = {"engine": 0, "node": 1, "pool": 1, "fleet": 2}
@@ -44,7 +44,7 @@ def said(rule: Rule, outcome: str = "fired", why: str = "as planted") -> Judgeme
 
 
 def told(judge: Judge, *judgements: Judgement) -> Triage:
-    return triage(judge, judgements, SPAN, Source("live", "x"))
+    return triage(judge, judgements, SPAN, DocumentSource("live", "x"))
 
 
 def symptoms_of(rule: Rule) -> set[str]:

@@ -10,8 +10,8 @@ from kvitals.agent.service import encode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import build
 from kvitals.diagnoser.inspect import inspect
-from kvitals.rules.finding import Source
-from kvitals.rules.inspection import Inspected, Inspection
+from kvitals.rules.finding import DocumentSource
+from kvitals.rules.inspection import InspectedTarget, Inspection
 from kvitals.rules.journeys import journeys
 from kvitals.rules.loader import load
 from kvitals.series.promql import expand, parse
@@ -22,7 +22,7 @@ URL = "http://127.0.0.1:8000/metrics"
 
 def look(*pages: str, facts: dict[str, float] | None = None, version: str = "", **config: object) -> Inspection:
     """What is said of a target whose pages come a second apart."""
-    pipeline = Pipeline(Setup(load(), build(config)), Source("live", "test"))
+    pipeline = Pipeline(Setup(load(), build(config)), DocumentSource("live", "test"))
     pipeline.node.expect({"targets": [{"url": URL}]})
     records: list[Record] = []
     for i, page in enumerate(pages):
@@ -45,18 +45,18 @@ def page(name: str) -> str:
     return (FIXTURES / f"{name}.prom").read_text()
 
 
-def states(target: Inspected) -> dict[str, str]:
+def states(target: InspectedTarget) -> dict[str, str]:
     return {family.family: family.state for family in target.families}
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Inspected:
+def loaded() -> InspectedTarget:
     text = page("vllm-0.32-loaded")
     (target,) = look(text, text, facts={"kv_events": 0.0, "tracing": 1.0, "slots": 16.0}, version="0.32.0").targets
     return target
 
 
-def test_a_target_is_told(loaded: Inspected) -> None:
+def test_a_target_is_told(loaded: InspectedTarget) -> None:
     assert (loaded.engine, loaded.system, loaded.kind, loaded.version) == (
         "127.0.0.1:8000/0",
         "vllm",
@@ -66,7 +66,7 @@ def test_a_target_is_told(loaded: Inspected) -> None:
     assert loaded.up and loaded.state == "ok" and not loaded.untested and loaded.problems == []
 
 
-def test_families_are_live_at_zero_off_or_newer(loaded: Inspected) -> None:
+def test_families_are_live_at_zero_off_or_newer(loaded: InspectedTarget) -> None:
     found = states(loaded)
     assert found["kvitals_ttft_seconds"] == "live"
     assert found["kvitals_requests_corrupted_total"] == "off"
@@ -84,19 +84,19 @@ def test_an_old_version_lacks_what_came_later() -> None:
     assert newer["kvitals_prompt_tokens_by_source_total"] == "since 0.16"
 
 
-def test_facts_say_where_they_were_learned(loaded: Inspected) -> None:
+def test_facts_say_where_they_were_learned(loaded: InspectedTarget) -> None:
     assert ("slots", 16.0, "command line") in {(f.fact, f.value, f.source) for f in loaded.facts}
     assert ("block_tokens", "metrics page") in {(f.fact, f.source) for f in loaded.facts}
 
 
-def test_flags_are_on_off_or_unknown(loaded: Inspected) -> None:
+def test_flags_are_on_off_or_unknown(loaded: InspectedTarget) -> None:
     switches = {switch.flag.split()[0]: switch.on for switch in loaded.switches}
     assert switches["--otlp-traces-endpoint"] is True
     assert switches["--kv-events-config"] is False
     assert switches["--enable-prompt-tokens-details"] is None
 
 
-def test_objectives_are_held_against_bucket_bounds(loaded: Inspected) -> None:
+def test_objectives_are_held_against_bucket_bounds(loaded: InspectedTarget) -> None:
     found = {r.objective: r for r in loaded.resolutions}
     assert (found["ttft_p99"].on_edge, found["ttft_p99"].lower, found["ttft_p99"].upper) == (False, 1.0, 2.5)
     assert found["itl_p99"].on_edge
@@ -108,7 +108,7 @@ def test_an_objective_elsewhere(seconds: float, text: str) -> None:
     assert text in next(r.text for r in target.resolutions if r.objective == "ttft_p99")
 
 
-def test_journeys_are_scored_by_what_they_need(loaded: Inspected) -> None:
+def test_journeys_are_scored_by_what_they_need(loaded: InspectedTarget) -> None:
     scores = {score.journey: score for score in loaded.scores}
     assert list(scores) == [journey.name for journey in journeys()]
     traces = scores["traces"]

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.questions import Questions
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import Knowledge, load
-from kvitals.rules.model import SCOPES, Lever, LeverUse, Rule, Setting
+from kvitals.rules.model import SCOPES, Lever, LeverUse, Rule, SystemSetting
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
-SPAN = Span(1000.0)
+SPAN = EvaluationSpan(1000.0)
 WHOLE = Labels({"cluster": "k", "node": "n", "pool": "p", "engine": "e"})
 USES = [
     pytest.param(rule, KNOWLEDGE.levers[use.lever], id=f"{rule.code} {use.lever}")
@@ -185,8 +185,8 @@ def test_who_contradicts_whom_is_known_from_either_side() -> None:
     assert advised(knowledge, offering("KVC01", "sip", "restart")) == [["sip", "restart"]]
 
 
-def setting(now: str, to: str = "", value: str = "") -> Setting:
-    return Setting(system="vllm", flag="--x", now=now, to=to, value=value)
+def setting(now: str, to: str = "", value: str = "") -> SystemSetting:
+    return SystemSetting(system="vllm", flag="--x", now=now, to=to, value=value)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def setting(now: str, to: str = "", value: str = "") -> Setting:
         (setting("nowhere", to="nowhere"), True),  # nor what to try: the flag alone helps
     ],
 )
-def test_what_is_set_as_it_would_be_is_not_offered(one: Setting, is_offered: bool) -> None:
+def test_what_is_set_as_it_would_be_is_not_offered(one: SystemSetting, is_offered: bool) -> None:
     knowledge = with_levers(own("turn", settings=(one,), outside=False), own("sip", contradicts=("turn",)))
     rule = offering("KVC01", "turn", "sip")
     assert advised(knowledge, rule, false={"nowhere"}) == [["turn"] if is_offered else ["sip"]]
@@ -213,7 +213,7 @@ def test_the_first_cause_has_the_choice_of_levers(first: str) -> None:
     one.judge(SPAN)
     offers = {"KVC09": "drain", "SCH01": "restart"}
     rules = [replace(offering(c, offers[c]), severity="page" if c == first else "ticket") for c in offers]
-    document = triage(one, [fired(rule) for rule in rules], SPAN, Source("live", "x"))
+    document = triage(one, [fired(rule) for rule in rules], SPAN, DocumentSource("live", "x"))
     assert [(cause.code, [a.lever for a in cause.levers]) for cause in document.causes] == [
         (first, [offers[first]]),
         (next(c for c in offers if c != first), []),

@@ -11,8 +11,8 @@ import pytest
 from kvitals.agent.workers import Worker
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
-from kvitals.diagnoser.signals import Signals, Span
-from kvitals.rules.finding import Source
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.promql import Moment
 from kvitals.series.slices import in_slices
@@ -34,6 +34,6 @@ async def test_expressions_are_compiled_read_and_evaluated_in_the_thread(monkeyp
 
     for owner, name in ((Signals, "_compile"), (Signals, "_evaluate"), (Moment, "prepare")):
         watch(owner, name)
-    pipeline = Pipeline(Setup(load(), Config()), Source("agent", "here"))
-    await in_slices(pipeline.observe_steps(Span(AT, 60.0, 900.0)), Worker("judging").run)
+    pipeline = Pipeline(Setup(load(), Config()), DocumentSource("agent", "here"))
+    await in_slices(pipeline.observe_steps(EvaluationSpan(AT, 60.0, 900.0)), Worker("judging").run)
     assert ran == {name: {"kvitals-judging"} for name in ("_compile", "_evaluate", "prepare")}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import triage
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
 KNOWLEDGE = load()
-SPAN = Span(1000.0)
+SPAN = EvaluationSpan(1000.0)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def order(judge: Judge, *fired: str) -> list[str]:
     for one in fired:
         code, engine = one.split()
         judgements.append(Judgement(KNOWLEDGE.rules[code], Labels({"engine": engine}), "fired", "", None))
-    document = triage(judge, judgements, SPAN, Source("live", "x"))
+    document = triage(judge, judgements, SPAN, DocumentSource("live", "x"))
     return [f"{cause.code} {cause.entity.title}" for cause in document.causes]
 
 

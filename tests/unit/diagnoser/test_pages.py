@@ -14,10 +14,10 @@ from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.agent.records import ScrapeRecord
 from kvitals.agent.service import decode
-from kvitals.diagnoser.signals import Span
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
-from kvitals.diagnoser.sources.prometheus import Found, Question
-from kvitals.diagnoser.sources.served import Served
+from kvitals.diagnoser.sources.prometheus import PrometheusQuery, PrometheusSeries
+from kvitals.diagnoser.sources.served import ServedFamilies
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, load
 from kvitals.series.promql import PromQLError, Selector, evaluate, expand, parse, selectors
@@ -69,12 +69,12 @@ class Raw:
             return []
         return [Frame(frame.times[rows], frame.values[rows][:, columns], [frame.labels[i] for i in columns])]
 
-    def one(self, question: Question) -> list[Found]:
+    def one(self, question: PrometheusQuery) -> list[PrometheusSeries]:
         result = evaluate(question.text, self, question.end)
         assert not isinstance(result, float)
-        return [Found(dict(labels), value=(question.end, repr(value))) for labels, value in result]
+        return [PrometheusSeries(dict(labels), value=(question.end, repr(value))) for labels, value in result]
 
-    def ask(self, questions: Sequence[Question]) -> list[list[Found]]:
+    def ask(self, questions: Sequence[PrometheusQuery]) -> list[list[PrometheusSeries]]:
         return [self.one(question) for question in questions]
 
 
@@ -154,8 +154,8 @@ def _played(path: Path) -> tuple[Raw, Window, float]:
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_signals_of_a_recording_are_the_same_without_an_agent(path: Path) -> None:
     raw, window, last = _played(path)
-    span = Span(last, 60.0, 90.0)
-    served = Served(raw, dialect(raw, span.at))  # type: ignore[arg-type]
+    span = EvaluationSpan(last, 60.0, 90.0)
+    served = ServedFamilies(raw, dialect(raw, span.at))  # type: ignore[arg-type]
     compared, differ = 0, {}
     for name, signal in KNOWLEDGE.signals.items():
         expr = parse(expand(signal.expr, span.windows.values(signal.window, signal.scope)))

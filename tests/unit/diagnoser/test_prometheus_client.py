@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvitals.diagnoser.sources import prometheus
-from kvitals.diagnoser.sources.prometheus import Access, Prometheus, Question, ServerError
+from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"engine": "a"}, "value": [1.0, "2.5"]}]}
 
@@ -62,26 +62,26 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def ask(access: Access) -> list[prometheus.Found]:
+def ask(access: PrometheusAccess) -> list[prometheus.PrometheusSeries]:
     with Prometheus(access) as client:
-        return client.one(Question("up", 1.0))
+        return client.one(PrometheusQuery("up", 1.0))
 
 
-def refusal(access: Access) -> str:
+def refusal(access: PrometheusAccess) -> str:
     with pytest.raises(ServerError) as error:
         ask(access)
     return str(error.value)
 
 
 def test_a_vector_is_read(server: Server) -> None:
-    (found,) = ask(Access(server.url))
+    (found,) = ask(PrometheusAccess(server.url))
     assert found.metric == {"engine": "a"}
     assert found.value == (1.0, "2.5")
 
 
 def test_the_path_of_the_url_stands_before_the_api(server: Server) -> None:
     for path in ("/prometheus", "/prometheus/", "/prometheus/api/v1/"):
-        ask(Access(server.url + path))
+        ask(PrometheusAccess(server.url + path))
     assert {path for path, _, _ in server.asked} == {"/prometheus/api/v1/query"}
 
 
@@ -89,7 +89,7 @@ def test_credentials_come_from_files(server: Server, tmp_path: Path) -> None:
     bearer, headers = tmp_path / "bearer", tmp_path / "headers"
     bearer.write_text("s3cret\n")
     headers.write_text("X-Team: serving\n")
-    ask(Access(server.url, bearer_file=bearer, headers_file=headers, tenant="blue"))
+    ask(PrometheusAccess(server.url, bearer_file=bearer, headers_file=headers, tenant="blue"))
     sent = server.asked[0][1]
     assert (sent["Authorization"], sent["X-Team"], sent["X-Scope-OrgID"]) == ("Bearer s3cret", "serving", "blue")
 
@@ -97,45 +97,45 @@ def test_credentials_come_from_files(server: Server, tmp_path: Path) -> None:
 def test_a_password_is_sent_as_basic_authorization(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "basic"
     file.write_text("me:pass:word\n")
-    ask(Access(server.url, basic_file=file))
+    ask(PrometheusAccess(server.url, basic_file=file))
     assert server.asked[0][1]["Authorization"] == "Basic bWU6cGFzczp3b3Jk"
 
 
 def test_a_password_in_the_url_is_refused(server: Server) -> None:
-    assert "--prometheus-basic" in refusal(Access(server.url.replace("//", "//me:secret@")))
+    assert "--prometheus-basic" in refusal(PrometheusAccess(server.url.replace("//", "//me:secret@")))
     assert not server.asked
 
 
 def test_a_file_that_can_not_be_used_is_named(server: Server, tmp_path: Path) -> None:
-    assert "nowhere" in refusal(Access(server.url, bearer_file=tmp_path / "nowhere"))
+    assert "nowhere" in refusal(PrometheusAccess(server.url, bearer_file=tmp_path / "nowhere"))
     empty = tmp_path / "empty"
     empty.write_text("\n")
-    assert "empty" in refusal(Access(server.url, basic_file=empty))
+    assert "empty" in refusal(PrometheusAccess(server.url, basic_file=empty))
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
-    assert "in one line" in refusal(Access(server.url, bearer_file=lines))
-    assert "`Name: value`" in refusal(Access(server.url, headers_file=lines))
-    assert "--prometheus-cert" in refusal(Access(server.url, key_file=lines))
+    assert "in one line" in refusal(PrometheusAccess(server.url, bearer_file=lines))
+    assert "`Name: value`" in refusal(PrometheusAccess(server.url, headers_file=lines))
+    assert "--prometheus-cert" in refusal(PrometheusAccess(server.url, key_file=lines))
 
 
 def test_what_is_no_url_is_said(server: Server) -> None:
-    assert "is not a URL" in refusal(Access("http://[::1"))
+    assert "is not a URL" in refusal(PrometheusAccess("http://[::1"))
 
 
 def test_a_redirect_is_not_followed(server: Server) -> None:
     server.status, server.headers = 302, {"Location": "http://elsewhere.example/"}
-    assert "http://elsewhere.example/" in refusal(Access(server.url))
+    assert "http://elsewhere.example/" in refusal(PrometheusAccess(server.url))
     assert len(server.asked) == 1
 
 
 def test_refused_credentials_name_the_options(server: Server) -> None:
     server.answer({}, 401)
-    assert "--prometheus-bearer" in refusal(Access(server.url))
+    assert "--prometheus-bearer" in refusal(PrometheusAccess(server.url))
 
 
 def test_another_program_is_told_from_a_prometheus(server: Server) -> None:
     server.body = b"<html>Grafana</html>"
-    message = refusal(Access(server.url))
+    message = refusal(PrometheusAccess(server.url))
     assert "does not answer as Prometheus does" in message
     assert "Grafana" in message
 
@@ -143,26 +143,29 @@ def test_another_program_is_told_from_a_prometheus(server: Server) -> None:
 def test_an_answer_that_is_too_large_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "MAX_BYTES", 100)
     server.body = b" " * 1_000_000
-    assert "MB" in refusal(Access(server.url))
+    assert "MB" in refusal(PrometheusAccess(server.url))
 
 
 def test_a_query_that_fails_is_that_querys(server: Server) -> None:
     server.answer({"status": "error", "errorType": "execution", "error": "too many samples"}, 422)
-    with Prometheus(Access(server.url)) as client:
-        answers = client.ask([Question("a", 1.0), Question("b", 1.0)])
+    with Prometheus(PrometheusAccess(server.url)) as client:
+        answers = client.ask([PrometheusQuery("a", 1.0), PrometheusQuery("b", 1.0)])
     assert [str(answer) for answer in answers] == ["execution: too many samples"] * 2
 
 
 def test_an_unreachable_server_ends_all_at_once() -> None:
-    with Prometheus(Access("http://127.0.0.1:9")) as client, pytest.raises(ServerError, match="can not be reached"):
-        client.ask([Question("up", 1.0)] * 100)
+    with (
+        Prometheus(PrometheusAccess("http://127.0.0.1:9")) as client,
+        pytest.raises(ServerError, match="can not be reached"),
+    ):
+        client.ask([PrometheusQuery("up", 1.0)] * 100)
     assert client.asked <= 4
 
 
 def test_warnings_and_partial_answers_are_kept(server: Server) -> None:
     server.answer({"status": "success", "data": VECTOR, "warnings": ["no store matched"], "isPartial": True})
-    with Prometheus(Access(server.url)) as client:
-        client.ask([Question("up", 1.0)] * 3)
+    with Prometheus(PrometheusAccess(server.url)) as client:
+        client.ask([PrometheusQuery("up", 1.0)] * 3)
     assert list(client.warnings) == ["no store matched", "the answer is partial: not every storage node answered"]
 
 
@@ -178,9 +181,9 @@ def test_warnings_and_partial_answers_are_kept(server: Server) -> None:
 )
 def test_an_answer_of_another_shape_is_an_error(server: Server, data: object) -> None:
     server.answer({"status": "success", "data": data})
-    assert refusal(Access(server.url))
+    assert refusal(PrometheusAccess(server.url))
 
 
 @pytest.mark.parametrize("url", ["", "localhost:9090", "ftp://host", "http://"])
 def test_what_is_no_url_is_refused(url: str) -> None:
-    assert "not the URL of a server" in refusal(Access(url))
+    assert "not the URL of a server" in refusal(PrometheusAccess(url))

@@ -14,13 +14,13 @@ from kvitals.app.demo import incidents
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
-from kvitals.diagnoser.sources.prometheus import Access, Found, Question, ServerError
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, PrometheusQuery, PrometheusSeries, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past
-from kvitals.diagnoser.sources.served import Families, Served, focused
+from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies, focus_engines
 from kvitals.diagnoser.sources.survey import survey
 from kvitals.diagnoser.triage import MAX_OF_A_RULE, triage
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import SIGNAL_PREFIX, load
 from kvitals.series.promql import Series, evaluate, evaluate_range, parse
 from kvitals.series.recordings import CaptureReader
@@ -36,12 +36,12 @@ class Server:
 
     def __init__(self, source: SeriesSource, refuses: str = "\0") -> None:
         self.source, self.refuses, self.asked = source, refuses, 0
-        self.access = Access("http://127.0.0.1:9090")
+        self.access = PrometheusAccess("http://127.0.0.1:9090")
 
-    def ask(self, questions: Sequence[Question]) -> list[list[Found] | ServerError]:
+    def ask(self, questions: Sequence[PrometheusQuery]) -> list[list[PrometheusSeries] | ServerError]:
         return [self._answer(question) for question in questions]
 
-    def one(self, question: Question) -> list[Found]:
+    def one(self, question: PrometheusQuery) -> list[PrometheusSeries]:
         answer = self._answer(question)
         assert not isinstance(answer, ServerError)
         return answer
@@ -50,16 +50,16 @@ class Server:
         frames = self.source.select([Matcher(METRIC_NAME, MatchOp.RE, ".+")], start, end)
         return sorted({labels.name for frame in frames for labels in frame.labels})
 
-    def _answer(self, question: Question) -> list[Found] | ServerError:
+    def _answer(self, question: PrometheusQuery) -> list[PrometheusSeries] | ServerError:
         self.asked += 1
         if self.refuses in question.text:
             return ServerError("too many samples", question=True)
         if question.start is not None:
             found = evaluate_range(question.text, self.source, question.start, question.end, question.step)
-            return [Found(dict(s.labels), values=_points(s)) for s in found]
+            return [PrometheusSeries(dict(s.labels), values=_points(s)) for s in found]
         result = evaluate(question.text, self.source, question.end)
         assert not isinstance(result, float)
-        return [Found(dict(labels), value=(question.end, repr(value))) for labels, value in result]
+        return [PrometheusSeries(dict(labels), value=(question.end, repr(value))) for labels, value in result]
 
 
 def _points(series: Series) -> list[tuple[float, str]]:
@@ -68,7 +68,7 @@ def _points(series: Series) -> list[tuple[float, str]]:
 
 @cache
 def recorded(path: Path) -> tuple[Window, float]:
-    pipeline, last = Pipeline(Setup(KNOWLEDGE, Config()), Source("capture", path.name)), 0.0
+    pipeline, last = Pipeline(Setup(KNOWLEDGE, Config()), DocumentSource("capture", path.name)), 0.0
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:
@@ -79,7 +79,7 @@ def recorded(path: Path) -> tuple[Window, float]:
 
 def remote(source: SeriesSource, at: float, server: Server | None = None) -> RemoteSignals:
     asked = server or Server(source)
-    return RemoteSignals(KNOWLEDGE, Served(asked, Families(asked.names(at - 900, at))), INTERVAL)  # type: ignore[arg-type]
+    return RemoteSignals(KNOWLEDGE, ServedFamilies(asked, FamilyDialect(asked.names(at - 900, at))), INTERVAL)  # type: ignore[arg-type]
 
 
 def outcomes(judgements: Sequence[Judgement]) -> dict[tuple[str, str], str]:
@@ -89,7 +89,7 @@ def outcomes(judgements: Sequence[Judgement]) -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize("path", incidents(), ids=lambda path: path.stem)
 def test_the_same_is_judged_of_the_same_families(path: Path) -> None:
     window, last = recorded(path)
-    span = Span(last, 60.0, 90.0, cold=True)
+    span = EvaluationSpan(last, 60.0, 90.0, cold=True)
     here = Judge(KNOWLEDGE, Signals(KNOWLEDGE, window))
     ours = outcomes(here.judge(span))
     signals = remote(window, last)
@@ -103,7 +103,7 @@ def test_the_same_is_judged_of_the_same_families(path: Path) -> None:
 def test_what_is_true_counts_once_it_has_been_so_for_long_enough() -> None:
     window, last = recorded(next(path for path in incidents() if path.stem == "caching_off"))
     signals = remote(window, last)
-    found = judge_with_past(Judge(KNOWLEDGE, signals), signals, Span(last, 60.0, 90.0))
+    found = judge_with_past(Judge(KNOWLEDGE, signals), signals, EvaluationSpan(last, 60.0, 90.0))
     (off,) = [j for j in found if j.rule.code == "PFX02"]
     assert off.outcome == "fired"
     assert off.since is not None
@@ -113,7 +113,7 @@ def test_what_is_true_counts_once_it_has_been_so_for_long_enough() -> None:
 def test_a_refused_query_is_unknown_with_the_servers_reason() -> None:
     window, last = recorded(next(path for path in incidents() if path.stem == "few_slots"))
     signals = remote(window, last, Server(window, refuses="kvitals_kv_usage_ratio"))
-    span = Span(last, 60.0, 90.0, cold=True)
+    span = EvaluationSpan(last, 60.0, 90.0, cold=True)
     found = judge_with_past(Judge(KNOWLEDGE, signals), signals, span)
     (bound,) = [j for j in found if j.rule.code == "SCH01"]
     assert bound.outcome == "unknown"
@@ -140,7 +140,7 @@ class Young:
     def names(self, start: float, end: float) -> list[str]:
         return ["up"]
 
-    def one(self, question: Question) -> list[SimpleNamespace]:
+    def one(self, question: PrometheusQuery) -> list[SimpleNamespace]:
         if found := re.search(r"count_over_time\(up\[(\d+)s\]\)", question.text):
             return [SimpleNamespace(value=(0.0, str(min(int(found[1]), 100) // 5)))]
         return []
@@ -163,7 +163,7 @@ def test_the_distance_of_samples_is_not_that_of_a_longer_past_than_there_is() ->
 )
 def test_a_query_is_narrowed_only_where_engines_stay_apart(text: str, narrow: bool) -> None:
     matcher = 'engine=~"10\\\\.0\\\\.0\\\\.1\\\\:8000\\\\/0"'
-    assert (matcher in str(focused(parse(text), ["10.0.0.1:8000/0"]))) is narrow
+    assert (matcher in str(focus_engines(parse(text), ["10.0.0.1:8000/0"]))) is narrow
 
 
 class _Many:
@@ -188,8 +188,8 @@ def test_of_many_engines_with_the_same_trouble_a_few_are_proven() -> None:
     window, last = recorded(next(path for path in incidents() if path.stem == "caching_off"))
     signals = remote(_Many(window, MAX_OF_A_RULE + 5), last)
     judge = Judge(KNOWLEDGE, signals)
-    span = Span(last, 60.0, 90.0, cold=True)
-    document = triage(judge, judge_with_past(judge, signals, span), span, Source("prometheus", "test"))
+    span = EvaluationSpan(last, 60.0, 90.0, cold=True)
+    document = triage(judge, judge_with_past(judge, signals, span), span, DocumentSource("prometheus", "test"))
     off = [cause for cause in document.causes if cause.code == "PFX02"]
     assert len(off) == MAX_OF_A_RULE + 5
     assert sum(bool(cause.evidence) for cause in off) == MAX_OF_A_RULE

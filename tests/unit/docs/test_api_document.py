@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import Ledger
+from kvitals.agent.exports.ledger import LedgerApi
 from kvitals.agent.exports.requests import Requests
 from kvitals.app.notify.intake import PATH
 from kvitals.series.window import Window
@@ -23,7 +23,7 @@ def test_every_path_is_named_and_no_other() -> None:
         findings=lambda: None,
         ready=lambda: True,
         requests=requests,
-        ledger=Ledger(lambda: None),
+        ledger=LedgerApi(lambda: None),
         notes=cast(Any, object()),
         since_change=bytes,
     )

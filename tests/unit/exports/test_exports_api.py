@@ -21,7 +21,7 @@ from kvitals.agent.exports import api, wire
 from kvitals.agent.exports.api import allowed_hosts, build_app
 from kvitals.agent.exports.browsers import is_cross_site
 from kvitals.rules.model import Family
-from kvitals.series.promql import Limits, PromQLError, evaluate
+from kvitals.series.promql import PromQLError, QueryLimits, evaluate
 from kvitals.series.types import Frame, Labels, Matcher
 from kvitals.series.window import Window
 from tests.unit.test_patterns import SLOW
@@ -152,7 +152,7 @@ class TestLimits:
         assert (await post(api.MAX_SELECTORS))[0] == 200
 
     async def test_samples(self) -> None:
-        async with serving(limits=Limits(samples=10, series=10, seconds=10)) as client:
+        async with serving(limits=QueryLimits(samples=10, series=10, seconds=10)) as client:
             for query in ("rate(kvitals_running[5m])", "kvitals_running[5m]"):
                 status, kind, text = await error_of(client, "query", query=query)
                 assert (status, kind) == (422, "execution") and "too many samples" in text
@@ -224,7 +224,7 @@ class TestThreads:
     async def test_labels_are_matched_and_put_in_order_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         matched_in: list[threading.Thread] = []
         ordered_in: list[threading.Thread] = []
-        matching, ordered = kvitals.series.window._matching, wire.ordered
+        matching, ordered = kvitals.series.window._matching, wire.sort_in_steps
 
         def noted_matching(*arguments: Any) -> Any:
             matched_in.append(threading.current_thread())

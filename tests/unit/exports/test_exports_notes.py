@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvitals.agent.exports import notes as exported
 from kvitals.agent.exports.api import build_app
 from kvitals.series.history import schema
-from kvitals.series.history.event_log import Episode, Event, write
+from kvitals.series.history.event_log import Episode, HistoryEvent, write
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.window import Window
 
@@ -29,7 +29,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         for hour in range(3):
             at = 1e9 + hour * HOUR
             write(connection, Episode(f"e{hour}", "KVC01", {"engine": "a"}, at, at + 60.0, hour == 2, document))
-            write(connection, Event(at, "config", f"change {hour}", "engine", {"engine": "a"}, f"k{hour}"))
+            write(connection, HistoryEvent(at, "config", f"change {hour}", "engine", {"engine": "a"}, f"k{hour}"))
         write(connection, Episode("odd", "OWN01", {}, 2e9, 2e9, False, b"of another version"))
     connection.close()
     past = HistoryReader(path)

@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from traced import CLIENT, ENGINE, START, TAP, record
 
-from kvitals.agent.exports.otlp_spans import SCOPE, SpanMaker, named
+from kvitals.agent.exports.otlp_spans import SCOPE, SpanMaker, span_names
 from kvitals.agent.requests.observation import PHASES
-from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
+from kvitals.agent.requests.record import RequestPhase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
 
 NEAR = 1e-6
@@ -151,7 +151,8 @@ def test_how_it_ended(told: dict[str, Any], outcome: str, code: StatusCode, erro
 def test_what_does_not_fit_is_laid_out_in_order(starts: tuple[float | None, ...]) -> None:
     lengths = {"queue": 0.5, "prefill": 0.25, "decode": 1.0}
     phases = tuple(
-        Phase(name, length, "measured", start) for (name, length), start in zip(lengths.items(), starts, strict=True)
+        RequestPhase(name, length, "measured", start)
+        for (name, length), start in zip(lengths.items(), starts, strict=True)
     )
     made = spans(record(phases=phases))
     assert {name: seconds(made[name]) for name in lengths} == {
@@ -165,7 +166,7 @@ def test_what_does_not_fit_is_laid_out_in_order(starts: tuple[float | None, ...]
 def test_a_pair_has_two_engines() -> None:
     pair = record(
         engines={"prefill": "p:1", "decode": "d"},
-        phases=tuple(Phase(name, 0.1, "measured") for name in ("queue", "prefill", "transfer", "decode")),
+        phases=tuple(RequestPhase(name, 0.1, "measured") for name in ("queue", "prefill", "transfer", "decode")),
     )
     made = spans(pair)
     assert {n: said(s).get("kvitals.engine") for n, s in made.items()} == {
@@ -187,7 +188,7 @@ def test_phases_are_within_the_request_and_as_long_as_recorded(
     drawn: dict[str, tuple[float | None, float | None]], rest: float
 ) -> None:
     phases = tuple(
-        Phase(name, length, "measured", START + begin if begin is not None else None)
+        RequestPhase(name, length, "measured", START + begin if begin is not None else None)
         for name, (length, begin) in sorted(drawn.items(), key=lambda one: PHASES.index(one[0]))
     )
     e2e = sum(phase.seconds for phase in phases if phase.seconds is not None) + rest
@@ -220,5 +221,5 @@ def test_a_trace_id_that_is_none(trace: str) -> None:
 def test_what_is_sent_is_known_when_it_comes_back() -> None:
     (own,) = (one for one in load_span_maps() if one.system == SCOPE)
     (kind,) = own.spans
-    assert set(kind.names) == set(named())
+    assert set(kind.names) == set(span_names())
     assert (kind.keep, kind.scopes) == (False, (SCOPE,))

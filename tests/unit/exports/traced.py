@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvitals.agent.requests.record import Phase, RequestRecord, SpanRef
+from kvitals.agent.requests.record import RequestPhase, RequestRecord, SpanRef
 
 TRACE, TAP, CLIENT, ENGINE = "0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "1" * 16, "2" * 16
 START = 1_700_000_000.0
@@ -22,12 +22,12 @@ def record(number: int = 0, **more: Any) -> RequestRecord:
         "tenant": "t-aaaaaaaaaa",
         "model": "m",
         "phases": (
-            Phase("gateway", 0.004, "derived", START, "outside"),
-            Phase("queue", 0.5, "measured", START + 0.003),
-            Phase("transfer", None, "unknown", None, "nobody told"),
-            Phase("prefill", 0.25, "measured", START + 0.503),
-            Phase("decode", 1.2, "measured", START + 0.753),
-            Phase("unattributed", 0.046, "derived"),
+            RequestPhase("gateway", 0.004, "derived", START, "outside"),
+            RequestPhase("queue", 0.5, "measured", START + 0.003),
+            RequestPhase("transfer", None, "unknown", None, "nobody told"),
+            RequestPhase("prefill", 0.25, "measured", START + 0.503),
+            RequestPhase("decode", 1.2, "measured", START + 0.753),
+            RequestPhase("unattributed", 0.046, "derived"),
         ),
         "ttft": 0.76,
         "e2e": 2.0,

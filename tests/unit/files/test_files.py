@@ -21,7 +21,7 @@ from kvitals.series.files import (
     open_regular,
     read_regular,
     replace_file,
-    replacing,
+    replace_on_success,
 )
 
 
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, call: str, monkeypatch:
         with pytest.raises(OSError, match="No space left"):
             replace_file(file, b"new")
     else:
-        with pytest.raises(OSError, match="No space left"), replacing(file) as out:
+        with pytest.raises(OSError, match="No space left"), replace_on_success(file) as out:
             os.dup2(os.open("/dev/full", os.O_WRONLY), out.fileno())
             out.write(b"new")
             out.flush()
@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, call: str, monkeypatch:
 def test_what_fails_within_the_block_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "a"
     replace_file(file, b"old")
-    with pytest.raises(ValueError, match="no"), replacing(file) as out:
+    with pytest.raises(ValueError, match="no"), replace_on_success(file) as out:
         out.write(b"new")
         raise ValueError("no")
     assert file.read_bytes() == b"old"

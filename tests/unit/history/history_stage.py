@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from kvitals.series.history import compact, downsample, schema, wal
-from kvitals.series.history.new_rows import Intake, Tick
-from kvitals.series.history.retention import Kept
-from kvitals.series.history.writer import History, Settings, Status
+from kvitals.series.history.new_rows import RowIntake, Tick
+from kvitals.series.history.retention import RetentionLimits
+from kvitals.series.history.writer import History, HistorySettings, HistoryStatus
 from kvitals.series.types import STALE, Frame, Labels, Matcher
 from kvitals.series.window import Window
 
@@ -102,7 +102,7 @@ class Synchronous:
         self.connection = schema.open_for_writing(path)
         self.log = wal.Log(self.connection)
         self.sealer = compact.Sealer(self.connection)
-        self.intake = Intake({"": window})
+        self.intake = RowIntake({"": window})
 
     def tick(self, t: float) -> None:
         tick = self.intake.take(t)
@@ -131,10 +131,10 @@ class Live:
 
 def history(directory: Path, **settings: object) -> History:
     """A writer with its thread, that has begun."""
-    kept = Kept(**{k: v for k, v in settings.items() if k in ("full", "thinned", "most")})  # type: ignore[arg-type]
+    kept = RetentionLimits(**{k: v for k, v in settings.items() if k in ("full", "thinned", "most")})  # type: ignore[arg-type]
     least = settings.get("least_free", 0)
     assert isinstance(least, int)
-    made = History(Settings(directory, kept, least), kind_of)
+    made = History(HistorySettings(directory, kept, least), kind_of)
     made.start()
     return made
 
@@ -147,7 +147,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> No
         time.sleep(0.01)
 
 
-def written(made: History, tick: Tick) -> Status:
+def written(made: History, tick: Tick) -> HistoryStatus:
     """Offer a tick and wait until it is written."""
     assert made.offer(tick)
     until(lambda: made.status.committed == tick.t, f"tick not written: {made.status}")
@@ -157,7 +157,7 @@ def written(made: History, tick: Tick) -> Status:
 def ticks(count: int, start: float = START, seed: int = 1) -> Iterator[Tick]:
     """Ticks of a random telemetry."""
     window = Window(3600.0, 10_000)
-    play, intake = Play(seed, [window]), Intake({"": lambda: window})
+    play, intake = Play(seed, [window]), RowIntake({"": lambda: window})
     for number in range(count):
         t = start + number * STEP
         play.row(t)

@@ -8,14 +8,14 @@ from kvitals.app.demo import DEMO
 from kvitals.app.history_recorder import DOCUMENT_SECONDS, Episodes
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config
-from kvitals.rules.finding import Finding, Source
+from kvitals.rules.finding import DocumentSource, Finding
 from kvitals.rules.loader import load
-from kvitals.series.history.event_log import Episode, Event
+from kvitals.series.history.event_log import Episode, HistoryEvent
 from kvitals.series.recordings import CaptureReader
 
 
 def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
-    pipeline = Pipeline(Setup(load(), Config()), Source("capture", "test"))
+    pipeline = Pipeline(Setup(load(), Config()), DocumentSource("capture", "test"))
     episodes = Episodes(pipeline)
     written: dict[str, float] = {}  # key -> when it was last written as open
     with CaptureReader.open(DEMO.parent / "few_slots.kvcap") as reader:
@@ -25,7 +25,7 @@ def test_findings_are_written_when_they_open_close_and_once_a_minute() -> None:
             notes = episodes.changed(at)
             whole = pipeline.true_findings()
             for note in notes:
-                if isinstance(note, Event):
+                if isinstance(note, HistoryEvent):
                     assert written[note.key] == at
                 elif isinstance(note, Episode) and note.open:
                     assert msgspec.json.decode(note.document, type=Finding) == whole[note.key]

@@ -65,12 +65,12 @@ def test_what_is_damaged_is_refused_or_right(data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_that_are_well_packed_but_none_of_ours(raw: bytes) -> None:
-    packed = codec.packed(raw)
+    packed = codec.compress(raw)
     for read in (
         codec.decode,
         lambda data: codec.decode_times(data, 3),
         wal_codec.groups_of,
-        lambda d: wal_codec.gathered([d]),
+        lambda d: wal_codec.gather_rows([d]),
     ):
         try:
             read(packed)
@@ -80,7 +80,7 @@ def test_bytes_that_are_well_packed_but_none_of_ours(raw: bytes) -> None:
 
 def test_a_bomb_is_not_unpacked() -> None:
     with pytest.raises(DamagedError):
-        codec.unpacked(codec.packed(bytes(1 << 22)), 1 << 20)
+        codec.decompress(codec.compress(bytes(1 << 22)), 1 << 20)
 
 
 def test_ticks_are_laid_out_as_they_were() -> None:
@@ -101,18 +101,18 @@ def test_ticks_are_laid_out_as_they_were() -> None:
                     values.append(now[group][column])
                 rows[group].append(now[group].copy())
             parts.append(
-                wal_codec.Changes(
+                wal_codec.RowChanges(
                     group, np.array(times), np.array(places, dtype=np.int64), np.array(series, dtype=np.uint32),
                     np.array(values, dtype=np.float64),
                 )
             )  # fmt: skip
         log.append(wal_codec.pack(parts))
     for group, expected in rows.items():
-        for found in (wal_codec.gathered(log)[group], wal_codec.gathered(log, group)[group]):
-            columns = wal_codec.Columns(found)
+        for found in (wal_codec.gather_rows(log)[group], wal_codec.gather_rows(log, group)[group]):
+            columns = wal_codec.ChangeColumns(found)
             places = columns.series.astype(int) - group * 100
             assert np.array_equal(bits(columns.of(columns.series)), bits(np.array(expected)[:, places]))
     wanted = np.array([305, 306, 719], dtype=np.uint32)
-    some = wal_codec.gathered(log, None, wanted)
+    some = wal_codec.gather_rows(log, None, wanted)
     assert {group: set(part.series.tolist()) for group, part in some.items()} == {3: {305, 306}, 7: {719}}
     assert len(some[3].times) == len(rows[3])  # all rows, so that it shows where series have none

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.series.history.federated import Joined
+from kvitals.series.history.federated import FederatedReader
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.wal import GENERATION_TICKS
 from kvitals.series.promql import Vector, evaluate, evaluate_range
@@ -52,7 +52,7 @@ def test_no_seam(ticks: int, retention: float, tmp_path: Path, monkeypatch: pyte
     play = Play(ticks, [long, short])
     writer = Synchronous(tmp_path / "history.db", lambda: short)
     reader = HistoryReader(tmp_path / "history.db")
-    joined = Joined(Live(short), reader)
+    joined = FederatedReader(Live(short), reader)
     rows, asked = 360, 0
     for row in range(rows):
         t = START + row * STEP
@@ -81,7 +81,7 @@ def test_no_seam(ticks: int, retention: float, tmp_path: Path, monkeypatch: pyte
 def test_a_window_that_is_whole_is_not_looked_up(tmp_path: Path) -> None:
     window = Window(600.0, 100)
     Play(1, [window]).row(START)
-    joined = Joined(Live(window), HistoryReader(tmp_path / "nothing.db"))
+    joined = FederatedReader(Live(window), HistoryReader(tmp_path / "nothing.db"))
     assert len(told(evaluate("running", joined, START + 1, lookback=1))) == 3
 
 
@@ -101,7 +101,7 @@ def test_a_series_that_ended_where_the_window_begins_has_ended(tmp_path: Path) -
                 one.group("g").append(t, columns, [1.0] * len(columns))
         writer.tick(t)
     assert window.whole_since == ended
-    joined = Joined(Live(window), HistoryReader(tmp_path / "history.db"))
+    joined = FederatedReader(Live(window), HistoryReader(tmp_path / "history.db"))
     for at, there in ((ended - 1, 1), (ended, 0), (ended + 1, 0), (ended + 2 * STEP, 0)):
         assert len(told(evaluate('up{engine="b"}', joined, at))) == there
         assert len(told(evaluate("up", joined, at))) == there + 1

@@ -14,8 +14,8 @@ import pytest
 
 from kvitals.series.history import blocks, compact, event_log, retention, schema, wal
 from kvitals.series.history import writer as store
-from kvitals.series.history.event_log import Batch, Episode, Event
-from kvitals.series.history.new_rows import Part, Tick
+from kvitals.series.history.event_log import Episode, EventBatch, HistoryEvent
+from kvitals.series.history.new_rows import GroupRows, Tick
 from kvitals.series.history.reader import HistoryReader
 from kvitals.series.history.schema import FILE, HistoryError
 from kvitals.series.promql import PromQLError
@@ -28,7 +28,7 @@ EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, ".+"),)
 def one(t: float, value: float, name: str = "up", group: str = "g", **more: str) -> Tick:
     key = (name, tuple(more.items()))
     series = _LABELS.setdefault(key, [labels(name, **more)])
-    return Tick(t, [Part(group, np.array([t]), np.array([[value]]), series)])
+    return Tick(t, [GroupRows(group, np.array([t]), np.array([[value]]), series)])
 
 
 _LABELS: dict[object, list[Labels]] = {}
@@ -311,9 +311,9 @@ def test_what_happened(tmp_path: Path) -> None:
     made = history(tmp_path)
     episode = Episode("k", "KVC01", {"engine": "a"}, START, START + 5, True, b"{}" * 100)
     said = [
-        Event(START + 1, "config", "taken over", "agent"),
+        HistoryEvent(START + 1, "config", "taken over", "agent"),
         episode,
-        Batch("requests", START, START + 2, 2, 9, b"records"),
+        EventBatch("requests", START, START + 2, 2, 9, b"records"),
     ]
     assert made.offer(Tick(START + 2, [], said))
     ended = Episode("k", "KVC01", {"engine": "a"}, START, START + 9, False, b"later")
@@ -335,7 +335,7 @@ def test_what_happened(tmp_path: Path) -> None:
 
 
 def test_too_many_that_wait_are_dropped_and_counted(tmp_path: Path) -> None:
-    made = store.History(store.Settings(tmp_path, least_free=0), lambda _: "other")  # its thread has not begun
+    made = store.History(store.HistorySettings(tmp_path, least_free=0), lambda _: "other")  # its thread has not begun
     results = [made.offer(tick) for tick in islice(ticks(store.MAX_WAITING + 3), store.MAX_WAITING + 3)]
     assert results.count(False) == 3
     assert made.status.dropped == {"slow_disk": 3}

@@ -20,7 +20,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvitals.agent.exports.api import build_app
 from kvitals.agent.history import status
 from kvitals.agent.history.requests import MOST, NewRequests, summaries
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.store import Store
 from kvitals.app.demo import FOLDER
 from kvitals.app.history_recorder import Keeping
@@ -29,11 +29,11 @@ from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording
 from kvitals.config import Config, HistoryTable, Seconds
 from kvitals.diagnoser.review.incidents import TOLD
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.history import event_log
 from kvitals.series.history.reader import HistoryReader
-from kvitals.series.history.writer import Status
+from kvitals.series.history.writer import HistoryStatus
 from kvitals.series.promql import Vector, evaluate, evaluate_range
 from kvitals.series.recordings import CaptureReader
 from kvitals.series.types import Labels
@@ -65,9 +65,9 @@ def setup_in(directory: Path, window: float = 1800.0) -> Setup:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     directory = tmp_path_factory.mktemp("kept")
-    pipeline = Pipeline(setup_in(directory), Source("agent", "test"))
+    pipeline = Pipeline(setup_in(directory), DocumentSource("agent", "test"))
     pipeline.node.window.retention = 60.0  # shorter than any that may be configured: the incident has two minutes
-    whole = Pipeline(setup_in(directory), Source("capture", "whole"))
+    whole = Pipeline(setup_in(directory), DocumentSource("capture", "whole"))
     keeping = Keeping(pipeline, lambda _: None)
     keeping.start("test")
     made = Kept(directory, pipeline, whole.node.window, keeping, [], [])
@@ -194,7 +194,7 @@ def test_how_it_fares_is_told(kept: Kept) -> None:
     assert isinstance(found, Vector)
     assert [(labels["state"], value) for labels, value in found] == [("ok", 1.0)]
     known = KNOWLEDGE.families
-    full = Status("failed", "disk_full", "", 1.0, 1.0, 2, 3, 0.1, {"disk_full": 4})
+    full = HistoryStatus("failed", "disk_full", "", 1.0, 1.0, 2, 3, 0.1, {"disk_full": 4})
     assert {labels.name for labels in status.series(full, {})} == {n for n in known if n.startswith("kvitals_history_")}
     committed = evaluate("kvitals_history_committed_timestamp_seconds", kept.pipeline.node.window, kept.times[-1])
     assert isinstance(committed, Vector)
@@ -251,7 +251,7 @@ def test_prune_while_the_agent_runs(kept: Kept, capsys: pytest.CaptureFixture[st
 def record(number: int, **more: object) -> RequestRecord:
     fields = {
         "id": str(number), "trace": f"t{number}", "start": number, "end": number + 1.0, "complete": True,
-        "session": "secret-session", "e2e": float(number % 50), "phases": (Phase("prefill", 0.5, "measured"),),
+        "session": "secret-session", "e2e": float(number % 50), "phases": (RequestPhase("prefill", 0.5, "measured"),),
     }  # fmt: skip
     return RequestRecord(**{**fields, **more})  # type: ignore[arg-type]
 
@@ -277,7 +277,7 @@ def test_of_requests_the_failed_the_slow_and_a_share(kept: Kept) -> None:
 
 
 def test_labels_of_the_status() -> None:
-    found = status.series(Status("paused", "disk_low"), {"node": "n"})
+    found = status.series(HistoryStatus("paused", "disk_low"), {"node": "n"})
     assert found == {
         Labels({"__name__": "kvitals_history_state", "node": "n", "state": "paused", "reason": "disk_low"}): 1.0
     }

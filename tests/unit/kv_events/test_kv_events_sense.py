@@ -14,13 +14,13 @@ from fake_engine import FakeEngine, batch, until
 from kvitals.agent.collectors import kv_events
 from kvitals.agent.collectors.kv_events import DROPPED, MIN_SERVED_TOKENS, REASONS, RECORD_BLOCKS, KvEventsSense
 from kvitals.agent.collectors.kv_events_in import KvEventsIn
-from kvitals.agent.collectors.kv_events_sources import Refusal, Source
+from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
 from kvitals.agent.command_line import LAUNCHERS, parse
-from kvitals.agent.kv_event_collectors import KvEventSenses, View
-from kvitals.agent.ledger.event import Batch, KvEventsRecord, Removed, Stored
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.kv_event_collectors import KvEventSenses, KvTarget
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.agent.service import Node, decode, encode
-from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, Target, TenantsTable, build
+from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, TargetTable, TenantsTable, build
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
 from tests.processes import free_port
@@ -28,8 +28,8 @@ from tests.processes import free_port
 URL = "http://127.0.0.1:8000"
 
 
-def names() -> Tenants:
-    return Tenants(TenantsTable(), b"k" * 32)
+def names() -> TenantNames:
+    return TenantNames(TenantsTable(), b"k" * 32)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def sense() -> Iterator[KvEventsSense]:
     made.close()
 
 
-def source(**more: Any) -> Source:
-    return msgspec.structs.replace(Source("engine", f"tcp://127.0.0.1:{free_port()}", topic="kv"), **more)
+def source(**more: Any) -> PublisherSource:
+    return msgspec.structs.replace(PublisherSource("engine", f"tcp://127.0.0.1:{free_port()}", topic="kv"), **more)
 
 
 def state(sense: KvEventsSense, t: float = 1e6, **served: float) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def test_a_record_has_what_came(sense: KvEventsSense) -> None:
         until(lambda: bool(found.extend(sense.read(5.0, {})) or any(one.batches for one in found)))
     record = next(one for one in found if one.batches)
     assert (record.target, record.rank, record.t, record.state) == ("engine", "1", 5.0, "ok")
-    assert isinstance(record.batches[0].events[0], Stored)
+    assert isinstance(record.batches[0].events[0], BlocksStored)
 
 
 def test_a_record_is_of_bounded_size(sense: KvEventsSense) -> None:
@@ -71,7 +71,7 @@ def test_a_record_is_of_bounded_size(sense: KvEventsSense) -> None:
         engine.lose(b"")
         engine.publish(*[wide] * 6)
         until(lambda: bool(found.extend(sense.read(5.0, {})) or sum(len(one.batches) for one in found) == 6))
-    sizes = [sum(len(e.hashes) for b in one.batches for e in b.events if isinstance(e, Removed)) for one in found]
+    sizes = [sum(len(e.hashes) for b in one.batches for e in b.events if isinstance(e, BlocksRemoved)) for one in found]
     assert max(sizes) <= RECORD_BLOCKS + RECORD_BLOCKS // 2
     assert sum(one.late for one in found) == 1  # of several records of a run, only the first says what was before it
 
@@ -138,7 +138,7 @@ def values(window: Window, family: str) -> dict[str, float]:
 def test_families_count_what_came_and_what_did_not() -> None:
     window = Window(3600.0, 1000)
     into = KvEventsIn(window)
-    some = tuple(Batch(number, 90.0 + number, ()) for number in range(3))
+    some = tuple(BlockEventBatch(number, 90.0 + number, ()) for number in range(3))
     labels = {"engine": "e", "node": "n"}
     into.feed(record(100.0, batches=some, seconds=0.25), labels)
     assert values(window, "batches_total") == {"": 0.0}
@@ -167,7 +167,11 @@ def test_reasons_of_a_strange_recording_are_bounded() -> None:
 
 
 def test_a_capture_keeps_a_record_as_it_is() -> None:
-    whole = record(5.0, batches=(Batch(1, 2.0, (Removed((1 << 63, 7)), Stored((5,), None, 32)), "0"),), late=True)
+    whole = record(
+        5.0,
+        batches=(BlockEventBatch(1, 2.0, (BlocksRemoved((1 << 63, 7)), BlocksStored((5,), None, 32)), "0"),),
+        late=True,
+    )
     assert decode(encode(whole)) == whole
 
 
@@ -176,13 +180,17 @@ def test_a_replayed_record_becomes_families() -> None:
     node.expect({"targets": [{"url": URL, "labels": {"node": "n"}}]})
     key = f"{URL}/metrics"
     for t in (1.0, 2.0):
-        node.feed(encode(KvEventsRecord(t=t, target=key, batches=(Batch(int(t), t, (Stored((5,), None, 32),)),))))
+        node.feed(
+            encode(
+                KvEventsRecord(t=t, target=key, batches=(BlockEventBatch(int(t), t, (BlocksStored((5,), None, 32),)),))
+            )
+        )
     node.feed(encode(KvEventsRecord(t=3.0, target="nobody", batches=())))
     assert values(node.window, "batches_total") == {"": 2.0}
 
 
-def view(**more: Any) -> View:
-    return View(**({"key": "k", "url": URL, "is_here": True, "is_loopback": True, "system": "vllm"} | more))
+def view(**more: Any) -> KvTarget:
+    return KvTarget(**({"key": "k", "url": URL, "is_here": True, "is_loopback": True, "system": "vllm"} | more))
 
 
 class Asked:
@@ -198,7 +206,7 @@ class Asked:
         return (404, b"") if found is None else (200, json.dumps(found).encode())
 
 
-async def heard(senses: KvEventSenses, *views: View, ask: Asked) -> list[KvEventsRecord]:
+async def heard(senses: KvEventSenses, *views: KvTarget, ask: Asked) -> list[KvEventsRecord]:
     await senses.look(views, ask)
     return await senses.read({})
 
@@ -216,7 +224,7 @@ async def test_an_engine_is_found_and_heard() -> None:
 
 
 async def test_nothing_is_made_where_nobody_publishes() -> None:
-    def opened() -> Tenants:
+    def opened() -> TenantNames:
         raise AssertionError("no key is to be made")
 
     ask = Asked()
@@ -282,7 +290,7 @@ async def test_a_restarted_engine_is_asked_again_and_one_that_is_down_keeps_its_
 
 
 async def test_a_key_that_can_not_be_read_is_told_and_the_rest_goes_on() -> None:
-    def broken() -> Tenants:
+    def broken() -> TenantNames:
         raise ConfigError("the key of tenants' pseudonyms cannot be read")
 
     told = {"0": {"publisher": "zmq", "endpoint": f"tcp://*:{free_port()}"}}
@@ -320,7 +328,7 @@ async def test_a_node_listens_to_the_engines_that_it_watches(tmp_path: Path, mon
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     port = free_port()
     own = KvEventsSource(target=URL, endpoint=f"tcp://*:{port}", topic="kv")
-    node = Node(Config(targets=(Target(url=URL),), kv_events=KvEventsTable(source=(own,))))
+    node = Node(Config(targets=(TargetTable(url=URL),), kv_events=KvEventsTable(source=(own,))))
     try:
         with FakeEngine(f"tcp://127.0.0.1:{port}") as engine:
             await node.open(requests=tmp_path)

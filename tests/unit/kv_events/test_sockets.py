@@ -10,16 +10,16 @@ import zmq
 from fake_engine import FakeEngine, batch, until
 
 from kvitals.agent.collectors import kv_events_sockets
-from kvitals.agent.collectors.kv_events_sockets import MAX_MESSAGE_BYTES, Chunk, Ears, Heard
-from kvitals.agent.collectors.kv_events_sources import Source
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.collectors.kv_events_sockets import MAX_MESSAGE_BYTES, BatchRun, Ears, PublisherBatches
+from kvitals.agent.collectors.kv_events_sources import PublisherSource
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import TenantsTable
 from tests.processes import free_port
 
 
 @pytest.fixture
 def ears() -> Iterator[Ears]:
-    made = Ears(Tenants(TenantsTable(), b"k" * 32))
+    made = Ears(TenantNames(TenantsTable(), b"k" * 32))
     yield made
     made.close()
 
@@ -29,8 +29,8 @@ class Listened:
 
     def __init__(self, ears: Ears) -> None:
         self._ears = ears
-        self.chunks: dict[Source, list[Chunk]] = {}
-        self.last: dict[Source, Heard] = {}
+        self.chunks: dict[PublisherSource, list[BatchRun]] = {}
+        self.last: dict[PublisherSource, PublisherBatches] = {}
         self.dropped: dict[str, int] = {}
 
     def look(self) -> None:
@@ -40,24 +40,24 @@ class Listened:
             for reason, count in heard.dropped.items():
                 self.dropped[reason] = self.dropped.get(reason, 0) + count
 
-    def sequences(self, source: Source) -> list[int]:
+    def sequences(self, source: PublisherSource) -> list[int]:
         self.look()
         return [batch.sequence for chunk in self.chunks.get(source, []) for batch in chunk.batches]
 
-    def connected(self, source: Source) -> bool:
+    def connected(self, source: PublisherSource) -> bool:
         self.look()
         return source in self.last and self.last[source].connections > 0
 
-    def obstacle(self, source: Source) -> str:
+    def obstacle(self, source: PublisherSource) -> str:
         self.look()
         return self.last[source].obstacle if source in self.last else ""
 
-    def lost(self, source: Source) -> int:
+    def lost(self, source: PublisherSource) -> int:
         return sum(chunk.lost for chunk in self.chunks.get(source, []))
 
 
-def source(port: int, **more: object) -> Source:
-    return msgspec.structs.replace(Source("engine", f"tcp://127.0.0.1:{port}", topic="kv"), **more)
+def source(port: int, **more: object) -> PublisherSource:
+    return msgspec.structs.replace(PublisherSource("engine", f"tcp://127.0.0.1:{port}", topic="kv"), **more)
 
 
 def test_an_engine_that_binds(ears: Ears) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from kvitals.agent.collectors.kv_events_sources import (
     MAX_RANKS,
-    Place,
+    PublisherReport,
+    PublisherSource,
+    PublisherTarget,
     Refusal,
-    Source,
-    Told,
     of_flags,
     of_sglang,
     of_vllm,
@@ -20,8 +20,8 @@ from kvitals.agent.collectors.kv_events_sources import (
 )
 from kvitals.agent.command_line import LAUNCHERS, Flags, parse
 
-HERE = Place("k", "127.0.0.1", True)
-POD = Place("k", "10.1.2.3", False)
+HERE = PublisherTarget("k", "127.0.0.1", True)
+POD = PublisherTarget("k", "10.1.2.3", False)
 
 
 def vllm(**ranks: Any) -> bytes:
@@ -34,13 +34,15 @@ def flags(*arguments: str, system: str = "vllm") -> Flags:
     return parse(launcher, arguments)
 
 
-def found(told: tuple[Told, ...], place: Place = HERE, **more: bool) -> list[tuple[str, bool, str, str]]:
+def found(
+    told: tuple[PublisherReport, ...], place: PublisherTarget = HERE, **more: bool
+) -> list[tuple[str, bool, str, str]]:
     sources, refusals = resolve(told, place, **more)
     assert refusals == []
     return [(one.endpoint, one.bind, one.replay, one.rank) for one in sources]
 
 
-def refused(told: tuple[Told, ...], place: Place = HERE, **more: bool) -> Refusal:
+def refused(told: tuple[PublisherReport, ...], place: PublisherTarget = HERE, **more: bool) -> Refusal:
     sources, [refusal] = resolve(told, place, **more)
     assert sources == []
     return refusal
@@ -156,7 +158,7 @@ def test_dynamos_mocker_has_ports_of_its_own() -> None:
 )
 def test_who_binds(system: str, endpoint: str, reached: str, bind: bool) -> None:
     """vLLM connects to whatever has neither * nor :: in it, 0.0.0.0 as well; SGLang binds that."""
-    assert found((Told(0, endpoint, by_form=system),)) == [(reached, bind, "", "")]
+    assert found((PublisherReport(0, endpoint, by_form=system),)) == [(reached, bind, "", "")]
 
 
 def test_sglang_may_be_told_to_bind_loopback() -> None:
@@ -166,34 +168,34 @@ def test_sglang_may_be_told_to_bind_loopback() -> None:
 
 
 def test_a_pod_is_reached_at_its_own_address() -> None:
-    assert found((Told(0, "tcp://*:5557", "tcp://*:5558"),), POD) == [
+    assert found((PublisherReport(0, "tcp://*:5557", "tcp://*:5558"),), POD) == [
         ("tcp://10.1.2.3:5557", False, "tcp://10.1.2.3:5558", "")
     ]
-    assert found((Told(0, "tcp://10.1.2.3:40123"),), POD) == [("tcp://10.1.2.3:40123", False, "", "")]
+    assert found((PublisherReport(0, "tcp://10.1.2.3:40123"),), POD) == [("tcp://10.1.2.3:40123", False, "", "")]
 
 
 def test_an_engine_elsewhere_does_not_make_us_listen_or_go_anywhere() -> None:
-    assert refused((Told(0, "tcp://127.0.0.1:6379"),), POD).reason == "elsewhere"
-    assert refused((Told(0, "tcp://169.254.169.254:80"),), POD).reason == "not_allowed"
-    assert refused((Told(0, "tcp://10.9.9.9:5557", binds=True),), POD).reason == "not_allowed"
-    assert refused((Told(0, "tcp://10.9.9.9:5557", binds=True),), HERE).reason == "not_allowed"
-    assert found((Told(0, "tcp://*:5557", "tcp://10.9.9.9:1"),), POD)[0][2] == ""
+    assert refused((PublisherReport(0, "tcp://127.0.0.1:6379"),), POD).reason == "elsewhere"
+    assert refused((PublisherReport(0, "tcp://169.254.169.254:80"),), POD).reason == "not_allowed"
+    assert refused((PublisherReport(0, "tcp://10.9.9.9:5557", binds=True),), POD).reason == "not_allowed"
+    assert refused((PublisherReport(0, "tcp://10.9.9.9:5557", binds=True),), HERE).reason == "not_allowed"
+    assert found((PublisherReport(0, "tcp://*:5557", "tcp://10.9.9.9:1"),), POD)[0][2] == ""
 
 
 def test_loopback_alone_is_bound_unasked() -> None:
     """Another address of this machine may be one that the engine has bound: it is tried, and never bound."""
-    here = Place("k", "10.0.0.5", True)
-    assert found((Told(0, "tcp://10.0.0.5:5557"),), here) == [("tcp://10.0.0.5:5557", False, "", "")]
-    allowed = Place("k", "10.0.0.5", True, frozenset({"10.0.0.5"}))
-    assert found((Told(0, "tcp://10.0.0.5:5557"),), allowed) == [("tcp://10.0.0.5:5557", True, "", "")]
+    here = PublisherTarget("k", "10.0.0.5", True)
+    assert found((PublisherReport(0, "tcp://10.0.0.5:5557"),), here) == [("tcp://10.0.0.5:5557", False, "", "")]
+    allowed = PublisherTarget("k", "10.0.0.5", True, frozenset({"10.0.0.5"}))
+    assert found((PublisherReport(0, "tcp://10.0.0.5:5557"),), allowed) == [("tcp://10.0.0.5:5557", True, "", "")]
 
 
 def test_ports_of_the_system_are_not_bound() -> None:
-    assert refused((Told(0, "tcp://127.0.0.1:22"),)).reason == "bad_endpoint"
+    assert refused((PublisherReport(0, "tcp://127.0.0.1:22"),)).reason == "bad_endpoint"
 
 
 def test_a_path_only_where_a_command_line_or_the_configuration_names_it() -> None:
-    told = (Told(0, "ipc:///run/kv.sock"),)
+    told = (PublisherReport(0, "ipc:///run/kv.sock"),)
     assert refused(told).reason == "not_allowed"
     assert found(told, trusted=True) == [("ipc:///run/kv.sock", False, "", "")]
     assert refused(told, POD, trusted=True).reason == "not_allowed"
@@ -213,10 +215,10 @@ def test_a_path_only_where_a_command_line_or_the_configuration_names_it() -> Non
     ],
 )
 def test_what_can_not_be_listened_to_says_why(endpoint: str, reason: str) -> None:
-    refusal = refused((Told(0, endpoint),), trusted=True)
+    refusal = refused((PublisherReport(0, endpoint),), trusted=True)
     assert refusal.reason == reason and len(refusal.message) < 300
 
 
 def test_a_source_has_its_target_and_topic() -> None:
-    [source], _ = resolve((Told(0, "tcp://*:5557", topic="kv@a"),), HERE)
-    assert source == Source("k", "tcp://127.0.0.1:5557", topic="kv@a")
+    [source], _ = resolve((PublisherReport(0, "tcp://*:5557", topic="kv@a"),), HERE)
+    assert source == PublisherSource("k", "tcp://127.0.0.1:5557", topic="kv@a")

@@ -10,8 +10,8 @@ from kvitals.agent.collectors.kv_events_stream import (
     MIXED_RESTARTS,
     RETRY_SECONDS,
     SILENT_SECONDS,
-    Run,
-    Stream,
+    EventStream,
+    MessageRun,
 )
 
 
@@ -19,12 +19,12 @@ def payload(sequence: int, life: int = 0) -> bytes:
     return f"{life}:{sequence}".encode()
 
 
-def live(stream: Stream, *sequences: int, life: int = 0, t: float = 1.0) -> None:
+def live(stream: EventStream, *sequences: int, life: int = 0, t: float = 1.0) -> None:
     for sequence in sequences:
         stream.live(sequence, payload(sequence, life), t)
 
 
-def answer(stream: Stream, buffer: list[int], *, life: int = 0, t: float = 1.0) -> None:
+def answer(stream: EventStream, buffer: list[int], *, life: int = 0, t: float = 1.0) -> None:
     """The publisher answers what is asked for from its buffer."""
     for _ in range(10):
         replay = stream.replay
@@ -39,12 +39,12 @@ def answer(stream: Stream, buffer: list[int], *, life: int = 0, t: float = 1.0) 
     raise AssertionError("it asks for ever")
 
 
-def told(runs: list[Run]) -> list[tuple[list[int], int, bool, bool]]:
+def told(runs: list[MessageRun]) -> list[tuple[list[int], int, bool, bool]]:
     return [([s for s, _ in run.messages], run.lost, run.restarted, run.late) for run in runs]
 
 
 def test_messages_from_the_first_on_are_one_run() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     live(stream, 0, 1, 2)
     assert told(stream.take()) == [([0, 1, 2], 0, False, False)]
     live(stream, 3)
@@ -53,13 +53,13 @@ def test_messages_from_the_first_on_are_one_run() -> None:
 
 
 def test_who_comes_late_says_so() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     live(stream, 7, 8)
     assert told(stream.take()) == [([7, 8], 0, False, True)]
 
 
 def test_what_was_before_is_asked_for_and_then_nothing_was_missed() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     stream.connected(0.0)
     assert stream.replay is not None and stream.replay.start == 0
     live(stream, 3)
@@ -73,7 +73,7 @@ def test_what_was_before_is_asked_for_and_then_nothing_was_missed() -> None:
 
 
 def test_a_publisher_that_has_published_nothing_yet() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     stream.connected(0.0)
     answer(stream, [])
     live(stream, 0, 1)
@@ -81,7 +81,7 @@ def test_a_publisher_that_has_published_nothing_yet() -> None:
 
 
 def test_a_publisher_that_forgot_the_beginning() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     stream.connected(0.0)
     answer(stream, [5, 6])
     live(stream, 7)
@@ -89,20 +89,20 @@ def test_a_publisher_that_forgot_the_beginning() -> None:
 
 
 def test_one_that_keeps_nothing_though_it_has_published() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 9)
     answer(stream, [])
     assert told(stream.take()) == [([9], 0, False, True)]
 
 
 def test_a_gap_without_replays_is_counted() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     live(stream, 0, 1, 5, 6)
     assert told(stream.take()) == [([0, 1], 0, False, False), ([5, 6], 3, False, False)]
 
 
 def test_a_gap_is_filled() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 1, 5, 6)
     assert stream.replay is not None and stream.replay.start == 1  # the last one known: is it still the same?
     answer(stream, list(range(7)))
@@ -110,14 +110,14 @@ def test_a_gap_is_filled() -> None:
 
 
 def test_a_gap_that_goes_further_back_than_the_buffer() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 1, 9)
     answer(stream, [6, 7, 8, 9])
     assert told(stream.take()) == [([0, 1], 0, False, False), ([6, 7, 8, 9], 4, False, False)]
 
 
 def test_a_replay_with_a_hole_is_asked_for_again_and_not_for_ever() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 6)
     first = stream.replay
     answer(stream, [0, 1, 2, 5, 6])
@@ -126,7 +126,7 @@ def test_a_replay_with_a_hole_is_asked_for_again_and_not_for_ever() -> None:
 
 
 def test_a_restart_is_told_from_lower_numbers() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     live(stream, 0, 1, 2)
     live(stream, 0, 1, life=1)
     assert told(stream.take()) == [([0, 1, 2], 0, False, False), ([0, 1], 0, True, False)]
@@ -134,7 +134,7 @@ def test_a_restart_is_told_from_lower_numbers() -> None:
 
 def test_a_restart_while_the_connection_was_gone() -> None:
     """The new publisher has more than the old one had: only the message itself tells that it is another."""
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 1, 2)
     stream.cut(1.0)
     stream.connected(2.0)
@@ -145,7 +145,7 @@ def test_a_restart_while_the_connection_was_gone() -> None:
 
 
 def test_a_restart_of_one_that_has_published_less() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 1, 2)
     stream.cut(1.0)
     stream.connected(2.0)
@@ -155,7 +155,7 @@ def test_a_restart_of_one_that_has_published_less() -> None:
 
 
 def test_a_connection_that_broke_and_nothing_else() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 1, 2)
     stream.cut(1.0)
     stream.connected(2.0)
@@ -165,7 +165,7 @@ def test_a_connection_that_broke_and_nothing_else() -> None:
 
 
 def test_a_gap_behind_a_broken_connection_proves_nothing() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     live(stream, 0, 1)
     stream.cut(1.0)
     live(stream, 8)
@@ -173,7 +173,7 @@ def test_a_gap_behind_a_broken_connection_proves_nothing() -> None:
 
 
 def test_a_replay_that_does_not_come_is_given_up_and_asked_for_later() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 4, t=1.0)
     stream.tick(1.0 + SILENT_SECONDS)
     assert stream.replay is not None
@@ -187,14 +187,14 @@ def test_a_replay_that_does_not_come_is_given_up_and_asked_for_later() -> None:
 
 
 def test_nothing_is_given_up_while_nothing_waits_and_it_could_not_be_asked() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     stream.connected(0.0)
     stream.tick(1000.0)
     assert stream.replay is not None
 
 
 def test_what_waits_for_a_replay_is_bounded() -> None:
-    stream = Stream(replays=True)
+    stream = EventStream(replays=True)
     live(stream, 0, 2)
     piece = bytes(1 << 20)
     for sequence in range(3, 20):
@@ -205,7 +205,7 @@ def test_what_waits_for_a_replay_is_bounded() -> None:
 
 
 def test_two_publishers_on_one_address_are_not_taken() -> None:
-    stream = Stream(replays=False)
+    stream = EventStream(replays=False)
     for sequence in range(2 * MIXED_RESTARTS):
         live(stream, sequence, life=1)
         live(stream, sequence, life=2)
@@ -221,10 +221,10 @@ def test_whatever_is_lost_the_record_says_it(data: st.DataObject) -> None:
     and each hole, restart and late begin is marked where it is. A replay is answered before it is given up."""
     replays = data.draw(st.booleans())
     keeps = data.draw(st.integers(0, 6))
-    stream = Stream(replays=replays)
+    stream = EventStream(replays=replays)
     life, sequence, t = 0, 0, 0.0
     buffer: list[int] = []
-    runs: list[Run] = []
+    runs: list[MessageRun] = []
     for _ in range(data.draw(st.integers(1, 40))):
         t += 1.0
         step = data.draw(st.sampled_from(["heard", "heard", "heard", "lost", "restart", "answer"]))
@@ -246,7 +246,7 @@ def test_whatever_is_lost_the_record_says_it(data: st.DataObject) -> None:
     check(runs, replays=replays)
 
 
-def check(runs: list[Run], *, replays: bool) -> None:
+def check(runs: list[MessageRun], *, replays: bool) -> None:
     """What follows a run follows it in truth, unless it is marked. A run without messages marks the next one.
 
     Without replays nobody can tell one publisher's 5 from another's where 5 is the next number: that is let pass.

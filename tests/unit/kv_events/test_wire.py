@@ -14,8 +14,17 @@ from publishers import REMOVE, SGLANG, STORE, VLLM, payload
 
 from kvitals.agent.collectors.kv_events_wire import MEMO, Wire
 from kvitals.agent.collectors.siphash import siphash
-from kvitals.agent.ledger.event import DISK, GPU, HOST, REMOTE, Batch, Cleared, Removed, Stored
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.ledger.event import (
+    DISK,
+    GPU,
+    HOST,
+    REMOTE,
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+)
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import TenantsTable
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kv_events"
@@ -24,8 +33,8 @@ NEWEST = VLLM["0.32"]
 U64 = (1 << 64) - 1
 
 
-def names(**table: Any) -> Tenants:
-    return Tenants(TenantsTable(**table), SECRET)
+def names(**table: Any) -> TenantNames:
+    return TenantNames(TenantsTable(**table), SECRET)
 
 
 def keyed(*hashes: int) -> tuple[int, ...]:
@@ -33,16 +42,16 @@ def keyed(*hashes: int) -> tuple[int, ...]:
     return tuple(siphash(np.array([one & U64 for one in hashes], np.uint64), key).tolist())
 
 
-def read(*payloads: bytes, wire: Wire | None = None) -> list[Batch]:
+def read(*payloads: bytes, wire: Wire | None = None) -> list[BlockEventBatch]:
     [piece] = (wire or Wire(names())).read(list(enumerate(payloads)))
     assert piece.hole == 0
     return piece.batches
 
 
-def one(values: dict[str, Any], kind: Any = NEWEST, **table: Any) -> Stored:
+def one(values: dict[str, Any], kind: Any = NEWEST, **table: Any) -> BlocksStored:
     [batch] = read(payload(kind, [("BlockStored", {**STORE, **values})]), wire=Wire(names(**table)))
     [event] = batch.events
-    assert isinstance(event, Stored)
+    assert isinstance(event, BlocksStored)
     return event
 
 
@@ -50,10 +59,10 @@ def one(values: dict[str, Any], kind: Any = NEWEST, **table: Any) -> Stored:
 def test_every_version_says_the_same(kind: Any) -> None:
     events = [("BlockStored", STORE), ("BlockRemoved", REMOVE), ("AllBlocksCleared", {})]
     [batch] = read(payload(kind, events, rank=3))
-    assert batch == Batch(
+    assert batch == BlockEventBatch(
         0,
         1000.0,
-        (Stored(keyed(11, 12), keyed(10)[0], 32), Removed(keyed(11)), Cleared()),
+        (BlocksStored(keyed(11, 12), keyed(10)[0], 32), BlocksRemoved(keyed(11)), BlocksCleared()),
         "3" if kind[1] else "",
     )
 
@@ -76,13 +85,13 @@ def test_real_messages(name: str) -> None:
         assert (batch.at, batch.rank) == (at, str(rank[0]))
         plain = [("r", h) for e in events if e["type"] == "BlockRemoved" for h in e["block_hashes"]]
         plain += [("s", h) for e in events if e["type"] == "BlockStored" for h in e["block_hashes"]]
-        removed = [h for e in batch.events if isinstance(e, Removed) for h in e.hashes]
-        stored = [e for e in batch.events if isinstance(e, Stored)]
+        removed = [h for e in batch.events if isinstance(e, BlocksRemoved) for h in e.hashes]
+        stored = [e for e in batch.events if isinstance(e, BlocksStored)]
         own = [*removed, *(h for e in stored for h in e.hashes)]
         assert own == list(keyed(*(h for _, h in plain)))
         parents = [e.get("parent_block_hash") for e in events if e["type"] == "BlockStored"]
         assert [e.parent for e in stored] == [None if p is None else keyed(p)[0] for p in parents]
-        assert {e.medium for e in batch.events if not isinstance(e, Cleared)} == {GPU}
+        assert {e.medium for e in batch.events if not isinstance(e, BlocksCleared)} == {GPU}
 
 
 def test_no_token_no_name_and_no_hash_is_in_what_is_kept() -> None:
@@ -105,10 +114,10 @@ def test_alike_removals_are_one_event_and_others_are_not() -> None:
     events.insert(2, ("BlockStored", STORE))
     [batch] = read(payload(NEWEST, events))
     assert batch.events == (
-        Removed(keyed(1, 2)),
-        Stored(keyed(11, 12), keyed(10)[0], 32),
-        Removed(keyed(3, 4), HOST),
-        Removed(keyed(5)),
+        BlocksRemoved(keyed(1, 2)),
+        BlocksStored(keyed(11, 12), keyed(10)[0], 32),
+        BlocksRemoved(keyed(3, 4), HOST),
+        BlocksRemoved(keyed(5)),
     )
 
 
@@ -156,7 +165,7 @@ def test_signed_hashes_are_the_same_bits() -> None:
 
 
 def test_hashes_are_under_the_installations_key() -> None:
-    other = Tenants(TenantsTable(), b"o" * 32)
+    other = TenantNames(TenantsTable(), b"o" * 32)
     message = payload(NEWEST, [("BlockStored", STORE)])
     assert read(message) == read(message)
     assert read(message) != read(message, wire=Wire(other))
@@ -221,7 +230,7 @@ def test_a_kind_of_event_of_a_later_version_is_left_out() -> None:
     newer = msgspec.msgpack.encode([1.0, [{"type": "BlockMoved", "to": "CPU"}, {"type": "AllBlocksCleared"}], 0])
     wire = Wire(names())
     [batch] = read(newer, wire=wire)
-    assert batch.events == (Cleared(),)
+    assert batch.events == (BlocksCleared(),)
     assert wire.dropped == {"unknown_event": 1}
 
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from kvitals.kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, Detector, Row
+from kvitals.kvcache.cascade import EVICTION, LATENCY, PREFILL, PRESSURE, THROUGHPUT, Cascade, CascadeSecond, Detector
 
-FULL = Row(0.0, stored=20, removed=20, requests=10, ttft=1.0, late=0, waiting=0, running=4, output=200)
+FULL = CascadeSecond(0.0, stored=20, removed=20, requests=10, ttft=1.0, late=0, waiting=0, running=4, output=200)
 """A second of a full cache that is well: what comes in pushes out what nobody wants."""
 
 BURST = replace(FULL, stored=100, removed=100)
@@ -18,7 +18,7 @@ SLOW = replace(LOST, ttft=5.0, waiting=3)
 STUCK = replace(SLOW, running=8, output=100)
 
 
-def fed(*stretches: tuple[Row, int], detector: Detector | None = None) -> Detector:
+def fed(*stretches: tuple[CascadeSecond, int], detector: Detector | None = None) -> Detector:
     """A detector after rows: each as often as it says."""
     detector = detector or Detector()
     t = 1000.0
@@ -135,6 +135,6 @@ def test_a_load_that_stays_becomes_usual() -> None:
 
 
 def test_unknown_pace_leaves_the_later_stages_unknown() -> None:
-    bare = Row(0.0, stored=20, removed=20)
+    bare = CascadeSecond(0.0, stored=20, removed=20)
     cascade = only(fed((bare, 60), (replace(bare, stored=100, removed=100, refaulted=20), 60)))
     assert list(cascade.stages) == [PRESSURE, EVICTION, PREFILL]

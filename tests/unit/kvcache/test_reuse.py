@@ -10,7 +10,7 @@ import pytest
 from kvitals.kvcache.accesses import Accesses, Builder, empty
 from kvitals.kvcache.mooncake import read
 from kvitals.kvcache.reuse import Curve, ReuseCurve
-from kvitals.kvcache.whatif import Plan, what_if
+from kvitals.kvcache.whatif import ReplayPlan, what_if
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
 
@@ -33,7 +33,7 @@ def test_it_is_the_whole_curve(trace: Accesses, at_a_time: int) -> None:
     found = kept_up(trace, ReuseCurve(30_000), at_a_time)
     some = [10, 100, *range(200, len(found.capacity), 50), len(found.capacity) - 1]
     some = [i for i in some if i < len(found.capacity)]
-    rows = what_if(trace, Plan(tuple(int(found.capacity[i]) for i in some)))
+    rows = what_if(trace, ReplayPlan(tuple(int(found.capacity[i]) for i in some)))
     assert found.token_hit_rate[some] == pytest.approx([row.token_hit_rate for row in rows], abs=1e-9)
     assert found.rate == 1.0
     assert not found.error.any()
@@ -54,7 +54,7 @@ def test_a_sample_is_near_it_and_says_how_near(trace: Accesses) -> None:
 def test_memory_is_bounded(trace: Accesses) -> None:
     reuse = ReuseCurve(2_000, max_blocks=2_000)
     found = kept_up(trace, reuse)
-    assert found.attainable == pytest.approx(what_if(trace, Plan((2_000,)))[0].token_hit_rate, abs=0.001)
+    assert found.attainable == pytest.approx(what_if(trace, ReplayPlan((2_000,)))[0].token_hit_rate, abs=0.001)
     assert len(reuse._held) == 2_000
     assert reuse._waits == 0
 

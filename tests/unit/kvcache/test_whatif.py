@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kvitals.kvcache.accesses import Accesses, empty
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.mooncake import read
-from kvitals.kvcache.routing import ROUTINGS, assigned, default_rate
+from kvitals.kvcache.routing import ROUTINGS, assign_nodes, default_rate
 from kvitals.kvcache.sampling import SampleError
 from kvitals.kvcache.sessions import sessions
-from kvitals.kvcache.whatif import Plan, Row, what_if
+from kvitals.kvcache.whatif import ReplayPlan, ReplayRow, what_if
 from tests.unit.kvcache.models import Request, accesses, plain_replay, requests, tokens_hit
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "mooncake" / "conversation-1500.jsonl.gz"
@@ -36,7 +36,7 @@ def trace() -> Accesses:
     ],
 )
 def test_a_real_trace(trace: Accesses, policy: Policy, expected: list[tuple[float, int]]) -> None:
-    rows = what_if(trace, Plan((500, 2000, 8000, None), policies=(policy,)))
+    rows = what_if(trace, ReplayPlan((500, 2000, 8000, None), policies=(policy,)))
     assert [row.token_hit_rate for row in rows] == pytest.approx([rate for rate, _ in expected], abs=1e-6)
     assert [row.block_hit_rate * 41702 for row in rows] == pytest.approx([blocks for _, blocks in expected])
     assert [row.prefill_tokens for row in rows] == [
@@ -45,7 +45,7 @@ def test_a_real_trace(trace: Accesses, policy: Policy, expected: list[tuple[floa
 
 
 def test_routings_of_a_real_trace(trace: Accesses) -> None:
-    rows = {row.routing: row for row in what_if(trace, Plan((2000,), nodes=4, routings=ROUTINGS))}
+    rows = {row.routing: row for row in what_if(trace, ReplayPlan((2000,), nodes=4, routings=ROUTINGS))}
     assert rows["round-robin"].token_hit_rate == pytest.approx(0.086838, abs=1e-6)
     assert rows["pooled"].token_hit_rate == pytest.approx(0.174903, abs=1e-6)
     assert rows["sticky"].token_hit_rate > 0.9 * rows["pooled"].token_hit_rate
@@ -56,7 +56,7 @@ def test_routings_of_a_real_trace(trace: Accesses) -> None:
 
 @given(requests(), st.integers(1, 30), st.integers(1, 4), st.sampled_from(POLICIES))
 def test_round_robin_is_each_node_by_itself(rows: list[Request], capacity: int, nodes: int, policy: Policy) -> None:
-    plan = Plan((capacity,), nodes=nodes, routings=("round-robin",), policies=(policy,), horizon=5.0)
+    plan = ReplayPlan((capacity,), nodes=nodes, routings=("round-robin",), policies=(policy,), horizon=5.0)
     found = what_if(_with_sessions(rows), plan)[0]
     hits = sum(
         tokens_hit(rows[node::nodes], plain_replay(policy, capacity, rows[node::nodes], 5.0)) for node in range(nodes)
@@ -66,21 +66,21 @@ def test_round_robin_is_each_node_by_itself(rows: list[Request], capacity: int, 
 
 @given(requests(), st.integers(1, 30), st.sampled_from(POLICIES))
 def test_one_node_is_one_node_however_it_is_reached(rows: list[Request], capacity: int, policy: Policy) -> None:
-    found = what_if(accesses(rows), Plan((capacity, None), nodes=1, routings=ROUTINGS, policies=(policy,)))
+    found = what_if(accesses(rows), ReplayPlan((capacity, None), nodes=1, routings=ROUTINGS, policies=(policy,)))
     assert len({row.token_hit_rate for row in found if row.capacity_blocks}) == 1
     assert len({row.token_hit_rate for row in found if row.capacity_blocks is None}) == 1
 
 
 @given(requests(), st.integers(1, 3), st.sampled_from(ROUTINGS[:3]))
 def test_more_memory_is_never_worse_with_lru(rows: list[Request], nodes: int, routing: str) -> None:
-    found = what_if(accesses(rows), Plan((*range(1, 30), None), nodes=nodes, routings=(routing,)))  # type: ignore[arg-type]
+    found = what_if(accesses(rows), ReplayPlan((*range(1, 30), None), nodes=nodes, routings=(routing,)))  # type: ignore[arg-type]
     rates = [row.token_hit_rate for row in found]
     assert rates == sorted(rates)
 
 
 @given(requests())
 def test_endless_memory_hits_all_that_can_be(rows: list[Request]) -> None:
-    found = what_if(accesses(rows), Plan((1000, None), policies=POLICIES))
+    found = what_if(accesses(rows), ReplayPlan((1000, None), policies=POLICIES))
     attainable = tokens_hit(rows, plain_replay("lru", np.inf, rows))
     total = sum(tokens for _, tokens, _, _ in rows)
     assert {row.prefill_tokens for row in found} == {total - attainable}
@@ -88,9 +88,9 @@ def test_endless_memory_hits_all_that_can_be(rows: list[Request]) -> None:
 
 @given(requests(), st.integers(1, 20), st.integers(1, 40))
 def test_the_host_tier_has_what_a_larger_cache_would(rows: list[Request], device: int, host: int) -> None:
-    tiered = what_if(accesses(rows), Plan((device,), host_blocks=host))[0]
-    larger = what_if(accesses(rows), Plan((max(device, host),)))[0]
-    alone = what_if(accesses(rows), Plan((device,)))[0]
+    tiered = what_if(accesses(rows), ReplayPlan((device,), host_blocks=host))[0]
+    larger = what_if(accesses(rows), ReplayPlan((max(device, host),)))[0]
+    alone = what_if(accesses(rows), ReplayPlan((device,)))[0]
     assert alone.host_token_hit_rate is None
     assert tiered.token_hit_rate == alone.token_hit_rate
     assert tiered.prefill_tokens == larger.prefill_tokens
@@ -100,24 +100,24 @@ def test_the_host_tier_has_what_a_larger_cache_would(rows: list[Request], device
 def test_a_sample_says_how_far_off_it_may_be(trace: Accesses) -> None:
     """The curve of a tenth of the blocks, over five seeds; twice its stated error is not exceeded anywhere."""
     capacities = (500, 1000, 2000, 4000, 8000, 16000, None)
-    exact = _rates(what_if(trace, Plan(capacities)))
+    exact = _rates(what_if(trace, ReplayPlan(capacities)))
     off = []
     for seed in range(5):
-        rows = what_if(trace, Plan(capacities, rate=0.1, seed=seed))
+        rows = what_if(trace, ReplayPlan(capacities, rate=0.1, seed=seed))
         off.append(np.abs(_rates(rows) - exact))
         assert (off[-1] <= 2 * np.array([row.error for row in rows]) + 1e-9).all()
         assert rows[-1].token_hit_rate == pytest.approx(exact[-1])
     assert np.mean(off) < 0.005
-    assert {row.error for row in what_if(trace, Plan(capacities))} == {0.0}
+    assert {row.error for row in what_if(trace, ReplayPlan(capacities))} == {0.0}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_other_policies_are_sampled_too(trace: Accesses, policy: Policy) -> None:
     capacities = (2000, 8000)
-    exact = _rates(what_if(trace, Plan(capacities, policies=(policy,))))
-    sample = _rates(what_if(trace, Plan(capacities, policies=(policy,), rate=0.25, seed=1)))
+    exact = _rates(what_if(trace, ReplayPlan(capacities, policies=(policy,))))
+    sample = _rates(what_if(trace, ReplayPlan(capacities, policies=(policy,), rate=0.25, seed=1)))
     assert np.abs(sample - exact).max() < 0.01
-    by_node = what_if(trace, Plan(capacities, nodes=3, routings=("prefix",), policies=(policy,), rate=0.25))
+    by_node = what_if(trace, ReplayPlan(capacities, nodes=3, routings=("prefix",), policies=(policy,), rate=0.25))
     assert all(0 < row.token_hit_rate <= 0.27 for row in by_node)
 
 
@@ -125,11 +125,11 @@ def test_a_sample_that_tells_nothing_is_refused(trace: Accesses) -> None:
     with pytest.raises(
         SampleError, match=r"\d+ block references in a sample of 0\.0001 tell too little: sample 0\.\d+"
     ):
-        what_if(trace, Plan((1000,), rate=0.0001))
+        what_if(trace, ReplayPlan((1000,), rate=0.0001))
     with pytest.raises(SampleError, match="look at all"):
-        what_if(accesses([(0.0, 8, -1, [1, 2])]), Plan((1000,), rate=0.5))
+        what_if(accesses([(0.0, 8, -1, [1, 2])]), ReplayPlan((1000,), rate=0.5))
     with pytest.raises(SampleError, match="a share above 0"):
-        what_if(trace, Plan((1000,), rate=0.0))
+        what_if(trace, ReplayPlan((1000,), rate=0.0))
 
 
 def test_sessions_are_told_by_what_is_not_common() -> None:
@@ -149,7 +149,7 @@ def test_known_sessions_are_not_guessed_at() -> None:
 
 def test_sticky_keeps_sessions_together() -> None:
     rows: list[Request] = [(float(i), 8, i % 7, [1, 2]) for i in range(70)]
-    node = assigned("sticky", accesses(rows), sessions(accesses(rows)), 3, 0.0, seed=1)
+    node = assign_nodes("sticky", accesses(rows), sessions(accesses(rows)), 3, 0.0, seed=1)
     assert all(len(set(node[i::7].tolist())) == 1 for i in range(7))
     assert len(set(node.tolist())) > 1
 
@@ -157,7 +157,7 @@ def test_sticky_keeps_sessions_together() -> None:
 def test_least_loaded_waits_for_work_to_be_done() -> None:
     """Two nodes of 10 tokens a second: after 4 s the long request still holds the first, after 20 s it does not."""
     rows: list[Request] = [(0.0, 100, -1, [1]), (1.0, 5, -1, [2]), (4.0, 5, -1, [3]), (20.0, 5, -1, [4])]
-    node = assigned("least-loaded", accesses(rows), np.full(4, -1), 2, 10.0, seed=0)
+    node = assign_nodes("least-loaded", accesses(rows), np.full(4, -1), 2, 10.0, seed=0)
     assert node.tolist() == [0, 1, 1, 0]
     assert default_rate(accesses(rows), 2) == pytest.approx(115 / (20 * 2 * 0.8))
 
@@ -167,15 +167,15 @@ def test_least_loaded_waits_for_work_to_be_done() -> None:
 )
 def test_plans_that_can_not_be_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"nodes|at least one block"):
-        replace(Plan((10,)), **wrong)
+        replace(ReplayPlan((10,)), **wrong)
 
 
 def test_nothing_comes_of_nothing() -> None:
     with pytest.raises(ValueError, match="no block"):
-        what_if(empty(16), Plan((10,)))
+        what_if(empty(16), ReplayPlan((10,)))
 
 
-def _rates(rows: list[Row]) -> np.ndarray:
+def _rates(rows: list[ReplayRow]) -> np.ndarray:
     return np.array([row.token_hit_rate for row in rows])
 
 

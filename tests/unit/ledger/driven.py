@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.owners import Owners
 from tests.unit.ledger.pool import Pool, Request, events, record
 
@@ -39,7 +39,7 @@ class Driven:
 
     pool: Pool
     ledger: EngineLedger
-    looks: list[Look]
+    looks: list[SettledLookup]
     requests: list[Request]
 
     def joined(self) -> float:
@@ -79,7 +79,7 @@ def drive(traffic: Traffic, blocks: int, *, records: bool, sessions: bool = True
     """Run it all. records: of requests are given; sessions: and tell their session."""
     chance = random.Random(traffic.seed)
     pool = Pool(blocks, size=size, budget=256)
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     ledger = EngineLedger(Room(), Owners(), Style.BLOCKS, looks.append)
     ledger.set_pool(blocks)
     due, plans = _plans(traffic, chance, pool.now)

@@ -12,7 +12,14 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from kvitals.agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.event import (
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Event,
+    KvEventsRecord,
+)
 from kvitals.agent.requests.record import RequestRecord
 
 ENGINE = "e"
@@ -81,9 +88,9 @@ class Pool:
         assert self.idle
         self._cached.clear()
         self._hash = [None] * len(self._hash)
-        self._events.append(Cleared())
+        self._events.append(BlocksCleared())
 
-    def step(self) -> Batch | None:
+    def step(self) -> BlockEventBatch | None:
         """One step of the engine; the events that it publishes."""
         left = self.budget
         for request in list(self._running):
@@ -103,7 +110,7 @@ class Pool:
         self._finish()
         if not self._events:
             return None
-        batch = Batch(self._sequence, self.now, tuple(self._events))
+        batch = BlockEventBatch(self._sequence, self.now, tuple(self._events))
         self._sequence += 1
         self._events = []
         return batch
@@ -159,7 +166,7 @@ class Pool:
                 if not same:
                     del self._cached[old]
                 self._hash[block] = None
-                self._events.append(Removed((old,)))
+                self._events.append(BlocksRemoved((old,)))
             self._refs[block] = 1
             request.blocks.append(block)
         return True
@@ -185,9 +192,9 @@ class Pool:
         request.cached = full
         self._events.append(self._stored(request, new, parent))
 
-    def _stored(self, request: Request, hashes: tuple[int, ...], parent: int | None) -> Stored:
+    def _stored(self, request: Request, hashes: tuple[int, ...], parent: int | None) -> BlocksStored:
         told = request.session if request.session.startswith("told") else ""
-        return Stored(hashes, parent, self.size, tenant=request.tenant if told else "", session=told)
+        return BlocksStored(hashes, parent, self.size, tenant=request.tenant if told else "", session=told)
 
     def _finish(self) -> None:
         for request in list(self._running):
@@ -244,5 +251,5 @@ def record(request: Request, size: int) -> RequestRecord:
     )
 
 
-def events(batches: list[Batch], t: float) -> KvEventsRecord:
+def events(batches: list[BlockEventBatch], t: float) -> KvEventsRecord:
     return KvEventsRecord(t=t, target="t", batches=tuple(batches))

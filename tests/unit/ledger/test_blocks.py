@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, Room, Step
+from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, EngineStep, Room
 
 NOW = 100.0
 
@@ -16,7 +16,9 @@ def blocks(limit: int = 10_000) -> Blocks:
     return Blocks(Room(limit))
 
 
-def store(table: Blocks, *hashes: int, after: int | None = None, at: float = NOW, extend: bool = False) -> list[Step]:
+def store(
+    table: Blocks, *hashes: int, after: int | None = None, at: float = NOW, extend: bool = False
+) -> list[EngineStep]:
     return table.store(hashes, after, at, extend).refaults
 
 
@@ -47,10 +49,10 @@ def test_a_copy_more_is_removed_before_the_block_is_gone() -> None:
     store(table, 1, 2)
     store(table, 2, after=1)  # the last block of a prompt that was found whole is computed again
     assert (table.live, table.copies) == (3, 1)
-    table.remove([2], Step(NOW))
+    table.remove([2], EngineStep(NOW))
     assert (table.live, table.copies, table.ghosts) == (2, 0, 0)
     assert table.holds((1, 2))
-    table.remove([2], Step(NOW))
+    table.remove([2], EngineStep(NOW))
     assert (table.live, table.ghosts) == (1, 1)
     assert not table.holds((1, 2))
 
@@ -58,7 +60,7 @@ def test_a_copy_more_is_removed_before_the_block_is_gone() -> None:
 def test_what_was_removed_and_is_stored_again_tells_the_steps_that_removed_it() -> None:
     table = blocks()
     store(table, 1, 2, 3)
-    first, second = Step(NOW + 1), Step(NOW + 2)
+    first, second = EngineStep(NOW + 1), EngineStep(NOW + 2)
     table.remove([3], first)
     table.remove([2], second)
     assert store(table, 2, 3, 4, after=1, at=NOW + 5) == [second, first]
@@ -69,11 +71,11 @@ def test_what_was_removed_and_is_stored_again_tells_the_steps_that_removed_it() 
 def test_a_removal_in_the_middle_leaves_what_is_behind() -> None:
     table = blocks()
     store(table, 1, 2, 3)
-    table.remove([2], Step(NOW))
+    table.remove([2], EngineStep(NOW))
     assert (table.live, table.ghosts) == (2, 1)
     assert table.holds((3,))
     assert not table.holds((1, 2))
-    step = Step(NOW)
+    step = EngineStep(NOW)
     table.remove([2], step)
     assert table.dropped == {"unknown_removal": 1}
     store(table, 2, 3, after=1)
@@ -87,7 +89,7 @@ def test_how_long_blocks_were_idle_and_whether_anything_found_them() -> None:
     run = table.ending(1)
     assert run is not None
     run.last, run.uses = NOW + 4, 1
-    said = table.remove([2, 1], Step(NOW + 10))
+    said = table.remove([2, 1], EngineStep(NOW + 10))
     assert [(one.blocks, one.idle, one.lived, one.used) for one in said] == [
         (1, 10.0, 10.0, False),
         (1, 6.0, 10.0, True),
@@ -111,7 +113,7 @@ def test_ghosts_leave_oldest_first_and_what_is_live_stays() -> None:
     table.ghost_limit = 2
     for n in range(4):
         store(table, 10 * n, 10 * n + 1)
-        table.remove([10 * n + 1], Step(NOW + n))
+        table.remove([10 * n + 1], EngineStep(NOW + n))
     assert table.ghosts == 2
     assert table.live == 4
     assert store(table, 1, after=0) == []
@@ -121,7 +123,7 @@ def test_ghosts_leave_oldest_first_and_what_is_live_stays() -> None:
 def test_a_full_room_takes_ghosts_first_and_then_refuses() -> None:
     table = blocks(limit=4)
     store(table, 1, 2, 3)
-    table.remove([3, 2], Step(NOW))
+    table.remove([3, 2], EngineStep(NOW))
     assert table.store((4, 5, 6), None, NOW, False).taken == 3
     assert table.ghosts == 0
     assert table.store((7,), None, NOW, False).run is None
@@ -197,7 +199,7 @@ def test_it_agrees_with_counting_copies(told: list[tuple[str, int, int, int]], l
                 continue
             block = live[a % len(live)]
             if what == "remove":
-                table.remove([block], Step(NOW + n))
+                table.remove([block], EngineStep(NOW + n))
                 counts[block] -= 1
             else:
                 assert table.holds((block,))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from kvitals.agent.ledger.cascade_turns import MAX_SESSIONS, Turns
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.parties import Party
 
 
-def look(session: str, chain: list[int] | None, hits: int) -> Look:
+def look(session: str, chain: list[int] | None, hits: int) -> SettledLookup:
     party = Party("t", session)
     party.settle()
     blocks = len(chain or [])
-    return Look(
+    return SettledLookup(
         at=0.0, blocks=blocks, hits=hits, chain=chain, tokens=16, prompt=16 * blocks, output=None, party=party,
         source="inferred", confidence=1.0,
     )  # fmt: skip
 
 
-def counted(*looks: Look) -> dict[str, float]:
+def counted(*looks: SettledLookup) -> dict[str, float]:
     turns = Turns()
     for one in looks:
         turns.look(one)

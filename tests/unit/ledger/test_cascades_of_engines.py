@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvitals.agent.ledger.blocks import Step
+from kvitals.agent.ledger.blocks import EngineStep
 from kvitals.agent.ledger.cascade_facts import EnginePace
-from kvitals.agent.ledger.cascade_tracker import EngineCascades, Told
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.cascade_tracker import CascadeReport, EngineCascades
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.tally import Tally
@@ -59,10 +59,10 @@ class Stage:
         return {name: value for name, _, value in self.cascades.gauges(self.t)}
 
 
-def look(at: float, blocks: int, tenant: str, refaults: dict[Step, int] | None = None) -> Look:
+def look(at: float, blocks: int, tenant: str, refaults: dict[EngineStep, int] | None = None) -> SettledLookup:
     party = Party(tenant)
     party.settle()
-    return Look(
+    return SettledLookup(
         at=at, blocks=blocks, hits=0, chain=None, tokens=16, prompt=16 * blocks, output=None, party=party,
         source="inferred", confidence=1.0, refaults=refaults or {},
     )  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_pool_that_shrank_set_it_off() -> None:
 
 def test_who_lost_and_to_whom_is_filled_in_later() -> None:
     stage = burst()
-    heavy, step = Party("t-heavy"), Step(stage.t)
+    heavy, step = Party("t-heavy"), EngineStep(stage.t)
     heavy.settle()
     step.stores[heavy, heavy] = 10
     stage.cascades.look(look(stage.t - 5, 8, "t-light", {step: 8}))
@@ -144,7 +144,7 @@ def test_details_leave_some_time_after_the_end() -> None:
 def test_only_the_latest_are_kept() -> None:
     stage = Stage()
     for _ in range(55):
-        stage.cascades.told.append(Told("x", Cascade({2: Onset(1.0, 2.0)}, Baseline()), 16, (None, None)))
+        stage.cascades.told.append(CascadeReport("x", Cascade({2: Onset(1.0, 2.0)}, Baseline()), 16, (None, None)))
     assert len(stage.cascades.report()) == 50
 
 

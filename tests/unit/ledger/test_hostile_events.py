@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
-from kvitals.agent.ledger.event import Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import (
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Event,
+    KvEventsRecord,
+)
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.requests.record import RequestRecord
 
@@ -20,9 +27,17 @@ media = st.sampled_from(["gpu", "gpu", "gpu", "host"])
 groups = st.sampled_from([0, 0, 0, 1])
 names = st.sampled_from(["", "a", "b"])
 stored = st.builds(
-    Stored, hashes, st.none() | st.integers(0, 12), st.sampled_from([0, 16, 16]), media, names, names, names, groups
+    BlocksStored,
+    hashes,
+    st.none() | st.integers(0, 12),
+    st.sampled_from([0, 16, 16]),
+    media,
+    names,
+    names,
+    names,
+    groups,
 )
-events = st.lists(stored | st.builds(Removed, hashes, media, groups) | st.builds(Cleared), max_size=6)
+events = st.lists(stored | st.builds(BlocksRemoved, hashes, media, groups) | st.builds(BlocksCleared), max_size=6)
 batches = st.lists(st.tuples(st.floats(-5, 30) | st.sampled_from([1e300, -1e300]), events), max_size=4)
 records = st.tuples(
     st.floats(0, 60), st.floats(0, 20), st.none() | st.integers(0, 200), st.none() | st.integers(0, 200), names
@@ -42,13 +57,13 @@ def test_nothing_that_is_told_stops_it(
     style: Style,
     expects: bool,
 ) -> None:
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     room, t = Room(LIMIT), T
     ledger = EngineLedger(room, Owners(), style, looks.append)
     ledger.set_pool(8)
     for seconds, some, lost, restarted, requests in told:
         t += seconds
-        made = tuple(Batch(n, t + at, tuple(events)) for n, (at, events) in enumerate(some))
+        made = tuple(BlockEventBatch(n, t + at, tuple(events)) for n, (at, events) in enumerate(some))
         ledger.feed(KvEventsRecord(t=t, target="t", batches=made, lost=lost, restarted=restarted and seconds > 35))
         for start, length, prompt, cached, name in requests:
             ledger.request(

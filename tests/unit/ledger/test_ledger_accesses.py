@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import QUIET_SECONDS, EngineLedger, Look
-from kvitals.agent.ledger.event import HOST, Batch, Cleared, Event, KvEventsRecord, Removed, Stored
+from kvitals.agent.ledger.engine import QUIET_SECONDS, EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import (
+    HOST,
+    BlockEventBatch,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Event,
+    KvEventsRecord,
+)
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 
 T = 1_790_000_000.0
 SIZE = 16
@@ -17,12 +25,12 @@ class Engine:
     """Batches go in, look-ups come out."""
 
     def __init__(self, style: Style = Style.BLOCKS) -> None:
-        self.looks: list[Look] = []
+        self.looks: list[SettledLookup] = []
         self.ledger = EngineLedger(Room(), Owners(), style, self.looks.append)
         self.sequence = 0
 
     def step(self, at: float, *events: Event, **flags: bool | int) -> None:
-        batch = Batch(self.sequence, T + at, events)
+        batch = BlockEventBatch(self.sequence, T + at, events)
         self.sequence += 1
         self.ledger.feed(KvEventsRecord(t=T + at, target="t", batches=(batch,), **flags))  # type: ignore[arg-type]
 
@@ -37,8 +45,8 @@ class Engine:
         return [(look.blocks, look.hits) for look in self.looks]
 
 
-def stored(*hashes: int, after: int | None = None, **more: str) -> Stored:
-    return Stored(hashes, after, SIZE, **more)  # type: ignore[arg-type]
+def stored(*hashes: int, after: int | None = None, **more: str) -> BlocksStored:
+    return BlocksStored(hashes, after, SIZE, **more)  # type: ignore[arg-type]
 
 
 def test_the_first_store_of_a_request_tells_what_it_found_and_what_it_missed() -> None:
@@ -106,8 +114,8 @@ def test_a_reused_prefix_that_is_reported_is_a_look_up_and_no_store() -> None:
 def test_what_is_wanted_again_is_a_refault_of_that_look_up() -> None:
     engine = Engine()
     engine.step(0, stored(1, 2, 3, tenant="a", session="s1"))
-    engine.step(5, Removed((3, 2)), stored(7, 8, tenant="b", session="s2"))
-    engine.step(9, Removed((8, 7)), stored(2, 3, after=1, tenant="a", session="s1"))
+    engine.step(5, BlocksRemoved((3, 2)), stored(7, 8, tenant="b", session="s2"))
+    engine.step(9, BlocksRemoved((8, 7)), stored(2, 3, after=1, tenant="a", session="s1"))
     assert engine.quiet() == [(3, 0), (2, 0), (3, 1)]
     look = engine.looks[2]
     assert sum(look.refaults.values()) == 2
@@ -120,8 +128,8 @@ def test_what_decoding_fills_again_is_no_refault() -> None:
     engine = Engine()
     engine.step(0, stored(1, 2))
     engine.step(1, stored(3, after=2))
-    engine.step(5, Removed((3,)))
-    engine.step(20, Removed((2,)), stored(2, after=1))
+    engine.step(5, BlocksRemoved((3,)))
+    engine.step(20, BlocksRemoved((2,)), stored(2, after=1))
     engine.step(21, stored(3, after=2))
     engine.quiet()
     assert engine.ledger.tallies["gpu"].refaulted == 1
@@ -130,7 +138,7 @@ def test_what_decoding_fills_again_is_no_refault() -> None:
 def test_a_lower_tier_that_has_them_is_told_apart() -> None:
     engine = Engine()
     engine.step(0, stored(1, 2, 3))
-    engine.step(1, Stored((2, 3), 1, SIZE, HOST), Removed((3, 2)))
+    engine.step(1, BlocksStored((2, 3), 1, SIZE, HOST), BlocksRemoved((3, 2)))
     engine.step(9, stored(2, 3, 4, after=1))
     tally = engine.ledger.tallies["gpu"]
     assert (tally.refaulted, tally.refaulted_below_tokens) == (2, 2 * SIZE)
@@ -146,7 +154,7 @@ def test_sglang_stores_what_it_generated_at_the_end() -> None:
     engine.step(0.7, stored(11))
     engine.step(4.0, stored(4, 5, after=3))  # the end
     engine.step(9.0, stored(6, after=5))  # the next turn
-    engine.step(9.9, Removed((4, 5, 6)))
+    engine.step(9.9, BlocksRemoved((4, 5, 6)))
     assert engine.quiet() == [(3, 0), (1, 0), (1, 0), (1, 0), (6, 5)]
     assert engine.ledger.decoded_tokens == 2 * SIZE
     assert engine.ledger.main.live == 6
@@ -155,7 +163,7 @@ def test_sglang_stores_what_it_generated_at_the_end() -> None:
 def test_after_a_reset_nothing_is_there_and_nothing_is_wanted_again() -> None:
     engine = Engine()
     engine.step(0, stored(1, 2))
-    engine.step(1, Cleared(), stored(1, 2))
+    engine.step(1, BlocksCleared(), stored(1, 2))
     assert engine.quiet() == [(2, 0), (2, 0)]
     assert engine.ledger.tallies["gpu"].refaulted == 0
     assert engine.ledger.cleared == {"reset": 2}
@@ -176,7 +184,7 @@ def test_a_late_start_knows_no_chains_until_the_pool_was_stored_anew() -> None:
     engine.ledger.set_pool(4)
     engine.step(0, stored(5, 6, after=4), late=True)
     assert engine.ledger.share == 0.5
-    engine.step(40, Removed((99,)), stored(7, after=6))
+    engine.step(40, BlocksRemoved((99,)), stored(7, after=6))
     assert engine.quiet() == []
     assert engine.ledger.unobserved == {"unknown_parent": 2}
     assert engine.ledger.all_dropped(0) == {"unknown_parent": 1, "unknown_removal": 1}
@@ -243,7 +251,7 @@ def test_of_two_alike_the_one_is_taken_whose_step_told_the_first_token() -> None
     engine.step(0.00, stored(1, 2))
     engine.step(0.01, stored(3, 4))
     for name, at in (("late", 0.011), ("early", 0.001)):
-        phases = (Phase("prefill", 0.001, "measured", T + at - 0.001),)
+        phases = (RequestPhase("prefill", 0.001, "measured", T + at - 0.001),)
         engine.record(end=0.5, prompt=2 * SIZE, cached=0, id=name, ttft=0.02, phases=phases, tenant=name)
     engine.ledger.advance(T + 5, True)
     assert {look.request: look.chain for look in engine.looks} == {"early": [1, 2], "late": [3, 4]}
@@ -285,8 +293,8 @@ def test_a_session_tells_its_tenant_from_the_first_record_on_and_a_salt_at_once(
 
 def test_an_engine_whose_clock_is_wrong_has_our_time() -> None:
     engine = Engine()
-    batch = Batch(0, 12.0, (stored(1),))
+    batch = BlockEventBatch(0, 12.0, (stored(1),))
     engine.ledger.feed(KvEventsRecord(t=T, target="t", batches=(batch,)))
-    engine.ledger.feed(KvEventsRecord(t=T, target="t", batches=(Batch(1, float("nan"), (stored(2),)),)))
+    engine.ledger.feed(KvEventsRecord(t=T, target="t", batches=(BlockEventBatch(1, float("nan"), (stored(2),)),)))
     engine.quiet()
     assert [look.at for look in engine.looks] == [T, T]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
-from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.requests.record import RequestRecord
 
@@ -15,9 +15,12 @@ TOKENS = 16
 
 
 def test_records_are_joined_one_in_a_step() -> None:
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     ledger = EngineLedger(Room(), Owners(), Style.BLOCKS, looks.append)
-    batches = tuple(Batch(n, BEGAN + n / 100, (Stored((2 * n + 1, 2 * n + 2), None, TOKENS),)) for n in range(REQUESTS))
+    batches = tuple(
+        BlockEventBatch(n, BEGAN + n / 100, (BlocksStored((2 * n + 1, 2 * n + 2), None, TOKENS),))
+        for n in range(REQUESTS)
+    )
     ledger.feed(KvEventsRecord(t=BEGAN + 2, target="x", batches=batches))
     for n in range(REQUESTS):
         at = BEGAN + n / 100

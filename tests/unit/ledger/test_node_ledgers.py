@@ -9,8 +9,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports.api import build_app
-from kvitals.agent.exports.ledger import Ledger
-from kvitals.agent.ledger.event import HOST, Batch, Cleared, KvEventsRecord, Removed, Stored
+from kvitals.agent.exports.ledger import LedgerApi
+from kvitals.agent.ledger.event import HOST, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import MAX_ENGINES, LedgerSide
 from kvitals.agent.ledger.packed import PackedError, pack, unpack
 from kvitals.agent.records import FactsRecord, ScrapeRecord
@@ -52,7 +52,7 @@ def side(made: Window) -> LedgerSide:
 
 
 def feed(ledger: LedgerSide, at: float, *events: Any, engine: str = "e", sequence: int = 0) -> None:
-    batch = Batch(sequence, T + at, events)
+    batch = BlockEventBatch(sequence, T + at, events)
     ledger.feed(KvEventsRecord(t=T + at, target="http://x/metrics", batches=(batch,)), engine)
 
 
@@ -62,8 +62,8 @@ def value(made: Window, name: str, **labels: str) -> float | None:
     return float(found[0][~np.isnan(found[0])][-1]) if found else None
 
 
-def stored(*hashes: int, after: int | None = None, tenant: str = "a", medium: str = "gpu") -> Stored:
-    return Stored(hashes, after, 16, medium, tenant, f"s-{tenant}")
+def stored(*hashes: int, after: int | None = None, tenant: str = "a", medium: str = "gpu") -> BlocksStored:
+    return BlocksStored(hashes, after, 16, medium, tenant, f"s-{tenant}")
 
 
 def busy(made: Window) -> LedgerSide:
@@ -73,13 +73,15 @@ def busy(made: Window) -> LedgerSide:
     chains = {tenant: [10_000 * n + i for i in range(40)] for n, tenant in enumerate(("a", "b"))}
     for n in range(120):
         tenant, other = ("a", "b") if n % 2 else ("b", "a")
-        feed(ledger, n, Removed(tuple(reversed(chains[other]))), stored(*chains[tenant], tenant=tenant), sequence=n)
+        feed(
+            ledger, n, BlocksRemoved(tuple(reversed(chains[other]))), stored(*chains[tenant], tenant=tenant), sequence=n
+        )
         ledger.advance(T + n)
     looked_up(made, T + 119, 120 * 640.0)
     feed(ledger, 120, stored(*chains["b"][:3], tenant="b", medium=HOST))
     feed(ledger, 120, stored(*chains["a"], tenant="a"), stored(7, after=77), engine="f")
     feed(ledger, 121, stored(*range(90_000, 90_040), tenant="b"), engine="f", sequence=1)
-    feed(ledger, 150, Cleared(), stored(1, tenant="b"), engine="f", sequence=2)
+    feed(ledger, 150, BlocksCleared(), stored(1, tenant="b"), engine="f", sequence=2)
     for n in range(122, 500, 2):
         ledger.advance(T + n)
     return ledger
@@ -156,7 +158,7 @@ async def test_the_api_tells_what_the_cache_holds_and_gives_look_ups() -> None:
         {},
         findings=lambda: None,
         ready=lambda: True,
-        ledger=Ledger(lambda: ledgers[0], {"a": "acme"}.get),
+        ledger=LedgerApi(lambda: ledgers[0], {"a": "acme"}.get),
     )
     async with TestClient(TestServer(app)) as client:
         for path in ("cache", "accesses"):
@@ -216,7 +218,7 @@ def test_a_node_keeps_a_ledger_from_the_first_event_on() -> None:
     node.feed(page(T))
     node.feed(encode(FactsRecord(t=T, target=key, source="configuration", facts={"kv_blocks": 10.0})))
     assert node.ledger is None
-    batch = Batch(0, T + 1, (stored(1, 2, 3, 4),))
+    batch = BlockEventBatch(0, T + 1, (stored(1, 2, 3, 4),))
     node.feed(encode(KvEventsRecord(t=T + 1, target=key, batches=(batch,))))
     node.feed(page(T + 20))
     node.feed(page(T + 40))
@@ -227,7 +229,7 @@ def test_a_node_keeps_a_ledger_from_the_first_event_on() -> None:
 
 def test_records_of_requests_reach_the_ledger_of_their_engine() -> None:
     ledger = side(window())
-    feed(ledger, 0, Stored((1, 2), None, 16))
+    feed(ledger, 0, BlocksStored((1, 2), None, 16))
     ledger.heard(T)
     for name, engine in (("r", "e"), ("x", "elsewhere")):
         ledger.request(

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.node_ledgers import CURVE_TENANTS, MAX_ENGINES
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.report import _curve
-from kvitals.agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed
+from kvitals.agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed_hashes
 from kvitals.kvcache.accesses import Builder
 from kvitals.kvcache.reuse import Curve, ReuseCurve
 
@@ -21,11 +21,11 @@ POOL = 200
 MOST = MAX_ENGINES + 1 + CURVE_TENANTS
 
 
-def look(at: float, chain: list[int], tenant: str = "a") -> Look:
-    return Look(at, len(chain), 0, chain, 16, 16 * len(chain), None, Party(tenant), "parent chain", 1.0)
+def look(at: float, chain: list[int], tenant: str = "a") -> SettledLookup:
+    return SettledLookup(at, len(chain), 0, chain, 16, 16 * len(chain), None, Party(tenant), "parent chain", 1.0)
 
 
-def looks(n: int, seed: int = 1) -> list[Look]:
+def looks(n: int, seed: int = 1) -> list[SettledLookup]:
     chance = random.Random(seed)
     prompts = [[chance.getrandbits(64) for _ in range(20)] for _ in range(60)]
     return [look(T + i, prompts[min(int(chance.expovariate(0.05)), 59)], "ab"[i % 2]) for i in range(n)]
@@ -36,7 +36,7 @@ def test_the_curve_does_not_depend_on_the_order_in_which_requests_end() -> None:
     straight = ReuseCurve(8 * POOL, 8 * POOL + 1024, half_life=3600.0)
     builder = Builder(16, 1_000_000)
     for one in some:
-        builder.add(one.at, one.prompt, signed(one.chain or []) or (), "inferred")
+        builder.add(one.at, one.prompt, signed_hashes(one.chain or []) or (), "inferred")
     straight.feed(builder.accesses())
     reuse = Reuse(MOST)
     chance = random.Random(5)
@@ -118,9 +118,9 @@ def test_blocks_of_another_size_are_left_out_and_counted() -> None:
 
 
 def test_hashes_of_more_than_64_bits_are_none() -> None:
-    assert signed([2**64 - 1, 1]) is not None
-    assert signed([2**64]) is None
-    assert signed([-1]) is None
+    assert signed_hashes([2**64 - 1, 1]) is not None
+    assert signed_hashes([2**64]) is None
+    assert signed_hashes([-1]) is None
 
 
 def test_a_curve_is_read_at_the_size_itself() -> None:

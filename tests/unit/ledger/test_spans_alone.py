@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blocks import Room
-from kvitals.agent.ledger.engine import EngineLedger, Look
-from kvitals.agent.ledger.event import Batch, KvEventsRecord, Stored
+from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
+from kvitals.agent.ledger.event import BlockEventBatch, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 
 T = 1_790_000_000.0
 BLOCK = 16
 
 
 def span(name: str, start: float, first: float, end: float, prompt: int, output: int) -> RequestRecord:
-    phases = (Phase("prefill", first - start - 0.001, "measured", T + start + 0.001),)
+    phases = (RequestPhase("prefill", first - start - 0.001, "measured", T + start + 0.001),)
     return RequestRecord(
         id=name,
         start=T + start,
@@ -27,11 +27,13 @@ def span(name: str, start: float, first: float, end: float, prompt: int, output:
 
 
 def test_a_turn_that_looked_like_decoding_is_found_by_where_its_prompt_ends() -> None:
-    looks: list[Look] = []
+    looks: list[SettledLookup] = []
     ledger = EngineLedger(Room(), Owners(), Style.BLOCKS, looks.append)
     batches = (
-        Batch(0, T, (Stored((1, 2, 3), None, BLOCK),)),
-        Batch(1, T + 1.0, (Stored((4,), 3, BLOCK),)),  # of another request, while the first one still generates
+        BlockEventBatch(0, T, (BlocksStored((1, 2, 3), None, BLOCK),)),
+        BlockEventBatch(
+            1, T + 1.0, (BlocksStored((4,), 3, BLOCK),)
+        ),  # of another request, while the first one still generates
     )
     ledger.feed(KvEventsRecord(t=T + 1.1, target="x", batches=batches))
     ledger.request(span("b", 0.99, 1.01, 1.5, prompt=4, output=4))

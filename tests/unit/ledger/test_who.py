@@ -7,18 +7,18 @@ import random
 import pytest
 
 from kvitals.agent.ledger.blame import MAX_CHARGES, TENANTS, UNATTRIBUTED, WAIT_SECONDS, Blame
-from kvitals.agent.ledger.blocks import MAX_ORIGINS, Blocks, Room, Step
-from kvitals.agent.ledger.engine import Look
+from kvitals.agent.ledger.blocks import MAX_ORIGINS, Blocks, EngineStep, Room
+from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.residency import duplicates, survey
-from kvitals.agent.ledger.tenants import SAMPLE, FirstSeen, Tenants
+from kvitals.agent.ledger.tenants import SAMPLE, FirstSeen, LedgerTenants
 from kvitals.agent.ledger.top import EPOCH_SECONDS, Top
 
 T = 1_790_000_000.0
 
 
-def step(**stores: int) -> Step:
-    made = Step(T)
+def step(**stores: int) -> EngineStep:
+    made = EngineStep(T)
     for tenant, blocks in stores.items():
         made.store(Party(tenant), blocks)
     return made
@@ -27,7 +27,7 @@ def step(**stores: int) -> Step:
 def test_who_stored_in_the_step_pays_by_blocks() -> None:
     blame = Blame()
     blame.wanted(Party("light"), {step(heavy=3, light=1): 8}, 16, T)
-    blame.wanted(Party("light"), {Step(T): 2}, 16, T)
+    blame.wanted(Party("light"), {EngineStep(T): 2}, 16, T)
     blame.settle(T)
     assert blame.cells == {("light", "heavy"): 96.0, ("light", "light"): 32.0, ("light", UNATTRIBUTED): 32.0}
     assert blame.known == pytest.approx(128 / 160)
@@ -35,7 +35,7 @@ def test_who_stored_in_the_step_pays_by_blocks() -> None:
 
 
 def test_who_only_stores_again_what_was_pushed_out_pushes_nobody_out() -> None:
-    blame, refill = Blame(), Step(T + 1)
+    blame, refill = Blame(), EngineStep(T + 1)
     refill.store_again(Party("light"), step(heavy=2), 4)
     assert {(one.tenant, by.tenant): blocks for (one, by), blocks in refill.stores.items()} == {("light", "heavy"): 4.0}
     blame.wanted(Party("third"), {refill: 1}, 16, T)
@@ -45,7 +45,7 @@ def test_who_only_stores_again_what_was_pushed_out_pushes_nobody_out() -> None:
 
 
 def test_two_that_push_each_other_out_in_turn_pay_for_each_other() -> None:
-    blame, first, second, third = Blame(), step(b=1), Step(T), Step(T)
+    blame, first, second, third = Blame(), step(b=1), EngineStep(T), EngineStep(T)
     second.store_again(Party("a"), first, 1)  # a takes its place back, and b's block goes
     third.store_again(Party("b"), second, 1)
     for victim, removing in (("a", first), ("b", second), ("a", third)):
@@ -55,10 +55,10 @@ def test_two_that_push_each_other_out_in_turn_pay_for_each_other() -> None:
 
 
 def test_what_nobody_pushed_out_is_its_own_when_it_comes_back_and_origins_have_bounds() -> None:
-    again = Step(T)
-    again.store_again(Party("a"), Step(T), 2)
+    again = EngineStep(T)
+    again.store_again(Party("a"), EngineStep(T), 2)
     assert [(by.tenant, blocks) for (_, by), blocks in again.stores.items()] == [("a", 2)]
-    many = Step(T)
+    many = EngineStep(T)
     for n in range(1, 100):
         many.store(Party(f"t{n}"), n)
     again.store_again(Party("b"), many, 10)
@@ -68,7 +68,7 @@ def test_what_nobody_pushed_out_is_its_own_when_it_comes_back_and_origins_have_b
 
 def test_a_charge_waits_for_who_it_was_and_then_goes_to_nobody() -> None:
     blame, culprit = Blame(), Party()
-    removing = Step(T)
+    removing = EngineStep(T)
     removing.store(culprit, 1)
     blame.wanted(Party("a"), {removing: 1}, 16, T)
     blame.settle(T + 1)
@@ -76,7 +76,7 @@ def test_a_charge_waits_for_who_it_was_and_then_goes_to_nobody() -> None:
     culprit.settle("b")
     blame.settle(T + 2)
     assert blame.cells == {("a", "b"): 16.0}
-    other = Step(T)
+    other = EngineStep(T)
     other.store(Party(), 1)
     blame.wanted(Party("a"), {other: 1}, 16, T)
     blame.settle(T + WAIT_SECONDS - 1)
@@ -95,7 +95,7 @@ def test_the_matrix_has_bounds_and_says_how_wrong_it_may_be() -> None:
     assert len(names) == TENANTS + 1
     assert blame.error == pytest.approx(sum(v for pair, v in blame.cells.items() if "other" in pair) / blame.total)
     assert 0.5 < (blame.error or 0) < 1
-    waiting = Step(T)
+    waiting = EngineStep(T)
     waiting.store(Party(), 1)
     for _ in range(MAX_CHARGES + 7):
         blame.wanted(Party("t0"), {waiting: 1}, 16, T)
@@ -155,14 +155,14 @@ def test_and_in_bounds_with_little_error_where_they_are_many() -> None:
     assert counted / references == pytest.approx(true / references, abs=0.045)
 
 
-def look(tenant: str, chain: list[int], hits: int, at: float = T) -> Look:
+def look(tenant: str, chain: list[int], hits: int, at: float = T) -> SettledLookup:
     party = Party(tenant)
     party.settle()
-    return Look(at, len(chain), hits, chain, 16, 16 * len(chain) + 3, None, party, "parent chain", 1.0)
+    return SettledLookup(at, len(chain), hits, chain, 16, 16 * len(chain) + 3, None, party, "parent chain", 1.0)
 
 
 def test_what_a_tenant_could_have_had_is_what_it_looked_up_before() -> None:
-    tenants = Tenants(10)
+    tenants = LedgerTenants(10)
     for hits in (0, 4, 2):
         tenants.add(look("a", [1, 2, 3, 4], hits))
     tenants.add(look("b", [1, 2, 3, 4], 4))  # what another stored
@@ -172,15 +172,15 @@ def test_what_a_tenant_could_have_had_is_what_it_looked_up_before() -> None:
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
-    tenants = Tenants(10)
+    tenants = LedgerTenants(10)
     whole = look("a", [1, 2], 0)
     for hits in (0, 1):
-        tenants.add(Look(T, 2, hits, [1, 2], 16, 32, None, whole.party, "parent chain", 1.0))
+        tenants.add(SettledLookup(T, 2, hits, [1, 2], 16, 32, None, whole.party, "parent chain", 1.0))
     assert tenants.sums["a"].attainable == 16
 
 
 def test_fairness_is_told_over_tenants_who_could_have_had_something() -> None:
-    tenants = Tenants(10)
+    tenants = LedgerTenants(10)
     assert tenants.fairness(T) == {}
     chain = list(range(1, 101))
     for tenant, hits in (("full", 100), ("half", 50), ("none", 0)):
@@ -223,5 +223,5 @@ def test_the_same_block_on_two_engines_is_one_too_many() -> None:
     one, two, three = Blocks(room), Blocks(room), Blocks(room)
     for table, hashes in ((one, (1, 2, 3)), (two, (1, 2)), (three, (1, 9))):
         table.store(hashes, None, T, False)
-    two.remove([2], Step(T))
+    two.remove([2], EngineStep(T))
     assert duplicates([one, two, three]) == 2

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from kvitals.dashboards.generate import GENERATED
-from kvitals.dashboards.lint.defect import Defect, Document, Query
+from kvitals.dashboards.lint.defect import Defect, Document, LintedQuery
 from kvitals.dashboards.lint.lint import lint
 from kvitals.dashboards.lint.metrics import Metrics, _default_bounds
 from kvitals.dashboards.lint.pages import read_page
 from kvitals.dashboards.lint.reading import read_path
-from kvitals.dashboards.lint.variables import Opened
+from kvitals.dashboards.lint.variables import OpenedQuery
 from kvitals.rules.loader import Knowledge, load
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -36,20 +36,22 @@ def knowledge() -> Knowledge:
     return load()
 
 
-def found(*queries: Query, versions: dict[str, str] | None = None, metrics: Metrics | None = None) -> list[Defect]:
+def found(
+    *queries: LintedQuery, versions: dict[str, str] | None = None, metrics: Metrics | None = None
+) -> list[Defect]:
     document = Document(name="one", queries=list(queries))
     return lint([document], metrics or Metrics(knowledge(), versions or {})).defects
 
 
-def panel(text: str, **more: Any) -> Query:
-    return Query(place="panel", text=text, **more)
+def panel(text: str, **more: Any) -> LintedQuery:
+    return LintedQuery(place="panel", text=text, **more)
 
 
-def alert(text: str, **more: Any) -> Query:
-    return Query(place="alert", text=text, kind="alert", **more)
+def alert(text: str, **more: Any) -> LintedQuery:
+    return LintedQuery(place="alert", text=text, kind="alert", **more)
 
 
-def codes(*queries: Query, **more: Any) -> list[str]:
+def codes(*queries: LintedQuery, **more: Any) -> list[str]:
     return [one.code for one in found(*queries, **more)]
 
 
@@ -77,7 +79,7 @@ def test_a_corrected_document_has_none_of_it(name: str) -> None:
         for query in document.queries:
             for (place, code), fix in fixes.items():
                 if place == query.place:
-                    corrected = Query(**{**{f: getattr(query, f) for f in query.__struct_fields__}, "text": fix})
+                    corrected = LintedQuery(**{**{f: getattr(query, f) for f in query.__struct_fields__}, "text": fix})
                     others = [one for one in document.queries if one is not query]
                     report = lint([Document(name="corrected", queries=[*others, corrected])], Metrics(knowledge()))
                     assert code not in [one.code for one in report.defects if one.place == place], fix
@@ -200,7 +202,7 @@ def test_the_default_buckets_are_those_of_pages() -> None:
     ],
 )
 def test_variables_come_back_as_they_were(text: str) -> None:
-    opened = Opened(text)
+    opened = OpenedQuery(text)
     written = opened.written(opened.expr)
     assert written.replace(" ", "") == text.replace(" ", "")
 

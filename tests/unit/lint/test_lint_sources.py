@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvitals.dashboards.lint import grafana_server, reading
-from kvitals.dashboards.lint.grafana_server import Access, read_grafana
+from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
 from kvitals.dashboards.lint.pages import read_page
 from kvitals.dashboards.lint.reading import ReadingError, read_path
 from kvitals.ui.cli.main import main
@@ -115,14 +115,14 @@ API = {
 def test_all_boards_of_a_grafana(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
     with grafana(API, "abc") as url:
-        documents, left_out = read_grafana(Access(f"{url}/grafana/", tmp_path / "token"))
+        documents, left_out = read_grafana(GrafanaAccess(f"{url}/grafana/", tmp_path / "token"))
         assert [one.name for one in documents] == [f"{url}/grafana/d/one (b)"]
         assert left_out == [f"{url}/grafana/api/dashboards/uid/gone answers 404"]
 
 
 def test_one_board_by_its_address() -> None:
     with grafana(API) as url:
-        documents, _ = read_grafana(Access(f"{url}/grafana/d/one/some-name?orgId=1"))
+        documents, _ = read_grafana(GrafanaAccess(f"{url}/grafana/d/one/some-name?orgId=1"))
         assert len(documents) == 1
 
 
@@ -138,12 +138,12 @@ def test_one_board_by_its_address() -> None:
 )
 def test_a_grafana_that_is_none(answer: tuple[int, Any], said: str) -> None:
     with grafana({"/api/search": answer}) as url, pytest.raises(ReadingError, match=said):
-        read_grafana(Access(url))
+        read_grafana(GrafanaAccess(url))
 
 
 def test_a_url_that_is_none() -> None:
     with pytest.raises(ReadingError, match="is no URL"):
-        read_grafana(Access("http://[::1"))
+        read_grafana(GrafanaAccess("http://[::1"))
 
 
 def test_a_page_whose_bounds_are_no_numbers(tmp_path: Path) -> None:
@@ -156,13 +156,13 @@ def test_a_page_whose_bounds_are_no_numbers(tmp_path: Path) -> None:
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grafana_server, "MAX_BYTES", 1000)
     with grafana({"/api/search": (200, b"[" + b" " * 5000)}) as url, pytest.raises(ReadingError, match="larger"):
-        read_grafana(Access(url))
+        read_grafana(GrafanaAccess(url))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://user:pw@h/", "http://h/d/%2e%2e%2f"])
 def test_addresses_that_are_refused(url: str) -> None:
     with pytest.raises(ReadingError):
-        read_grafana(Access(url))
+        read_grafana(GrafanaAccess(url))
 
 
 def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from kvitals.agent.collectors.reading import recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.diagnoser.evaluator import Judge, Judgement
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import load
 from kvitals.series.types import Labels
@@ -183,7 +183,7 @@ def judged(*pages: str) -> dict[str, Judgement]:
     names = [Labels({"__name__": "kvitals_slo_seconds", "engine": "h:1", "slo": name}) for name in slo]
     objectives.append(read.t, [objectives.column(name) for name in names], list(slo.values()))
     judge = Judge(knowledge, Signals(knowledge, read.window))
-    judgements = judge.judge(Span(read.t, fast=len(pages) - 2.0, cold=True))
+    judgements = judge.judge(EvaluationSpan(read.t, fast=len(pages) - 2.0, cold=True))
     found = {j.rule.code: j for j in judgements if j.rule.scope == "engine"}
     assert judge.crashed == {}
     return found

@@ -10,9 +10,9 @@ from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.inspect import inspect
-from kvitals.diagnoser.signals import Signals, Span
+from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.engine_map import find_map, load_map, systems
-from kvitals.rules.finding import Source
+from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.types import Labels
 from tests.goldens.names import inventory
@@ -183,7 +183,7 @@ litellm_llm_api_time_to_first_token_metric_sum{{model="m",team="ann"}} {n}
 """
 
 
-def looked_at(first: str, then: str) -> tuple[Judge, Span]:
+def looked_at(first: str, then: str) -> tuple[Judge, EvaluationSpan]:
     """A judge after twenty seconds in which one page becomes the other, and the moment."""
     seen = Seen()
     for page in [first] * 8 + [then] * 12:
@@ -192,7 +192,7 @@ def looked_at(first: str, then: str) -> tuple[Judge, Span]:
     for slo, seconds in (("ttft_p99", 2.0), ("itl_p99", 0.2)):
         column = objectives.column(Labels({"__name__": "kvitals_slo_seconds", "engine": "h:1", "slo": slo}))
         objectives.append(seen.t, [column], [seconds])
-    return Judge(KNOWLEDGE, Signals(KNOWLEDGE, seen.window)), Span(seen.t, fast=18.0, cold=True)
+    return Judge(KNOWLEDGE, Signals(KNOWLEDGE, seen.window)), EvaluationSpan(seen.t, fast=18.0, cold=True)
 
 
 def judged(first: str, then: str) -> dict[str, Judgement]:
@@ -229,7 +229,7 @@ def test_a_router_that_sees_no_tokens_is_not_judged_by_them_and_is_by_its_errors
 def test_a_router_lacks_nothing_for_being_on_call(name):
     judge, span = looked_at(*IDLE_AND_BUSY[name])
     judge.judge(span)
-    (target,) = inspect(judge, span, Source("live", "x")).targets
+    (target,) = inspect(judge, span, DocumentSource("live", "x")).targets
     assert [lack.what for score in target.scores for lack in score.lacks] == []
 
 
@@ -255,7 +255,7 @@ def test_the_endpoint_pickers_own_queue_can_grow():
     pages = [EPP.format(n=100 + i) + size + f"{10 * i + 5}\n" for i in range(20)]
     seen = Seen(*pages)
     signals = Signals(KNOWLEDGE, seen.window)
-    known = signals.observe(Span(seen.t, fast=18.0, cold=True))
+    known = signals.observe(EvaluationSpan(seen.t, fast=18.0, cold=True))
     entity = Labels({"engine": "h:1"})
     assert known["waiting_growth_per_second"].values[entity] == pytest.approx(10.0)
     assert known["drain_seconds"].values[entity] == pytest.approx(105.0, rel=0.1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kvitals.app.notify.finding_match import Asked, lead
+from kvitals.app.notify.finding_match import DiagnosisRequest, lead
 from kvitals.app.notify.incoming import Alert, Message
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.rules.finding import Triage
@@ -54,10 +54,10 @@ def body(*alerts: Alert) -> bytes:
     return json.dumps(told | {"externalURL": "http://alertmanager.example.org", "alerts": several}).encode()
 
 
-def diagnosing(document: Triage | None) -> Callable[[Asked], Any]:
+def diagnosing(document: Triage | None) -> Callable[[DiagnosisRequest], Any]:
     """A diagnosis that always has this document."""
 
-    async def diagnose(about: Asked) -> Diagnosis:
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
         if document is None:
             return Diagnosis("not judged: nobody looks")
         return Diagnosis("judged by a test", document, lead(document, about))

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kvitals.app.notify.incidents import Rules, Settled, settle
+from kvitals.app.notify.incidents import Rules, SettledMessage, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.queue import Incident
-from kvitals.config import Mute
+from kvitals.app.notify.queue import OpenIncident
+from kvitals.config import MuteTable
 from kvitals.rules.finding import Triage
 from tests.unit.notify.notify_stage import AT, ENGINE, alert, diagnosing, message
 
@@ -23,9 +23,9 @@ class Memory:
 
     def __init__(self, document: Triage | None) -> None:
         self.diagnose = diagnosing(document)
-        self.known: dict[str, Incident] = {}
+        self.known: dict[str, OpenIncident] = {}
 
-    async def tell(self, *alerts: Alert, at: float = AT) -> Settled:
+    async def tell(self, *alerts: Alert, at: float = AT) -> SettledMessage:
         settled = await settle(message(*alerts), at, list(self.known.values()), self.diagnose, RULES)
         self.known |= settled.incidents
         for gone in settled.over:
@@ -142,7 +142,7 @@ async def test_a_rule_that_is_no_symptom_gets_no_foreign_cause(full_cache: Triag
 
 
 async def test_what_is_muted_is_not_told(full_cache: Triage) -> None:
-    mutes = (Mute(rule="LAT01", reason="known", entity={"engine": ENGINE}),)
+    mutes = (MuteTable(rule="LAT01", reason="known", entity={"engine": ENGINE}),)
     several = message(alert("LAT01"), alert("LAT01", engine="another"), alert("LAT03"))
     settled = await settle(several, AT, (), diagnosing(full_cache), Rules(3600.0, mutes=mutes))
     assert settled.muted == 1
@@ -153,7 +153,7 @@ async def test_what_is_muted_is_not_told(full_cache: Triage) -> None:
 
 async def test_what_we_handed_on_is_not_taken_back(full_cache: Triage) -> None:
     settled = await Memory(full_cache).tell(alert("LAT01", **{OURS: "abc"}))
-    assert settled == Settled()
+    assert settled == SettledMessage()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"alerts": 1}', b'{"alerts": [{"status": "maybe"}]}', b"[" * 100_000])

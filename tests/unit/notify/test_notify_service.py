@@ -22,7 +22,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from kvitals.app.notify import intake, queue, sending, service
 from kvitals.app.notify.families import series
-from kvitals.app.notify.finding_match import Asked
+from kvitals.app.notify.finding_match import DiagnosisRequest
 from kvitals.app.notify.intake import PATH, add_notify
 from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.queue import DEAD, FILE, Spool, SpoolError
@@ -197,7 +197,7 @@ async def test_the_door_for_other_machines_has_asked(
     await notifier.open()
     context = ssl.create_default_context() if secure else None
     request = make_mocked_request("GET", PATH, sslcontext=context)
-    intake_ = intake.Intake(notifier, tmp_path / "token", guarded=guarded)
+    intake_ = intake.MessageIntake(notifier, tmp_path / "token", guarded=guarded)
     assert (await intake_.status(request)).status == taken
     await notifier.close()
 
@@ -338,7 +338,7 @@ async def test_a_cause_that_shows_later_is_told(
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.01, 0.02, 0.03))
     documents = iter([None, None, full_cache])
 
-    async def diagnose(about: Asked) -> Diagnosis:
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
         return await diagnosing(next(documents))(about)  # type: ignore[no-any-return]
 
     async with stand() as there, running(table(tmp_path, WebhookTarget(url=there.url)), None, diagnose) as (_, url):
@@ -354,7 +354,7 @@ async def test_it_is_not_looked_at_for_ever(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(service, "AGAIN_SECONDS", (0.0, 0.0, 0.0))
     looks = []
 
-    async def diagnose(about: Asked) -> Diagnosis:
+    async def diagnose(about: DiagnosisRequest) -> Diagnosis:
         looks.append(about)
         return Diagnosis("not judged: nobody looks")
 

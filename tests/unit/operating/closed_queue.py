@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.steps import Steps, gather
 from kvitals.series.types import METRIC_NAME, Floats, Labels
@@ -81,7 +81,7 @@ def seen(served: Served, seed: int, step: float) -> Steps:
         total = residence[done - 1] if done else 0.0
         row = [1.0, begun - done, here - begun, TOKENS * done, done, total, *buckets]
         group.append(START + t, columns, np.array(row, dtype=np.float64))
-    (steps,) = gather(asking(window), START, START + end, step)
+    (steps,) = gather(ask_source(window), START, START + end, step)
     return steps
 
 

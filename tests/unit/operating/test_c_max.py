@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, rising
+from kvitals.diagnoser.c_max import MIN_OBSERVATIONS, alike, crossing, in_time, isotonic_fit
 from kvitals.diagnoser.steps import Counts
 
 LOADS = np.array([4.0, 8.0, 12.0, 16.0, 24.0])
@@ -66,10 +66,10 @@ def test_each_group_has_enough_and_groups_rise(steps: list[tuple[float, int]]) -
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
 def test_rising_never_falls_and_keeps_the_mean(values: list[float]) -> None:
-    level = rising(np.array(values), np.ones(len(values)))
+    level = isotonic_fit(np.array(values), np.ones(len(values)))
     assert (np.diff(level) >= -1e-9).all()
     assert level.mean() == pytest.approx(np.mean(values))
 
 
 def test_what_is_not_known_is_as_the_one_before() -> None:
-    assert rising(np.array([math.nan, 1.0, math.nan, 3.0]), np.ones(4)).tolist() == pytest.approx([0, 1, 1, 3])
+    assert isotonic_fit(np.array([math.nan, 1.0, math.nan, 3.0]), np.ones(4)).tolist() == pytest.approx([0, 1, 1, 3])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.operating_point import Curves, fitted, operating_point, quantiles
-from kvitals.diagnoser.steps import Counts, Steps, joined, together
+from kvitals.diagnoser.operating_point import Curves, fit_curves, operating_point, quantiles
+from kvitals.diagnoser.steps import Counts, Steps, join_steps, together
 from kvitals.series.types import Floats, Labels
 
 ENGINE = Labels({"engine": "a"})
@@ -86,7 +86,7 @@ def test_a_curve_of_the_family_is_found_again(alone: float, knee: float, shape: 
     if growth * knee > 0.7:  # from there on it grows rather than fills up, which another curve says as well
         return
     load = np.geomspace(knee / 6, knee * 6, 12)[None, :]
-    found = fitted(load, curve(alone, knee, sharpness, growth).throughput(load), np.ones_like(load))
+    found = fit_curves(load, curve(alone, knee, sharpness, growth).throughput(load), np.ones_like(load))
     assert float((found.alone * found.most)[0]) == pytest.approx(knee, rel=1e-3)
     assert (found.sharpness[0], found.growth[0]) == shape
     assert found.error[0] < 1e-6
@@ -157,7 +157,7 @@ def test_at_one_load_it_is_told_that_an_objective_held_there() -> None:
 
 
 def test_nothing_at_all_is_told_as_such() -> None:
-    empty = joined(mmc(4, 1.0, SHARES[:3]), mmc(4, 1.0, SHARES[:3]), since=2e9)
+    empty = join_steps(mmc(4, 1.0, SHARES[:3]), mmc(4, 1.0, SHARES[:3]), since=2e9)
     found = operating_point(empty, {"ttft_p99": 1.0}, draws=5)
     assert found.knee is None
     assert found.now is None
@@ -167,8 +167,8 @@ def test_nothing_at_all_is_told_as_such() -> None:
 def test_steps_go_on_where_the_last_ones_ended() -> None:
     steps = mmc(8, 1.0, SHARES)
     first = Steps(**{**vars(steps), **_part(steps, slice(0, 50))})
-    assert np.array_equal(joined(first, steps, since=0).times, steps.times)
-    assert len(joined(first, steps, since=float(steps.times[20])).times) == len(steps.times) - 20
+    assert np.array_equal(join_steps(first, steps, since=0).times, steps.times)
+    assert len(join_steps(first, steps, since=float(steps.times[20])).times) == len(steps.times) - 20
 
 
 def test_a_pool_is_its_engines_while_all_were_there() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from kvitals.app.derived_metrics.operating_families import asking
+from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.steps import Steps, gather
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
@@ -50,4 +50,4 @@ def steps(times: Iterable[float], done: Callable[[float], float]) -> list[Steps]
     end = 0.0
     for end in times:
         group.append(START + end, columns, np.array([8.0, done(end), 8 * done(end), done(end)]))
-    return gather(asking(window), START, START + end + 0.1, 10.0)
+    return gather(ask_source(window), START, START + end + 0.1, 10.0)

@@ -369,10 +369,10 @@ async def test_a_client_that_goes_away_within_its_request() -> None:
 async def test_what_was_unpacked_of_a_refused_call_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked: list[weakref.ref[set[int]]] = []
 
-    def groups(_: bytes) -> list[otlp_wire.Group]:
+    def groups(_: bytes) -> list[otlp_wire.SpanGroup]:
         large = set(b"large")
         unpacked.append(weakref.ref(large))
-        raise otlp_wire.MalformedError("no")
+        raise otlp_wire.OtlpFormatError("no")
 
     monkeypatch.setattr(otlp_wire, "groups", groups)
     gc.collect()
@@ -493,7 +493,7 @@ def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
     for decode in (otlp_wire.groups, otlp_json.groups):
         try:
             found = decode(payload)
-        except otlp_wire.MalformedError:
+        except otlp_wire.OtlpFormatError:
             continue
         for group in found:
             list(group.spans)
@@ -507,7 +507,7 @@ def test_a_damaged_recording_is_read_or_refused(data: st.DataObject) -> None:
         damaged = whole[:place] + data.draw(st.binary(max_size=4)) + whole[place + data.draw(st.integers(0, 8)) :]
         try:
             found = decode(damaged)
-        except otlp_wire.MalformedError:
+        except otlp_wire.OtlpFormatError:
             continue
         for group in found:
             list(group.spans)

@@ -12,7 +12,7 @@ from span_fixtures import NAMES, Plain, ended, lines, parts_of, protobuf, read, 
 
 from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.requests.observation import PHASES, Observer, RequestPart
-from kvitals.agent.requests.spans import DETAIL, NO_IDS, NOT_OURS, TIME, SpanReader, unwrapped
+from kvitals.agent.requests.spans import DETAIL, NO_IDS, NOT_OURS, TIME, SpanReader, unwrap_id
 from kvitals.rules import span_map
 from kvitals.rules.span_map import SpanKind, Wrap, load_span_maps
 
@@ -422,7 +422,7 @@ def test_a_span_that_ends_before_it_begins() -> None:
 )
 def test_what_vllm_puts_around_an_id(raw: str, bare: str, response: str) -> None:
     wraps = (Wrap(prefix="chatcmpl-"), Wrap(prefix="cmpl-", index=True))
-    assert unwrapped(raw, wraps) == (bare, response)
+    assert unwrap_id(raw, wraps) == (bare, response)
 
 
 # What users wrote stays out

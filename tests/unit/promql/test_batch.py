@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.series.promql import Batch, Moment, PromQLError, Vector, parse
+from kvitals.series.promql import ExpressionBatch, Moment, PromQLError, Vector, parse
 from kvitals.series.promql.windows import RANGE_FUNCTIONS
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
@@ -56,7 +56,7 @@ def result(moment: Moment, query: str) -> object:
 
 
 def alike(source: Window, queries: list[str] = QUERIES) -> None:
-    batch = Batch([parse(query) for query in queries], lambda name: source)
+    batch = ExpressionBatch([parse(query) for query in queries], lambda name: source)
     for at in (NOW, NOW + 3.0, NOW + 400.0):
         together = Moment(source, at)
         together.prepare(batch)
@@ -78,7 +78,7 @@ def test_values_are_those_of_each_alone(groups: list[list[list[float | None]]]) 
 
 def test_series_that_come_later_are_read_too() -> None:
     source = window([[[1.0, 2.0], [3.0, 4.0]]])
-    batch = Batch([parse("sum(m)")], lambda name: source)
+    batch = ExpressionBatch([parse("sum(m)")], lambda name: source)
     moment = Moment(source, NOW)
     moment.prepare(batch)
     assert result(moment, "sum(m)") == [("{}", (3.0).hex())]
@@ -115,7 +115,7 @@ def test_much_at_once_is_read_one_by_one(cells: int, monkeypatch: pytest.MonkeyP
 def test_it_asks_the_window_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     source = window([[[1.0, 2.0], [3.0, 5.0]]])
     queries = ["sum(rate(m[1m]))", "sum(increase(m[1m]))", "max(rate(n[1m]))", "m", "n"]
-    batch = Batch([parse(query) for query in queries], lambda name: source)
+    batch = ExpressionBatch([parse(query) for query in queries], lambda name: source)
     moment = Moment(source, NOW)
     moment.prepare(batch)
     monkeypatch.setattr(source, "select", None)

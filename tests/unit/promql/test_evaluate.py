@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from kvitals.series.promql import Limits, Moment, PromQLError, Vector, evaluate, evaluate_range, parse, windows
+from kvitals.series.promql import Moment, PromQLError, QueryLimits, Vector, evaluate, evaluate_range, parse, windows
 from kvitals.series.types import METRIC_NAME, STALE, Frame, Labels, Matcher
 
 NAN, INF = math.nan, math.inf
@@ -294,11 +294,11 @@ def test_ambiguity_is_reported() -> None:
 def test_limits() -> None:
     wide = Memory(frame(range(100), **{f"s{i}": range(100) for i in range(20)}))
     for query, limits, says in (
-        ("m", Limits(series=19), "finds 20 series and 19 are allowed: add matchers"),
-        ("sum_over_time(m[1m])", Limits(samples=1000), "touches too many samples"),
-        ("max_over_time(vector(1)[1y:1s])", Limits(), "touches too many samples"),
-        ("m", Limits(seconds=-1), "took too long"),
-        ("m == on () group_left () m", Limits(series=20), "duplicate series"),
+        ("m", QueryLimits(series=19), "finds 20 series and 19 are allowed: add matchers"),
+        ("sum_over_time(m[1m])", QueryLimits(samples=1000), "touches too many samples"),
+        ("max_over_time(vector(1)[1y:1s])", QueryLimits(), "touches too many samples"),
+        ("m", QueryLimits(seconds=-1), "took too long"),
+        ("m == on () group_left () m", QueryLimits(series=20), "duplicate series"),
     ):
         with pytest.raises(PromQLError, match=says.replace("(", r"\(")):
             evaluate(query, wide, 99, limits=limits)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.agent.collectors import file_tail as module
-from kvitals.agent.collectors.file_tail import ROTATED_SECONDS, Budget, Place, Tail
+from kvitals.agent.collectors.file_tail import ROTATED_SECONDS, Tail, TailBudget, TailPosition
 
 Follow = Callable[..., Tail]
 
@@ -22,7 +22,7 @@ Follow = Callable[..., Tail]
 def follow() -> Iterator[Follow]:
     made: list[Tail] = []
 
-    def make(path: Path, places: list[Place] | None = None) -> Tail:
+    def make(path: Path, places: list[TailPosition] | None = None) -> Tail:
         made.append(Tail(path, places))
         return made[-1]
 
@@ -39,12 +39,12 @@ def append(path: Path, text: str | bytes) -> None:
 def came(tail: Tail, t: float = 0.0, octets: int = 1 << 30) -> list[str]:
     """The lines of one look; too long ones as <long>."""
     tail.look(t)
-    return ["<long>" if line is None else line.decode() for line in tail.lines(Budget(octets))]
+    return ["<long>" if line is None else line.decode() for line in tail.lines(TailBudget(octets))]
 
 
-def kept(tail: Tail) -> list[Place]:
+def kept(tail: Tail) -> list[TailPosition]:
     """Its places as they come back from the state file."""
-    return msgspec.json.decode(msgspec.json.encode(tail.places), type=list[Place])
+    return msgspec.json.decode(msgspec.json.encode(tail.places), type=list[TailPosition])
 
 
 def test_only_what_comes_is_read_and_half_lines_wait(tmp_path: Path, follow: Follow) -> None:
@@ -121,7 +121,7 @@ def test_an_inode_used_again_is_another_file(tmp_path: Path, follow: Follow) -> 
     path = tmp_path / "log"
     append(path, "a\nb\n")
     inode = path.stat().st_ino
-    tail = follow(path, [Place(inode, 2, head="0011223344556677", head_bytes=2)])
+    tail = follow(path, [TailPosition(inode, 2, head="0011223344556677", head_bytes=2)])
     assert came(tail) == ["a", "b"]
 
 
@@ -170,7 +170,7 @@ def test_lines_that_are_taken_count_as_read(tmp_path: Path, follow: Follow) -> N
     came(tail)
     append(path, "1\n2\n3\n")
     tail.look(0)
-    lines = tail.lines(Budget(1 << 20))
+    lines = tail.lines(TailBudget(1 << 20))
     assert [next(lines), next(lines)] == [b"1", b"2"]
     del lines
     assert (tail.behind, came(tail)) == (2, ["3"])
@@ -295,7 +295,7 @@ def test_whatever_happens_nothing_is_lost_or_repeated(
             tail = Tail(path, places)
         elif step == "look":
             tail.look(0)
-            lines = tail.lines(Budget(1 << 20))
+            lines = tail.lines(TailBudget(1 << 20))
             found += [got.decode() for got in islice(lines, int(text)) if got is not None]
     found += came(tail, 0)
     tail.close()

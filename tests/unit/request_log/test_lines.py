@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from kvitals.agent.requests.lines import NO_IDENTITY, NOT_A_REQUEST, NOT_JSON, LineReader
 from kvitals.agent.requests.observation import RequestPart
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import TenantsTable
-from kvitals.rules.log_map import LogMap, formats, shipped
+from kvitals.rules.log_map import LogMap, formats, shipped_log_map
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "request_logs"
-TENANTS = Tenants(TenantsTable(), bytes(32))
+TENANTS = TenantNames(TenantsTable(), bytes(32))
 SEEN = 1_795_247_000.0
 
 
 def reader(name: str, *tenant: str) -> LineReader:
-    return LineReader(shipped(name), TENANTS, tenant)
+    return LineReader(shipped_log_map(name), TENANTS, tenant)
 
 
 def parts(name: str) -> list[RequestPart | str]:

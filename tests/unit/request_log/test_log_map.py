@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.rules.log_map import formats, load_log_map, shipped
+from kvitals.rules.log_map import formats, load_log_map, shipped_log_map
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "request-logs.md").read_text()
 
 
 @pytest.mark.parametrize("name", formats())
 def test_what_ships_can_be_read(name: str) -> None:
-    found = shipped(name)
+    found = shipped_log_map(name)
     assert found.system == name and found.source
     assert found.tenant and found.ids and found.where
     assert f'format = "{name}"' in DOCUMENT

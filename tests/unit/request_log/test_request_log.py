@@ -13,10 +13,10 @@ import pytest
 from kvitals.agent.collectors import request_log as module
 from kvitals.agent.collectors.request_log import DROPPED, RequestLogs
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.config import ConfigError, RequestLog, TenantsTable
 
-TENANTS = Tenants(TenantsTable(), bytes(32))
+TENANTS = TenantNames(TenantsTable(), bytes(32))
 MAPPING = "system: mine\ntitle: Mine\nfields: {end: t, prompt_tokens: n}\nids: {request: id}\ntenant: who\n"
 
 

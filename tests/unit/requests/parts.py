@@ -7,7 +7,7 @@ from typing import Any
 from kvitals.agent.requests.assembly import Assembly
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.requests.stitch import LIMITS, Limits, Stitcher
+from kvitals.agent.requests.stitch import LIMITS, Stitcher, StitchLimits
 
 E2E = 0.446
 PHASES = {"queue": 0.0001, "prefill": 0.2084, "decode": 0.2139}
@@ -91,7 +91,7 @@ class Stitched:
     """A stitcher and what it gave."""
 
     def __init__(
-        self, limits: Limits = LIMITS, roles: dict[str, str] | None = None, waited: bool | None = None
+        self, limits: StitchLimits = LIMITS, roles: dict[str, str] | None = None, waited: bool | None = None
     ) -> None:
         self.engines = Engines(roles)
         self.assembly = Assembly(self.engines, lambda name, start, end: waited)

@@ -10,9 +10,9 @@ from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.requests.tenants import Tenants
+from kvitals.agent.requests.tenants import TenantNames
 from kvitals.agent.service import Node, encode
-from kvitals.config import Config, Objective, Slo, TenantsTable
+from kvitals.config import Config, ObjectiveTable, SloTable, TenantsTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels
 from tests.unit.requests.parts import llm, tap
@@ -25,9 +25,12 @@ vllm:num_requests_running{engine="0",model_name="m"} 1
 """
 GOLD, TRIAL, NOBODYS = "t-aaaaaaaaaa", "t-bbbbbbbbbb", "t-cccccccccc"
 CONFIG = Config(
-    slo=Slo(ttft_p99_seconds=2.0),
+    slo=SloTable(ttft_p99_seconds=2.0),
     tenants=TenantsTable(classes={"gold": (GOLD,), "trial": (TRIAL,)}),
-    objectives=(Objective(class_="gold", ttft_p99_seconds=0.5), Objective(class_="trial", itl_p99_seconds=1.0)),
+    objectives=(
+        ObjectiveTable(class_="gold", ttft_p99_seconds=0.5),
+        ObjectiveTable(class_="trial", itl_p99_seconds=1.0),
+    ),
 )
 
 
@@ -104,7 +107,7 @@ def test_a_class_lists_names_and_requests_have_pseudonyms(tmp_path: Path, monkey
     table = TenantsTable(classes={"gold": ("acme",)})
     senses = RequestSenses(tmp_path)
     senses.configure(Config(tenants=table))
-    pseudonym = Tenants(table, b"k" * 32).pseudonym("acme")
+    pseudonym = TenantNames(table, b"k" * 32).pseudonym("acme")
     assert pseudonym != "acme"
     assert (senses.class_of(pseudonym), senses.class_of(GOLD), senses.class_of("")) == ("gold", "", "")
     assert senses.resolve(pseudonym) == "acme"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kvitals.agent.requests import families
-from kvitals.agent.requests.families import Families
+from kvitals.agent.requests.families import RequestFamilies
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
@@ -28,7 +28,7 @@ class Counted:
 
     def __init__(self, top: int = 3) -> None:
         self.window = Window(3600, 200_000)
-        self.families = Families(self.window, {"node": "n"}, self.labels_of, top)
+        self.families = RequestFamilies(self.window, {"node": "n"}, self.labels_of, top)
         self.t = T
 
     @staticmethod

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvitals.agent.requests import slow_tail_families
-from kvitals.agent.requests.columns import joined, lay_out
+from kvitals.agent.requests.columns import join_blocks, lay_out
 from kvitals.agent.requests.observation import PHASES, PartsRecord
-from kvitals.agent.requests.record import Phase, RequestRecord
+from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.slow_tail import (
     MIN_BULK,
     MIN_TAIL,
@@ -54,7 +54,7 @@ def request(
             hidden = name in unknown
             told = None if hidden else seconds[name]
             phases.append(
-                Phase(name, told, "unknown" if hidden else "measured", when if placed and not hidden else None)
+                RequestPhase(name, told, "unknown" if hidden else "measured", when if placed and not hidden else None)
             )
             when += seconds[name]
     return RequestRecord(
@@ -251,7 +251,7 @@ def test_transfer_that_hides_in_the_queue_is_said() -> None:
         msgspec.structs.replace(
             r,
             engines={"prefill": "p", "decode": "d"},
-            phases=(*r.phases[:2], Phase("transfer", None, "unknown"), *r.phases[2:]),
+            phases=(*r.phases[:2], RequestPhase("transfer", None, "unknown"), *r.phases[2:]),
         )
         for r in mixture(queue=4.0)
     ]
@@ -294,7 +294,7 @@ def test_classes_of_cache_hits(cached: int | None, prompt: int | None, name: str
 def test_of_the_gateway_only_what_fits_before_the_first_token_counts() -> None:
     """The phases tell 3 s of gateway, most of it behind the first token, which came after 1 s."""
     one = msgspec.structs.replace(request(1, gateway=3.0, queue=0.2, prefill=0.5, decode=4.0), ttft=1.0)
-    laid_out = joined([lay_out([one])])
+    laid_out = join_blocks([lay_out([one])])
     assert list(spent(laid_out, laid_out.of("ttft"), "ttft")[0]) == pytest.approx([0.3, 0.2, 0.0, 0.5, 0.0, 0.0])
     assert list(spent(laid_out, laid_out.of("e2e"), "e2e")[0]) == pytest.approx([3.0, 0.2, 0.0, 0.5, 0.0, 4.0])
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.agent.requests import tenants as module
-from kvitals.agent.requests.tenants import MAX_NAME, MAX_RAW, Tenants, make_key, normal, open_tenants, read_key
+from kvitals.agent.requests.tenants import MAX_NAME, MAX_RAW, TenantNames, make_key, normal, open_tenants, read_key
 from kvitals.config import ConfigError, TenantsTable
 
 KEY = bytes(range(32))
@@ -25,8 +25,8 @@ class Clock:
         return self.t
 
 
-def made(key: bytes = KEY, **config: object) -> Tenants:
-    return Tenants(TenantsTable(**config), key)  # type: ignore[arg-type]
+def made(key: bytes = KEY, **config: object) -> TenantNames:
+    return TenantNames(TenantsTable(**config), key)  # type: ignore[arg-type]
 
 
 def test_a_pseudonym_is_short_stable_and_of_this_installation() -> None:
@@ -59,7 +59,7 @@ def test_whatever_a_name_is_what_stands_for_it_is_safe(raw: str) -> None:
 
 def test_a_name_is_resolved_while_it_is_remembered() -> None:
     clock = Clock()
-    tenants = Tenants(TenantsTable(), KEY, clock)
+    tenants = TenantNames(TenantsTable(), KEY, clock)
     acme, bolt = tenants.pseudonym("acme"), tenants.pseudonym(" bolt\x07 ")
     assert (tenants.resolve(acme), tenants.resolve(bolt), tenants.resolve("t-aaaaaaaaaa")) == ("acme", "bolt", None)
     clock.t += 20 * 3600

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from kvitals.diagnoser.review.ledger import ledger
-from kvitals.diagnoser.review.money import Given, priced
-from kvitals.diagnoser.review.review_steps import Engine, Grid, Seen, _questions
+from kvitals.diagnoser.review.money import GpuPrices, price_engines
+from kvitals.diagnoser.review.review_steps import Engine, ReviewArrays, StepGrid, _questions
 from kvitals.diagnoser.review.work import Week, within
 from kvitals.diagnoser.steps import Counts
 from kvitals.series.types import Floats, Labels
@@ -22,18 +22,20 @@ def engine(name: str, **place: str) -> Engine:
     return Engine(Labels({"engine": name, "node": "n"}), Labels({"model": "m", "pool": "chat", **place}))
 
 
-def seen(engines: tuple[Engine, ...], steps: int, **data: float | Floats) -> Seen:
+def seen(engines: tuple[Engine, ...], steps: int, **data: float | Floats) -> ReviewArrays:
     """Of each name a number for all, or [step, engine]; `seen` is all of the time where it is not given."""
     shape = steps, len(engines)
     columns = {name: np.full(shape, np.nan) for name in NAMES} | {"seen": np.full(shape, HOUR)}
     for name, value in data.items():
         columns[name] = np.broadcast_to(np.asarray(value, dtype=np.float64), shape).copy()
-    grid = Grid(0.0, HOUR, steps, 86400.0)
-    return Seen(grid, engines, columns, {}, {}, {}, float("nan"), grid.empty(), None, {})
+    grid = StepGrid(0.0, HOUR, steps, 86400.0)
+    return ReviewArrays(grid, engines, columns, {}, {}, {}, float("nan"), grid.empty(), None, {})
 
 
-def week(of: Seen, given: Given | None = None, latencies: Mapping[str, Mapping[int, Counts]] | None = None) -> Week:
-    of = Seen(**{**vars(of), "latencies": latencies or {}})
-    given = given or Given(every=2.0)
+def week(
+    of: ReviewArrays, given: GpuPrices | None = None, latencies: Mapping[str, Mapping[int, Counts]] | None = None
+) -> Week:
+    of = ReviewArrays(**{**vars(of), "latencies": latencies or {}})
+    given = given or GpuPrices(every=2.0)
     parts = ledger(of, given.gpus)
-    return Week(of, parts, priced(of.engines, parts.gpu_hours.sum(axis=0), given), within(of, OBJECTIVES))
+    return Week(of, parts, price_engines(of.engines, parts.gpu_hours.sum(axis=0), given), within(of, OBJECTIVES))

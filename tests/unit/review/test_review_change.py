@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.review.change import Totals, explained
+from kvitals.diagnoser.review.change import Totals, explain_change
 
 WEEK = Totals(
     gpu_hours=100.0, busy_hours=60.0, output=1e6, prompt=5e6, computed=2e6, again=0.0, prefill=4e5, decode=6e5
@@ -33,21 +33,21 @@ def rate(several: list[Totals]) -> float:
     ],
 )
 def test_the_factor_that_changed_is_the_whole_change(factor: str, after: Totals) -> None:
-    parts = {name: value for name, value in explained([WEEK], [after]).items() if abs(value) > 1e-6}
+    parts = {name: value for name, value in explain_change([WEEK], [after]).items() if abs(value) > 1e-6}
     assert parts == {factor: pytest.approx(rate([after]) - rate([WEEK]))}
 
 
 def test_a_pool_that_came_is_a_factor_of_its_own() -> None:
     nothing = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     slow = replace(WEEK, output=1e5)
-    parts = explained([WEEK, nothing], [WEEK, slow])
+    parts = explain_change([WEEK, nothing], [WEEK, slow])
     assert set(parts) == {"pools"}
     assert parts["pools"] == pytest.approx(rate([WEEK, slow]) - rate([WEEK]))
 
 
 def test_engines_that_tell_no_phases_are_told_by_load_and_speed() -> None:
     bare = replace(WEEK, prefill=0.0, decode=0.0)
-    parts = explained([bare], [replace(bare, busy_hours=30.0, output=4e5)])
+    parts = explain_change([bare], [replace(bare, busy_hours=30.0, output=4e5)])
     assert set(parts) == {"load", "busy"}
     assert sum(parts.values()) == pytest.approx(4e3 - 1e4)
 
@@ -72,4 +72,4 @@ _totals = st.builds(
 def test_factors_add_up_to_the_change_of_any_weeks(pools: list[tuple[Totals, Totals]]) -> None:
     before, after = ([pair[i] for pair in pools] for i in (0, 1))
     scale = max(rate(before), rate(after), 1e-9)
-    assert sum(explained(before, after).values()) == pytest.approx(rate(after) - rate(before), abs=1e-6 * scale)
+    assert sum(explain_change(before, after).values()) == pytest.approx(rate(after) - rate(before), abs=1e-6 * scale)

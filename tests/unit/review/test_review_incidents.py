@@ -12,7 +12,7 @@ from kvitals.diagnoser.steps import Counts
 from kvitals.rules.finding import Entity, Finding, LeverAdvice, LeverSetting
 from kvitals.rules.loader import load
 from kvitals.rules.model import Rule
-from kvitals.series.history.event_log import Episode, Event
+from kvitals.series.history.event_log import Episode, HistoryEvent
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import Labels
 from tests.unit.review.stage import HOUR, engine, seen, week
@@ -48,7 +48,7 @@ def slots() -> Rule:
 
 def test_the_same_finding_of_an_entity_is_a_row_with_its_times() -> None:
     several = [episode("1", 100.0, 400.0, finding()), episode("2", 1000.0, 1600.0, finding(), open_=True)]
-    told = [Event(130.0, TOLD, "", "agent", ENGINE, "1"), Event(1090.0, TOLD, "", "agent", ENGINE, "2")]
+    told = [HistoryEvent(130.0, TOLD, "", "agent", ENGINE, "1"), HistoryEvent(1090.0, TOLD, "", "agent", ENGINE, "2")]
     (row,) = of_history(several, told, 0.0, 1500.0, {}).rows
     assert (row.code, row.times, row.seconds, row.open) == ("SCH01", 2, 800.0, True)  # the second until the end
     assert row.detected == 60.0

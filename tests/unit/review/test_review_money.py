@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.review.chargeback import UNNAMED, apportioned, chargeback
+from kvitals.diagnoser.review.chargeback import UNNAMED, apportion, chargeback
 from kvitals.diagnoser.review.efficiency import cache_money, trap
-from kvitals.diagnoser.review.money import Given, default_prices, priced
-from kvitals.diagnoser.review.review_steps import Lookups, Seen
+from kvitals.diagnoser.review.money import GpuPrices, default_prices, price_engines
+from kvitals.diagnoser.review.review_steps import LedgerTokens, ReviewArrays
 from kvitals.diagnoser.review.work import groups, work
 from tests.unit.review.stage import engine, seen, week
 
@@ -23,13 +23,13 @@ HOURS = np.array([10.0, 10.0, 10.0])
 
 
 def test_the_users_price_comes_before_defaults_and_a_name_before_all() -> None:
-    prices = priced((H100, L40S, BARE), HOURS, Given(every=1.0, by_name={"h100": 3.0}))
+    prices = price_engines((H100, L40S, BARE), HOURS, GpuPrices(every=1.0, by_name={"h100": 3.0}))
     assert prices.usd.tolist() == [3.0, 1.0, 1.0]
     assert prices.cost(HOURS) == 50.0
 
 
 def test_a_default_is_dated_and_has_its_span() -> None:
-    prices = priced((H100,), HOURS[:1], Given())
+    prices = price_engines((H100,), HOURS[:1], GpuPrices())
     (used,) = prices.used
     assert used.low is not None and used.high is not None and used.usd_per_hour is not None
     assert used.low < used.usd_per_hour < used.high
@@ -39,7 +39,7 @@ def test_a_default_is_dated_and_has_its_span() -> None:
 
 
 def test_without_a_price_money_is_unknown_and_not_nothing() -> None:
-    one = week(seen((H100, BARE), 1, output=5.0), Given(by_name={"H100": 2.0}))
+    one = week(seen((H100, BARE), 1, output=5.0), GpuPrices(by_name={"H100": 2.0}))
     assert work(one).usd is None
     assert work(one).usd_per_million_output is None
     tiers = {group.name: group.work.usd for group in groups(one) if group.kind == "tier"}
@@ -47,7 +47,7 @@ def test_without_a_price_money_is_unknown_and_not_nothing() -> None:
 
 
 def test_cost_of_a_token_is_not_divided_by_utilisation_again() -> None:
-    one = week(seen((H100,), 10, output=1e6, busy=0.4), Given(every=3.0))
+    one = week(seen((H100,), 10, output=1e6, busy=0.4), GpuPrices(every=3.0))
     total = work(one)
     assert total.usd_per_million_output == pytest.approx(3.0)
     found = trap(one, total)
@@ -66,13 +66,13 @@ def test_utilisation_is_of_what_engines_can_do_where_that_was_measured() -> None
 def test_cents_add_up(total: int, weights: list[float]) -> None:
     all_ = sum(weights)
     shares = [one / all_ for one in weights] if all_ > 0 else [1.0 / len(weights)] * len(weights)
-    cents = apportioned(total, shares)
+    cents = apportion(total, shares)
     assert sum(cents) == total
     assert all(abs(cent - total * share) < 1.0 + 1e-6 * total for cent, share in zip(cents, shares, strict=True))
 
 
-def _with_tenants(one: Seen, tenants: dict[str, dict[str, float]]) -> Seen:
-    return Seen(**{**vars(one), "tenants": tenants})
+def _with_tenants(one: ReviewArrays, tenants: dict[str, dict[str, float]]) -> ReviewArrays:
+    return ReviewArrays(**{**vars(one), "tenants": tenants})
 
 
 def test_tenants_pay_all_of_it_by_the_work_that_they_caused() -> None:
@@ -84,7 +84,7 @@ def test_tenants_pay_all_of_it_by_the_work_that_they_caused() -> None:
         "all found": {"prompt": 500.0, "cached": 500.0, "output": 50.0},
         "nothing found": {"prompt": 500.0, "cached": 0.0, "output": 50.0},
     }
-    found = chargeback(week(_with_tenants(one, tenants), Given(every=1.01)), 1.0, 1.01)
+    found = chargeback(week(_with_tenants(one, tenants), GpuPrices(every=1.01)), 1.0, 1.01)
     shares = {row.tenant: row.share for row in found.rows}
     assert shares["nothing found"] == pytest.approx(0.75)  # half of the time is prefill, and all of that is theirs
     assert sum(row.usd_cents or 0 for row in found.rows) == found.total_cents == 101
@@ -109,7 +109,7 @@ def test_hits_are_worth_prefill_that_was_not_done() -> None:
     one = seen(
         (H100,), 1, busy=1.0, prefill=50.0, decode=50.0, looked_up=1000.0, hit=800.0, output=1.0
     )  # fmt: skip
-    found = cache_money(week(Seen(**{**vars(one), "lookups": Lookups(500.0, 400.0, 450.0)})))
+    found = cache_money(week(ReviewArrays(**{**vars(one), "lookups": LedgerTokens(500.0, 400.0, 450.0)})))
     assert found.saved_gpu_hours == pytest.approx(0.5 * 0.8 / 0.2)
     # 80 to 90 %: half of what prefill is left, of the half of the look-ups that are known
     assert found.attainable_gpu_hours == pytest.approx(0.5 * 0.5 * 0.1 / 0.2)

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvitals.app.derived_metrics.operating_families import asking
-from kvitals.diagnoser.review.assemble import Asked, NothingSeenError, review
-from kvitals.diagnoser.review.money import Given
-from kvitals.diagnoser.review.result import Happened, Incidents, Review
+from kvitals.app.derived_metrics.operating_families import ask_source
+from kvitals.diagnoser.review.assemble import NothingSeenError, ReviewRequest, review
+from kvitals.diagnoser.review.money import GpuPrices
+from kvitals.diagnoser.review.result import Incidents, Review, ReviewEvent
 from kvitals.rules.loader import Knowledge
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 from kvitals.ui.review.markdown import markdown
@@ -91,18 +91,18 @@ def knowledge() -> Knowledge:
 
 
 @pytest.fixture(scope="module")
-def asked() -> Asked:
+def asked() -> ReviewRequest:
     end = BEGIN + 14 * DAY
-    return Asked(
+    return ReviewRequest(
         source="two weeks by hand", start=end - 7 * DAY, since=BEGIN, end=end, first=BEGIN, gap=GAP,
-        objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=Given(every=2.0),
-        incidents=lambda start, end: NOTHING, noted=lambda start, end: [Happened(end - 60.0, "config", "n", HOSTILE)],
+        objectives={"ttft_p99": 0.5, "itl_p99": 0.2}, objectives_from="default", given=GpuPrices(every=2.0),
+        incidents=lambda start, end: NOTHING, noted=lambda start, end: [ReviewEvent(end - 60.0, "config", "n", HOSTILE)],
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(asked: Asked, knowledge: Knowledge) -> Review:
-    return review(asking(fortnight()), asked, knowledge)
+def made(asked: ReviewRequest, knowledge: Knowledge) -> Review:
+    return review(ask_source(fortnight()), asked, knowledge)
 
 
 def test_totals_are_those_of_the_numbers(made: Review) -> None:
@@ -137,21 +137,21 @@ def test_the_nights_are_told(made: Review) -> None:
     assert any("from 18:00 to 06:00 UTC" in sentence for sentence in made.story)
 
 
-def test_gaps_are_said_and_not_counted(asked: Asked, knowledge: Knowledge) -> None:
+def test_gaps_are_said_and_not_counted(asked: ReviewRequest, knowledge: Knowledge) -> None:
     longer = replace(asked, start=asked.end - 28 * DAY)
-    found = review(asking(fortnight()), longer, knowledge)
+    found = review(ask_source(fortnight()), longer, knowledge)
     assert found.coverage.seen_share == pytest.approx(0.5, abs=0.01)
     assert found.total.gpu_hours == pytest.approx(ENGINES * 14 * 24, rel=1e-3)
     assert "Only what was seen is counted: 50 %" in " ".join(found.story)
 
 
-def test_nothing_seen_is_refused(asked: Asked, knowledge: Knowledge) -> None:
+def test_nothing_seen_is_refused(asked: ReviewRequest, knowledge: Knowledge) -> None:
     early = replace(asked, start=BEGIN - 7 * DAY, since=BEGIN - 7 * DAY, end=BEGIN - DAY)
     with pytest.raises(NothingSeenError, match="no engine was watched"):
-        review(asking(fortnight()), early, knowledge)
+        review(ask_source(fortnight()), early, knowledge)
 
 
-def test_questions_do_not_depend_on_the_number_of_engines(asked: Asked, knowledge: Knowledge) -> None:
+def test_questions_do_not_depend_on_the_number_of_engines(asked: ReviewRequest, knowledge: Knowledge) -> None:
     counts = []
     for only in ("e0", ""):
         source, asked_for = fortnight(), 0
@@ -159,7 +159,7 @@ def test_questions_do_not_depend_on_the_number_of_engines(asked: Asked, knowledg
             frame = source._frame
             chosen = [i for i, labels in enumerate(frame.labels) if labels["engine"] == only]
             source = Source(Frame(frame.times, frame.values[:, chosen], [frame.labels[i] for i in chosen]))
-        answer = asking(source)
+        answer = ask_source(source)
 
         def ask(*question: object, answer: Callable[..., list[object]] = answer) -> list[object]:
             nonlocal asked_for

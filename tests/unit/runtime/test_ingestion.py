@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from kvitals.agent import ingest_share
-from kvitals.agent.ledger.event import Batch, KvEventsRecord
+from kvitals.agent.ledger.event import BlockEventBatch, KvEventsRecord
 from kvitals.agent.records import ProbeRecord, Record, ScrapeRecord
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.service import PARTS, Node
@@ -57,7 +57,9 @@ def stage(monkeypatch: pytest.MonkeyPatch, **prices: float) -> tuple[FakeNode, I
 
 
 def batches(target: str, count: int, sequence: int = 0) -> KvEventsRecord:
-    return KvEventsRecord(t=1.0, target=target, batches=tuple(Batch(sequence + n, 1.0, ()) for n in range(count)))
+    return KvEventsRecord(
+        t=1.0, target=target, batches=tuple(BlockEventBatch(sequence + n, 1.0, ()) for n in range(count))
+    )
 
 
 def parts(t: float, count: int = 10) -> PartsRecord:

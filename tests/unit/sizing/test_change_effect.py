@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.diagnoser import change_effect
-from kvitals.diagnoser.change_effect import Change, Course, Looked, Period, Setting, Sides
+from kvitals.diagnoser.change_effect import (
+    BeforeAfter,
+    ConfigurationChange,
+    Period,
+    SettingChange,
+    SignalCourse,
+    SignalCourses,
+)
 from kvitals.diagnoser.steps import Steps
-from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, Predicted
+from kvitals.rules.finding import Effect, LeverAdvice, LeverSetting, PredictedValue
 from kvitals.rules.loader import load
 from kvitals.series.promql import Expr, Series
 from kvitals.series.types import METRIC_NAME, Labels
@@ -45,7 +52,7 @@ def facts(rows: Mapping[float, Mapping[str, float]]) -> change_effect.Ask:
 def test_a_change_is_what_both_tell_otherwise() -> None:
     rows = {0.0: {"slots": 2.0, "kv_blocks": 1024.0}, 10.0: {"slots": 2.0}, 20.0: {"slots": 16.0, "kv_blocks": 1020.0}}
     (found,) = change_effect.changes(facts(rows), 0.0, 30.0, 1.0)
-    assert found.settings == (Setting("slots", "2", "16"),)
+    assert found.settings == (SettingChange("slots", "2", "16"),)
     assert (found.last, found.first, found.entity) == (10.0, 20.0, ENGINE)
 
 
@@ -107,17 +114,17 @@ def test_a_load_that_nobody_tells_is_not_alike() -> None:
     assert "not told" in change_effect.unlike(ENGINE, values(**LOAD), values(running_avg=4.0))
 
 
-def predicted(before: float, to: float) -> Predicted:
-    return Predicted(
+def predicted(before: float, to: float) -> PredictedValue:
+    return PredictedValue(
         "queue_mean_seconds", "mean time in the queue", before, to, "seconds", "about", None, "by hand", ""
     )
 
 
-def looked(whole: float, *parts: float) -> Looked:
-    return Looked(values(queue_mean_seconds=whole), [values(queue_mean_seconds=part) for part in parts])
+def looked(whole: float, *parts: float) -> SignalCourses:
+    return SignalCourses(values(queue_mean_seconds=whole), [values(queue_mean_seconds=part) for part in parts])
 
 
-def effect(before: Looked, after: Looked, told: Predicted) -> Effect:
+def effect(before: SignalCourses, after: SignalCourses, told: PredictedValue) -> Effect:
     return change_effect.effects(ENGINE, [], [told], (before, after), KNOWN)[0]
 
 
@@ -130,15 +137,15 @@ def effect(before: Looked, after: Looked, told: Predicted) -> Effect:
         (looked(1.6, 1.5, 1.7), "worse"),
     ],
 )
-def test_an_effect_is_told_by_how_much_of_the_prediction_came(after: Looked, verdict: str) -> None:
+def test_an_effect_is_told_by_how_much_of_the_prediction_came(after: SignalCourses, verdict: str) -> None:
     assert effect(looked(1.0, 0.9, 1.1), after, predicted(1.0, 0.0)).verdict == verdict
 
 
 def test_one_part_that_is_off_does_not_hide_a_change() -> None:
     """Parts of recorded runs on a busy machine."""
-    before, after = Course(0.057, (0.052, 0.112, 0.057, 0.041)), Course(0.678, (1.244, 0.081, 0.437, 0.729))
+    before, after = SignalCourse(0.057, (0.052, 0.112, 0.057, 0.041)), SignalCourse(0.678, (1.244, 0.081, 0.437, 0.729))
     assert before.apart(after) and after.apart(before)
-    assert not Course(7.2, (5.9, 8.1, 9.0, 6.1)).apart(Course(8.9, (7.0, 9.9, 8.6, 10.0)))
+    assert not SignalCourse(7.2, (5.9, 8.1, 9.0, 6.1)).apart(SignalCourse(8.9, (7.0, 9.9, 8.6, 10.0)))
 
 
 def test_where_it_is_not_known_how_much_a_signal_varies_it_takes_more() -> None:
@@ -155,29 +162,29 @@ def test_nothing_is_concluded_from_another_load() -> None:
 
 
 def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
-    def change(before: str, after: str) -> Change:
+    def change(before: str, after: str) -> ConfigurationChange:
         told = {"system": "vllm", "version": "0.32.0"}
-        return Change(ENGINE, 0.0, 1.0, (Setting("slots", before, after),), told, told)
+        return ConfigurationChange(ENGINE, 0.0, 1.0, (SettingChange("slots", before, after),), told, told)
 
     def before(query: str) -> float | None:
         if "running_p90" in query:
             return 16.0  # what more slots would be
         return 1.0 if "running_avg" in query else 2.0 if 'fact="slots"' in query else None
 
-    sides = Sides(before, lambda query: None)
-    assert [one.name for one in change_effect.pulled(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
-    assert "raise-max-num-seqs" not in [one.name for one in change_effect.pulled(change("2", "1"), KNOWN, sides)]
+    sides = BeforeAfter(before, lambda query: None)
+    assert [one.name for one in change_effect.pulled_levers(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
+    assert "raise-max-num-seqs" not in [one.name for one in change_effect.pulled_levers(change("2", "1"), KNOWN, sides)]
 
 
 def test_what_was_set_takes_the_place_of_what_was_advised() -> None:
     lever = KNOWN.levers["raise-max-num-seqs"]
     setting = LeverSetting("--max-num-seqs", "2", "16", True, "")
     advice = LeverAdvice("raise-max-num-seqs", "", "", "", "", "", "", setting, "", [], [predicted(1.0, 0.0)])
-    change = Change(ENGINE, 0.0, 1.0, (Setting("slots", "2", "8"),), {}, {})
+    change = ConfigurationChange(ENGINE, 0.0, 1.0, (SettingChange("slots", "2", "8"),), {}, {})
     real = change_effect.as_set(advice, lever, change)
     assert real.setting is not None and (real.setting.now, real.setting.to) == ("2", "8")
     assert real.predicted == []
-    other = Change(ENGINE, 0.0, 1.0, (Setting("token_budget", "2", "8"),), {}, {})
+    other = ConfigurationChange(ENGINE, 0.0, 1.0, (SettingChange("token_budget", "2", "8"),), {}, {})
     assert change_effect.as_set(advice, lever, other) is advice
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
-from kvitals.rules.finding import LeverAdvice, Predicted, Triage
+from kvitals.rules.finding import LeverAdvice, PredictedValue, Triage
 from kvitals.rules.loader import load
 from kvitals.ui.cli.render import show
 
@@ -32,7 +32,7 @@ def advised(document: Triage, lever: str) -> LeverAdvice:
     return found[0]
 
 
-def effect(advice: LeverAdvice, metric: str) -> Predicted:
+def effect(advice: LeverAdvice, metric: str) -> PredictedValue:
     return next(one for one in advice.predicted if one.metric == metric)
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kvitals.diagnoser.sizing import kv, ratio, roofline
 from kvitals.diagnoser.sizing.fleet import fleet
 from kvitals.diagnoser.sizing.instance import layouts
-from kvitals.diagnoser.sizing.memory import Layout, Precisions
-from kvitals.diagnoser.sizing.plan import Inputs, Measured, Plan, SizingError, plan
+from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
+from kvitals.diagnoser.sizing.plan import Inputs, MeasuredInstance, SizingError, SizingPlan, plan
 from kvitals.diagnoser.sizing.precision import flops, precision
-from kvitals.diagnoser.sizing.roofline import Machine, Reached
+from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
 from kvitals.diagnoser.sizing.working import steps
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
 from kvitals.rules import catalogue
@@ -57,7 +57,7 @@ def inputs(draw: st.DrawFn) -> Inputs:
     )
 
 
-def planned(of: Inputs) -> Plan:
+def planned(of: Inputs) -> SizingPlan:
     try:
         return plan(of)
     except SizingError:
@@ -119,14 +119,14 @@ def test_thirteen_steps_tell_numbers(of: Inputs) -> None:
 @given(inputs(), st.floats(0.2, 0.9))
 def test_what_is_reached_of_the_peaks_makes_a_bound_smaller(of: Inputs, share: float) -> None:
     found = planned(of)
-    less = planned(replace(of, layout=found.chosen.layout, reached=Reached(share, share)))
+    less = planned(replace(of, layout=found.chosen.layout, reached=PeakShares(share, share)))
     assert less.usable <= found.usable
 
 
 @FEW
 @given(inputs(), st.floats(0.5, 100))
 def test_what_was_measured_goes_before_the_bound(of: Inputs, usable: float) -> None:
-    found = planned(replace(of, measured=Measured(usable=usable)))
+    found = planned(replace(of, measured=MeasuredInstance(usable=usable)))
     assert found.usable == usable and not found.bound
 
 
@@ -155,7 +155,7 @@ def test_every_layout_divides_the_heads(model: Model, gpu: Gpu) -> None:
 
 @given(MODELS, GPUS, st.integers(1, 512), st.integers(1, 512), st.floats(16, 32_000))
 def test_a_larger_step_takes_longer_and_each_token_less(m: Model, gpu: Gpu, b: int, more: int, context: float) -> None:
-    one = Machine(m, gpu, Layout(1), Precisions(2.0, 2.0), flops(gpu, precision("bf16")))
+    one = Machine(m, gpu, GpuLayout(1), Precisions(2.0, 2.0), flops(gpu, precision("bf16")))
     small, large = (roofline.step_seconds(one, n, context) for n in (b, b + more))
     assert large >= small * (1 - 1e-9)
     assert large / (b + more) <= small / b * (1 + 1e-9)

@@ -10,7 +10,7 @@ import pytest
 from kvitals.diagnoser.sizing import cost, kv, memory, queueing, ratio, roofline
 from kvitals.diagnoser.sizing.fleet import fleet
 from kvitals.diagnoser.sizing.instance import layouts
-from kvitals.diagnoser.sizing.memory import Adapters, Layout, Precisions, Shares
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precisions, Shares
 from kvitals.diagnoser.sizing.precision import flops, precision
 from kvitals.diagnoser.sizing.roofline import Machine
 from kvitals.rules import catalogue
@@ -20,7 +20,7 @@ H100 = catalogue.gpu("H100 SXM")
 GB = 1e9
 
 
-def on(layout: Layout, weights: str = "fp8", cache: str = "fp8") -> Machine:
+def on(layout: GpuLayout, weights: str = "fp8", cache: str = "fp8") -> Machine:
     made = precision(weights)
     return Machine(LLAMA, H100, layout, Precisions(made.bytes, precision(cache).bytes), flops(H100, made))
 
@@ -59,8 +59,8 @@ def test_activations_are_a_fifth_of_the_16_bit_weights_whatever_the_weights_are(
 
 def holds(tensor: int, weights: float, cache: float) -> int:
     """Sequences of 8K that an instance holds, by the guide's shares."""
-    layout, precisions = Layout(tensor), Precisions(weights, cache)
-    room = memory.budget(LLAMA, H100, layout, precisions, Shares(), Adapters()).room
+    layout, precisions = GpuLayout(tensor), Precisions(weights, cache)
+    room = memory.budget(LLAMA, H100, layout, precisions, Shares(), AdapterMemory()).room
     return memory.sequences(LLAMA, room, 8_000, cache, layout)
 
 
@@ -78,7 +78,7 @@ def test_ridge_of_the_h100_is_295_of_dense_bf16() -> None:
 
 def test_one_sequence_is_below_48_tokens_a_second() -> None:
     """The guide has 80 tokens/s at batch 1 for 70B in FP8 on one H100, above its own bound of 3350 / 70."""
-    assert roofline.ceiling(on(Layout(1))) == pytest.approx(3350 / 70.55, rel=0.01)
+    assert roofline.ceiling(on(GpuLayout(1))) == pytest.approx(3350 / 70.55, rel=0.01)
 
 
 @pytest.mark.parametrize(("parameters", "bytes_", "told"), [(7e9, 2, 239.3), (7e9, 1, 478.6), (70e9, 2, 23.9)])
@@ -89,10 +89,10 @@ def test_decode_ceilings_as_told(parameters: float, bytes_: float, told: float) 
 def test_4700_tokens_a_second_at_128_are_below_the_bound_only_for_short_contexts() -> None:
     """The guide's 128 sequences at 4,700 tokens/s on one H100: without any context the bound is 6,100; with 1,000
     tokens each it is lower, since KV is read as well. And 70 GB of weights leave no room for their KV there."""
-    machine = on(Layout(1))
+    machine = on(GpuLayout(1))
     assert 128 / roofline.step_seconds(machine, 128, 0) == pytest.approx(6_080, rel=0.01)
     assert 128 / roofline.step_seconds(machine, 128, 2_000) < 4_700
-    assert memory.budget(LLAMA, H100, Layout(1), machine.precisions, Shares(), Adapters()).room < 0
+    assert memory.budget(LLAMA, H100, GpuLayout(1), machine.precisions, Shares(), AdapterMemory()).room < 0
 
 
 def test_all_reduce_over_pcie_costs_several_times_that_over_nvlink() -> None:
@@ -101,8 +101,8 @@ def test_all_reduce_over_pcie_costs_several_times_that_over_nvlink() -> None:
     pcie = catalogue.gpu("H100 PCIe")
     shares = []
     for tensor in (2, 4, 8):
-        one = Machine(LLAMA, pcie, Layout(tensor), Precisions(1.0, 1.0), pcie.flops_8)
-        other = Machine(LLAMA, H100, Layout(tensor), Precisions(1.0, 1.0), H100.flops_8)
+        one = Machine(LLAMA, pcie, GpuLayout(tensor), Precisions(1.0, 1.0), pcie.flops_8)
+        other = Machine(LLAMA, H100, GpuLayout(tensor), Precisions(1.0, 1.0), H100.flops_8)
         sent = roofline.all_reduce_seconds(one, 64)
         assert sent / roofline.all_reduce_seconds(other, 64) == pytest.approx(450 / 64)
         shares.append(sent / roofline.step_seconds(one, 64, 1_000))
@@ -181,7 +181,7 @@ def test_fp8_on_an_a100_halves_memory_and_computes_no_faster() -> None:
 def fits(model: catalogue.Model, gpu: catalogue.Gpu, context: int, at_once: int, bytes_: float = 2.0) -> int:
     """GPUs of the smallest layout that holds so many sequences."""
     for one in layouts(model, gpu):
-        room = memory.budget(model, gpu, one, Precisions(bytes_, 2.0), Shares(), Adapters()).room
+        room = memory.budget(model, gpu, one, Precisions(bytes_, 2.0), Shares(), AdapterMemory()).room
         if memory.sequences(model, room, context, 2.0, one) >= at_once:
             return one.gpus
     raise AssertionError("no layout holds it")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from kvitals.agent.requests.observation import RequestPart
 from kvitals.agent.tap.connections import Bounds
-from kvitals.agent.tap.context import Wanted
-from kvitals.agent.tap.exchange import Place
-from kvitals.agent.tap.server import Settings, Tap
+from kvitals.agent.tap.context import ContextFields
+from kvitals.agent.tap.exchange import TapPlace
+from kvitals.agent.tap.server import Tap, TapSettings
 
 PATIENCE = 5.0
 """Seconds after which a test gives up on something that should have come at once."""
@@ -121,9 +121,9 @@ async def until(true: Callable[[], bool]) -> None:
 @contextlib.asynccontextmanager
 async def staged(
     script: Script,
-    wanted: Wanted | None = None,
+    wanted: ContextFields | None = None,
     max_connections: int = 100,
-    place: Place | None = None,
+    place: TapPlace | None = None,
     tls: ssl.SSLContext | None = None,
     bounds: Bounds | None = None,
     drain: float = 0.2,
@@ -140,11 +140,11 @@ async def staged(
 
     upstream = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = upstream.sockets[0].getsockname()[1]
-    settings = Settings(
+    settings = TapSettings(
         upstream=f"http://127.0.0.1:{port}",
         listen=("127.0.0.1", 0),
-        wanted=wanted or Wanted(),
-        place=place or Place(engine="one"),
+        wanted=wanted or ContextFields(),
+        place=place or TapPlace(engine="one"),
         max_connections=max_connections,
         drain=drain,
         tls=tls,

@@ -17,7 +17,7 @@ from tap_stage import until
 
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.tap import delivery
-from kvitals.agent.tap.delivery import MAX_BATCH, MAX_WAITING, Delivery
+from kvitals.agent.tap.delivery import MAX_BATCH, MAX_WAITING, PartDelivery
 
 
 @dataclass
@@ -67,7 +67,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_parts_arrive_in_order_and_in_batches() -> None:
     async with listening() as agent:
-        to = Delivery(agent.url)
+        to = PartDelivery(agent.url)
         await to.open()
         for number in range(MAX_BATCH + 3):
             to.add(part(number))
@@ -83,7 +83,7 @@ async def test_parts_arrive_in_order_and_in_batches() -> None:
 async def test_a_full_batch_waits_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "GATHER_SECONDS", 1000.0)
     async with listening() as agent:
-        to = Delivery(agent.url)
+        to = PartDelivery(agent.url)
         for number in range(5 * MAX_BATCH):
             to.add(part(number))
         await to.open()
@@ -95,7 +95,7 @@ async def test_a_full_batch_waits_for_no_more(monkeypatch: pytest.MonkeyPatch) -
 async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() -> None:
     async with listening() as agent:
         port = int(agent.url.rpartition(":")[2])
-    to = Delivery(agent.url)
+    to = PartDelivery(agent.url)
     with capture_logs() as logs:
         await to.open()
         for number in range(MAX_WAITING + 7):
@@ -115,7 +115,7 @@ async def test_parts_wait_for_an_agent_that_is_away_and_the_oldest_give_way() ->
 async def test_what_the_agent_will_never_take_is_dropped_and_told() -> None:
     async with listening() as agent:
         agent.status = 413
-        to = Delivery(agent.url)
+        to = PartDelivery(agent.url)
         await to.open()
         to.add(part("bad"))
         await until(lambda: to.waiting == 0 and to.dropped["refused"] == 1)
@@ -131,7 +131,7 @@ async def test_what_the_agent_will_never_take_is_dropped_and_told() -> None:
 async def test_what_it_may_take_later_is_kept(status: int) -> None:
     async with listening() as agent:
         agent.status = status
-        to = Delivery(agent.url)
+        to = PartDelivery(agent.url)
         await to.open()
         to.add(part("one"))
         await until(lambda: len(agent.tokens) >= 2)
@@ -143,7 +143,7 @@ async def test_what_it_may_take_later_is_kept(status: int) -> None:
 
 async def test_a_token_that_can_not_be_read_is_told_with_its_file(tmp_path: Path) -> None:
     async with listening() as agent:
-        to = Delivery(agent.url, tmp_path / "token")
+        to = PartDelivery(agent.url, tmp_path / "token")
         with capture_logs() as logs:
             await to.open()
             to.add(part("a"))
@@ -156,7 +156,7 @@ async def test_a_token_that_can_not_be_read_is_told_with_its_file(tmp_path: Path
 async def test_the_token_is_read_anew_each_time(tmp_path: Path) -> None:
     file = tmp_path / "token"
     async with listening() as agent:
-        to = Delivery(agent.url, file)
+        to = PartDelivery(agent.url, file)
         await to.open()
         to.add(part("one"))
         await until(lambda: not to.reaches_agent)  # there is no file yet
@@ -173,7 +173,7 @@ async def test_the_token_is_read_anew_each_time(tmp_path: Path) -> None:
 async def test_an_agent_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts, and nobody answers
-        to = Delivery(f"http://127.0.0.1:{server.getsockname()[1]}")
+        to = PartDelivery(f"http://127.0.0.1:{server.getsockname()[1]}")
         await to.open()
         to.add(part("one"))
         await until(lambda: not to.reaches_agent)
@@ -183,7 +183,7 @@ async def test_an_agent_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPa
 
 
 async def test_with_no_agent_nothing_is_kept() -> None:
-    to = Delivery("")
+    to = PartDelivery("")
     await to.open()
     to.add(part("one"))
     assert to.waiting == 0

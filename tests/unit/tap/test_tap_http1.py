@@ -15,9 +15,9 @@ from kvitals.agent.tap.http1 import (
     MAX_TRAILERS,
     BadMessageError,
     Body,
-    Chunked,
+    ChunkedBody,
     HeadBuffer,
-    Request,
+    RequestHead,
     body_of_request,
     body_of_response,
     read_request,
@@ -62,7 +62,7 @@ def test_a_head_takes_time_linear_in_its_bytes(read: Callable[[bytes], object], 
     began = time.process_time()
     for _ in range(5):
         head = outcome(lambda: read(template % field))
-        if isinstance(head, Request):
+        if isinstance(head, RequestHead):
             outcome(partial(body_of_request, head))
             assert head.forwarded()
     assert time.process_time() - began < CPU_SECONDS
@@ -94,7 +94,7 @@ def test_a_head_that_arrives_byte_by_byte_takes_linear_time(data: bytes) -> None
     ],
 )
 def test_chunks_and_trailers_take_time_linear_in_their_bytes(data: bytes, size: int) -> None:
-    body, began = Chunked(), time.process_time()
+    body, began = ChunkedBody(), time.process_time()
     outcome(lambda: [body.take(data[at : at + size], 0) for at in range(0, len(data), size)])
     assert time.process_time() - began < 2 * CPU_SECONDS
 
@@ -191,13 +191,13 @@ def test_heads_are_found_in_every_split(data: bytes, sizes: list[int]) -> None:
 @example(b"0\r\n" + b"a: " + b"b" * MAX_TRAILERS, [30])
 @example(b"1" + b" " * 4100 + b"\r\nx\r\n", [4000])
 def test_chunked_bodies_end_in_the_same_place_in_every_split(data: bytes, sizes: list[int]) -> None:
-    assert follow(Chunked(), pieces(data, sizes)) == follow(Chunked(), [data] if data else [])
+    assert follow(ChunkedBody(), pieces(data, sizes)) == follow(ChunkedBody(), [data] if data else [])
 
 
 @given(messages)
 def test_any_head_is_read_or_refused(data: bytes) -> None:
     request = outcome(lambda: read_request(b"POST / HTTP/1.1\r\nHost: x\r\n" + data.strip(b"\r\n") + b"\r\n\r\n"))
-    if isinstance(request, Request):
+    if isinstance(request, RequestHead):
         outcome(lambda: body_of_request(request))
         assert request.forwarded().endswith(b"\r\n\r\n")
     response = outcome(lambda: read_response(b"HTTP/1.1 200\r\n" + data.strip(b"\r\n") + b"\r\n\r\n"))

@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from kvitals.rules.finding import (
     Coverage,
+    DocumentSource,
+    DocumentWindow,
     Entity,
     Evidence,
     EvidenceLine,
     Finding,
-    Lacking,
     LeverAdvice,
     LeverSetting,
     Measure,
+    MissingData,
     Point,
     RuledOut,
-    Slo,
-    Source,
+    SloInForce,
     Triage,
     Unknown,
-    Window,
 )
 
 END = 1_767_189_800.0
@@ -279,9 +279,9 @@ def undecided(code: str, title: str, reason: str) -> Finding:
 def document(**changes: Any) -> Triage:
     """A healthy engine; `changes` make it another document."""
     base = Triage(
-        source=Source("capture", "few-slots.kvcap"),
-        window=Window(END - 60, END, 60.0, False),
-        slo=[Slo("ttft_p99", 2.0, "default"), Slo("itl_p99", 0.2, "default")],
+        source=DocumentSource("capture", "few-slots.kvcap"),
+        window=DocumentWindow(END - 60, END, 60.0, False),
+        slo=[SloInForce("ttft_p99", 2.0, "default"), SloInForce("itl_p99", 0.2, "default")],
         healthy=True,
         verdict="No trouble found: 7 core checks clear or not applicable.",
         causes=[],
@@ -353,7 +353,7 @@ def unhealthy() -> Triage:
             )
         ],
         coverage=replace(document().coverage, fired=5, clear=14),
-        lacking=[Lacking("a tracked cache", "--kv-cache-metrics", ["KVC06"])],
+        lacking=[MissingData("a tracked cache", "--kv-cache-metrics", ["KVC06"])],
     )
 
 
@@ -361,8 +361,8 @@ def could_not_tell() -> Triage:
     return document(
         healthy=None,
         verdict="Could not tell: 2 of 7 core checks lack data.",
-        window=Window(END - 12, END, 12.0, True),
-        source=Source("live", "http://127.0.0.1:8000"),
+        window=DocumentWindow(END - 12, END, 12.0, True),
+        source=DocumentSource("live", "http://127.0.0.1:8000"),
         unknown=[
             undecided(
                 "LAT01",
@@ -375,5 +375,5 @@ def could_not_tell() -> Triage:
                 "itl p99 seconds: only 44 of 100 output gaps in 12 s",
             ),
         ],
-        lacking=[Lacking("requests to judge by", "a longer window, or more traffic", ["LAT01", "LAT02"])],
+        lacking=[MissingData("requests to judge by", "a longer window, or more traffic", ["LAT01", "LAT02"])],
     )

@@ -19,7 +19,7 @@ from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.sections import Chart, sections
 from kvitals.ui.web import commands, source_registry
-from kvitals.ui.web.commands import Told
+from kvitals.ui.web.commands import CommandOutput
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import Settings
 from kvitals.ui.web.views.efficiency import DRAWN
@@ -35,14 +35,14 @@ class Terminal:
 
     documents: list[Any] = field(default_factory=list)
 
-    def run(self, arguments: Sequence[str]) -> Told:
+    def run(self, arguments: Sequence[str]) -> CommandOutput:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main(arguments)
         if ended.value.code:
             raise UnansweredError(Failure("refused", err.getvalue(), ""))
         self.documents.append(json.loads(out.getvalue()))
-        return Told(out.getvalue().encode())
+        return CommandOutput(out.getvalue().encode())
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def test_what_can_not_be_sized_is_said(terminal: Terminal, peak: str) -> None:
 def test_a_review_is_shown_whole(made: Review, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     said_to: list[tuple[str, ...]] = []
 
-    def answer(arguments: tuple[str, ...]) -> Told:
+    def answer(arguments: tuple[str, ...]) -> CommandOutput:
         said_to.append(arguments)
         files = {"review.html": page(made).encode(), "review.md": markdown(made).encode()}
-        return Told(b"", files | {"review.json": msgspec.json.encode(made)})
+        return CommandOutput(b"", files | {"review.json": msgspec.json.encode(made)})
 
     monkeypatch.setattr(commands, "run", answer)
     monkeypatch.setenv("KVITALS_WEB", Settings(api="http://127.0.0.1:1").encode())

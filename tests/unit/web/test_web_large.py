@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kvitals.app.cache import Known
+from kvitals.app.cache import CacheReport
 from kvitals.rules.finding import Entity, Finding, Triage
 from kvitals.ui.web import source_registry
-from kvitals.ui.web.sources.base import Extent, Line, Past
+from kvitals.ui.web.sources.base import ChartLine, Extent, PastEvents
 from kvitals.ui.web.views import finding, fleet, tenants, triage
 from tests.unit.web import documents
 from tests.unit.web.looking import run, words
@@ -25,7 +25,7 @@ class Large:
     """A source that knows a thousand engines and ten thousand tenants."""
 
     document: Triage
-    known: Known
+    known: CacheReport
     kind: str = "agent"
     name: str = "large"
     live: bool = True
@@ -36,13 +36,13 @@ class Large:
     def extent(self) -> Extent:
         return Extent(documents.END - 600.0, documents.END)
 
-    def series(self, query: str, start: float, end: float) -> list[Line]:
-        return [Line({"engine": f"e{i}"}, [(start, 1.0), (end, float(i))]) for i in range(200)]
+    def series(self, query: str, start: float, end: float) -> list[ChartLine]:
+        return [ChartLine({"engine": f"e{i}"}, [(start, 1.0), (end, float(i))]) for i in range(200)]
 
-    def past(self, start: float, end: float) -> Past:
-        return Past()
+    def past(self, start: float, end: float) -> PastEvents:
+        return PastEvents()
 
-    def blocks(self) -> Known:
+    def blocks(self) -> CacheReport:
         return self.known
 
     def requests(self, _: object) -> Any:
@@ -71,7 +71,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Large:
     real = open_source(CASCADE).blocks()
     sums = next(iter(real.cache["tenants"].values()))
     many = {f"t{i}": sums | {"lookup_tokens": 1.0 + i} for i in range(TENANTS)}
-    found = Large(document, Known(real.cache | {"tenants": many}, real.cascades))
+    found = Large(document, CacheReport(real.cache | {"tenants": many}, real.cascades))
     monkeypatch.setattr(source_registry, "open_source", lambda place: open_source(place) if place == CASCADE else found)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from kvitals.rules.finding import Entity, RuledOut, Source, Window
+from kvitals.rules.finding import DocumentSource, DocumentWindow, Entity, RuledOut
 from tests.unit.web import documents
 from tests.unit.web.looking import again, run, words
 from tests.unit.web.stub import Stub, stub_api
@@ -116,11 +116,11 @@ def test_a_rule_that_failed_is_named(api: Stub) -> None:
 
 
 def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
-    old = Window(documents.END - 60, documents.END, 60.0, False)
-    api.say(documents.document(source=Source("agent", "this node"), window=old))
+    old = DocumentWindow(documents.END - 60, documents.END, 60.0, False)
+    api.say(documents.document(source=DocumentSource("agent", "this node"), window=old))
     app = run()
     assert "The agent no longer looks." in words(app)
-    api.say(documents.document(source=Source("capture", "a.kvcap"), window=old))
+    api.say(documents.document(source=DocumentSource("capture", "a.kvcap"), window=old))
     assert "The agent no longer looks." not in words(again(app))
 
 

@@ -60,11 +60,11 @@ def test_meanwhile_another_source_can_be_chosen(held: threading.Event) -> None:
 
 def test_the_verdict_comes_when_it_is_judged(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     app = run(source=NEEDS_ITS_PAST)
-    assert source_registry.replayed(NEEDS_ITS_PAST) < 1
+    assert source_registry.replayed_share(NEEDS_ITS_PAST) < 1
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 60.0)
     held.set()
     assert "Prompts stopped sharing their beginning." in words(sound(app.run()))
-    assert source_registry.replayed(NEEDS_ITS_PAST) == 1
+    assert source_registry.replayed_share(NEEDS_ITS_PAST) == 1
 
 
 def test_what_breaks_a_replay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kvitals.ui.web import source_registry
 from kvitals.ui.web.settings import Settings
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from tests.unit.web import documents
 from tests.unit.web.looking import again, run, sound, words
 from tests.unit.web.stub import stub_api
@@ -56,7 +56,7 @@ def test_moving_the_slider_moves_every_page() -> None:
     slider.set_value((first - timedelta(seconds=20), first))
     sound(app.run())
     window = app.session_state["look"]
-    assert isinstance(window, Look)
+    assert isinstance(window, PageWindow)
     assert window.end == pytest.approx(first.timestamp())
     assert app.query_params["to"] == f"{first.timestamp():.3f}"
     assert last.timestamp() > window.end

@@ -20,13 +20,13 @@ from kvitals.app.agent_client import (
     OtherVersionError,
     SeriesAnswer,
 )
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.cache import of_agent as blocks_of
 from kvitals.app.ledger import Known as Lookups
 from kvitals.app.ledger import LedgerError
 from kvitals.app.ledger import of_agent as lookups_of
 from kvitals.app.pipeline import Setup
-from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import RequestAnswer, RequestQuery
 from kvitals.app.requests import of_agent as requests_of
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.recording import Moments, RecordingError
@@ -38,7 +38,7 @@ from kvitals.series.history.schema import HistoryError
 from kvitals.series.promql import PromQLError
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.settings import API_VARIABLE, DEFAULT_API
-from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
+from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, Happening, PageWindow, PastEvents, step_of
 from kvitals.ui.web.sources.marks import marks
 from kvitals.ui.web.sources.recording import NO_LOOKUPS, happening_of, no_answer
 
@@ -53,7 +53,7 @@ MAX_EPISODES = 500
 T = TypeVar("T")
 
 
-class Agent:
+class AgentSource:
     """Answers from the agent at `url`."""
 
     kind: Literal["agent"] = "agent"
@@ -66,12 +66,12 @@ class Agent:
         self._setup = setup
         self._history = history
 
-    def findings(self, look: Look | None) -> Triage:
+    def findings(self, look: PageWindow | None) -> Triage:
         if look is not None:
             return self._past_findings(look)
         return self._ask(self._client.findings)
 
-    def _past_findings(self, look: Look) -> Triage:
+    def _past_findings(self, look: PageWindow) -> Triage:
         if self._history is None:
             raise UnansweredError(
                 Failure(
@@ -100,7 +100,7 @@ class Agent:
             start = max(span[0], now - HISTORY_SECONDS) if span is not None else start
         return Extent(min(start, now - 60.0), now)
 
-    def series(self, query: str, start: float, end: float) -> list[Line]:
+    def series(self, query: str, start: float, end: float) -> list[ChartLine]:
         least = 5.0 if end - start > 300 else 1.0
         step = step_of(start, end, least)
         try:
@@ -115,22 +115,22 @@ class Agent:
         except AgentError as error:
             raise UnansweredError(failure_of(self._url, error)) from error
 
-    def past(self, start: float, end: float) -> Past:
+    def past(self, start: float, end: float) -> PastEvents:
         happened = marks(lambda query: self.series(query, start, end))
         if self._history is None:
             now = self.findings(None)
             fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
             happened += [happening_of(f, now.window.end, now.window.end) for f in fired]
             why = "Findings that are over are in the agent's history, which this page can not read."
-            return Past([one for one in happened if one.start <= end and (one.end or one.start) >= start], why)
+            return PastEvents([one for one in happened if one.start <= end and (one.end or one.start) >= start], why)
         try:
             with HistoryReader(self._history).reading() as connection:
                 told = list(event_log.events(connection, start, end))
                 found = list(event_log.episodes(connection, start, end))[-MAX_EPISODES:]
         except (HistoryError, DamagedError) as error:
-            return Past(happened, f"The agent's history can not be read: {error}")
+            return PastEvents(happened, f"The agent's history can not be read: {error}")
         happened += [Happening("event", e.kind, e.t, entity=_place(e.entity), text=e.text) for e in told]
-        return Past([*happened, *(_episode(one) for one in found)])
+        return PastEvents([*happened, *(_episode(one) for one in found)])
 
     def blocks(self) -> Blocks:
         found = self._ask(lambda: blocks_of(self._url))
@@ -138,7 +138,7 @@ class Agent:
             raise UnansweredError(stranger(self._url, "Its answer is not a report on caches."))
         return found
 
-    def requests(self, asked: Asked) -> Found:
+    def requests(self, asked: RequestQuery) -> RequestAnswer:
         return self._ask(lambda: requests_of(self._url, asked))
 
     def lookups(self) -> Lookups:
@@ -156,9 +156,9 @@ class Agent:
             raise UnansweredError(failure_of(self._url, error)) from error
 
 
-def _line(found: SeriesAnswer) -> Line | None:
+def _line(found: SeriesAnswer) -> ChartLine | None:
     points = [(t, v) for t, text in found.values if math.isfinite(v := float(text))]
-    return Line(found.metric, points) if points else None
+    return ChartLine(found.metric, points) if points else None
 
 
 def _episode(one: event_log.Episode) -> Happening:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.ledger import Known as Lookups
-from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import RequestAnswer, RequestQuery
 from kvitals.rules.finding import Triage
 
 MAX_STEPS = 200
@@ -19,7 +19,7 @@ MAX_LINES = 200
 
 
 @dataclass(frozen=True)
-class Look:
+class PageWindow:
     """The window that is looked at, in seconds since the epoch."""
 
     start: float
@@ -31,7 +31,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A series: its labels, and (time, value) in order of time."""
 
     labels: Mapping[str, str]
@@ -62,14 +62,14 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Past:
+class PastEvents:
     """What happened in a stretch of time, and why that may not be all."""
 
     happened: list[Happening] = field(default_factory=list)
     why_not_all: str = ""
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Answers. Every method raises UnansweredError where there is none."""
 
     @property
@@ -83,17 +83,17 @@ class Source(Protocol):
     def live(self) -> bool:
         """Whether asking again later may tell something else."""
 
-    def findings(self, look: Look | None) -> Triage: ...
+    def findings(self, look: PageWindow | None) -> Triage: ...
 
     def extent(self) -> Extent: ...
 
-    def series(self, query: str, start: float, end: float) -> list[Line]: ...
+    def series(self, query: str, start: float, end: float) -> list[ChartLine]: ...
 
-    def past(self, start: float, end: float) -> Past: ...
+    def past(self, start: float, end: float) -> PastEvents: ...
 
     def blocks(self) -> Blocks: ...
 
-    def requests(self, asked: Asked) -> Found: ...
+    def requests(self, asked: RequestQuery) -> RequestAnswer: ...
 
     def lookups(self) -> Lookups: ...
 

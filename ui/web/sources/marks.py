@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from kvitals.ui.web.sources.base import Happening, Line
+from kvitals.ui.web.sources.base import ChartLine, Happening
 
 INFO = "kvitals_engine_info"
 FACT = "max without (source) (kvitals_engine_fact)"
@@ -16,7 +16,7 @@ MAX_MARKS = 200
 _PLACE = ("engine", "pool", "node", "cluster")
 _IDENTITY = frozenset({"__name__", "cluster", "pool", "node", "engine", "rank", "role", "instance", "job"})
 
-Ask = Callable[[str], list[Line]]
+Ask = Callable[[str], list[ChartLine]]
 
 
 def marks(ask: Ask) -> list[Happening]:
@@ -31,19 +31,19 @@ def marks(ask: Ask) -> list[Happening]:
     return sorted(found, key=lambda one: one.start)[-MAX_MARKS:]
 
 
-def place(line: Line) -> str:
+def place(line: ChartLine) -> str:
     """The most specific label that says where."""
     return next((line.labels[name] for name in _PLACE if line.labels.get(name)), "")
 
 
-def _restarts(lines: list[Line]) -> Iterator[Happening]:
+def _restarts(lines: list[ChartLine]) -> Iterator[Happening]:
     for line in lines:
         for (_, before), (t, now) in _steps(line):
             if now > before:
                 yield Happening("event", "restarted", t, entity=place(line))
 
 
-def _silences(lines: list[Line]) -> Iterator[Happening]:
+def _silences(lines: list[ChartLine]) -> Iterator[Happening]:
     for line in lines:
         for (_, before), (t, now) in _steps(line):
             if now < before:
@@ -52,9 +52,9 @@ def _silences(lines: list[Line]) -> Iterator[Happening]:
                 yield Happening("event", "answers again", t, entity=place(line))
 
 
-def _infos(lines: list[Line]) -> Iterator[Happening]:
+def _infos(lines: list[ChartLine]) -> Iterator[Happening]:
     """A series of other strings after one that ended: what changed."""
-    of: dict[str, list[Line]] = {}
+    of: dict[str, list[ChartLine]] = {}
     for line in lines:
         if line.points:
             of.setdefault(place(line), []).append(line)
@@ -66,7 +66,7 @@ def _infos(lines: list[Line]) -> Iterator[Happening]:
                 yield Happening("event", "runs otherwise", now.points[0][0], entity=where, text=text)
 
 
-def _changes(before: Line, now: Line) -> str:
+def _changes(before: ChartLine, now: ChartLine) -> str:
     """What was known before and is otherwise now. To learn something better is no change of the engine."""
     sources = [n for n in now.labels if n.endswith("_source") and before.labels.get(n) != now.labels[n]]
     learned = {*sources, *(n.removesuffix("_source") for n in sources)}
@@ -76,7 +76,7 @@ def _changes(before: Line, now: Line) -> str:
     )
 
 
-def _facts(lines: list[Line]) -> Iterator[Happening]:
+def _facts(lines: list[ChartLine]) -> Iterator[Happening]:
     for line in lines:
         for (_, before), (t, now) in _steps(line):
             if now != before:
@@ -84,12 +84,12 @@ def _facts(lines: list[Line]) -> Iterator[Happening]:
                 yield Happening("event", "configured otherwise", t, entity=place(line), text=text)
 
 
-def _loaded(lines: list[Line]) -> Iterator[Happening]:
+def _loaded(lines: list[ChartLine]) -> Iterator[Happening]:
     for line in lines:
         for (_, before), (t, now) in _steps(line):
             if now != before:
                 yield Happening("event", "kvitals.toml taken over", t, entity=place(line))
 
 
-def _steps(line: Line) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+def _steps(line: ChartLine) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
     return pairwise(line.points)

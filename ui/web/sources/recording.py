@@ -15,18 +15,18 @@ import msgspec
 
 from kvitals.agent.requests.slow_tail import OFS, Recent
 from kvitals.agent.requests.store import MAX_RECORDS
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.ledger import Known as Lookups
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
-from kvitals.app.requests import Asked, Found, Told
+from kvitals.app.requests import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
 from kvitals.diagnoser.triage import Brief
-from kvitals.rules.finding import Finding, Outcome, Source, Triage
-from kvitals.series.promql import Limits, PromQLError, evaluate_range, parse
+from kvitals.rules.finding import DocumentSource, Finding, Outcome, Triage
+from kvitals.series.promql import PromQLError, QueryLimits, evaluate_range, parse
 from kvitals.series.recordings import CaptureError, CaptureReader, Record
 from kvitals.series.types import Labels
 from kvitals.ui.web.failure import Failure, ReplayingError, UnansweredError
-from kvitals.ui.web.sources.base import MAX_LINES, Extent, Happening, Line, Look, Past, step_of
+from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, Happening, PageWindow, PastEvents, step_of
 from kvitals.ui.web.sources.marks import marks
 
 MAX_SECONDS = 6 * 3600.0
@@ -37,7 +37,7 @@ REPLAY_SECONDS = 120.0
 
 TOO_LONG = f"replaying takes more than {REPLAY_SECONDS:.0f} s of CPU; ask the terminal: kvitals triage FILE --at"
 
-LIMITS = Limits(samples=5_000_000, series=20_000, seconds=5.0)
+LIMITS = QueryLimits(samples=5_000_000, series=20_000, seconds=5.0)
 
 
 PATIENCE_SECONDS = 1.0
@@ -97,7 +97,7 @@ class Recording:
     def _replay(self) -> None:
         until = time.thread_time() + REPLAY_SECONDS
         seconds = self._end - self._start
-        pipeline = Pipeline(with_window(self._setup, seconds + 2 * FAST_SECONDS), Source("capture", self.name))
+        pipeline = Pipeline(with_window(self._setup, seconds + 2 * FAST_SECONDS), DocumentSource("capture", self.name))
         outcomes: Outcomes | None = None
         said: Brief | None = None
         with CaptureReader.open(self.path) as reader:
@@ -133,7 +133,7 @@ class Recording:
             raise self._error.with_traceback(None)
         return self._pipeline
 
-    def findings(self, look: Look | None) -> Triage:
+    def findings(self, look: PageWindow | None) -> Triage:
         """The verdict at the end of a window, as `kvitals triage FILE --from --to` has it."""
         self._replayed()
         if look is None:
@@ -153,7 +153,7 @@ class Recording:
     def extent(self) -> Extent:
         return Extent(self._start, self._end, min(FAST_SECONDS, self._end - self._start))
 
-    def series(self, query: str, start: float, end: float) -> list[Line]:
+    def series(self, query: str, start: float, end: float) -> list[ChartLine]:
         pipeline = self._replayed()
         try:
             expr = parse(query)
@@ -165,19 +165,19 @@ class Recording:
         for one in found[:MAX_LINES]:
             points = [(t, v) for t, v in zip(one.times.tolist(), one.values.tolist(), strict=True) if math.isfinite(v)]
             if points:
-                lines.append(Line(dict(one.labels), points))
+                lines.append(ChartLine(dict(one.labels), points))
         return lines
 
-    def past(self, start: float, end: float) -> Past:
+    def past(self, start: float, end: float) -> PastEvents:
         with_marks = marks(lambda query: self.series(query, self._start, self._end))
         happened = [*_verdicts(self._said, self._end), *episodes(self._said, self._end), *with_marks]
-        return Past([one for one in happened if one.start <= end and (one.end or one.start) >= start])
+        return PastEvents([one for one in happened if one.start <= end and (one.end or one.start) >= start])
 
     def blocks(self) -> Blocks:
         ledger = self._replayed().node.ledger
         return Blocks() if ledger is None else Blocks(ledger.report(), ledger.cascades.report())
 
-    def requests(self, asked: Asked) -> Found:
+    def requests(self, asked: RequestQuery) -> RequestAnswer:
         node, tenant = self._replayed().node, asked.tenant or None
         store = node.requests.store
         if asked.name:
@@ -190,7 +190,7 @@ class Recording:
         if asked.slowest and not asked.name and not asked.tenant and (every := store.newest(MAX_RECORDS)):
             recent = Recent(every, min(r.end for r in every), max(r.end for r in every))
             tails = [recent.explain(of, node.requests.objective, over={"scope": "node"}) for of in OFS]
-        return Found([Told(record) for record in records], tails, {})
+        return RequestAnswer([NamedRequest(record) for record in records], tails, {})
 
     def lookups(self) -> Lookups:
         ledger = self._replayed().node.ledger

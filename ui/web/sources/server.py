@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.ledger import Known as Lookups
 from kvitals.app.pipeline import Setup
-from kvitals.app.requests import Asked, Found
+from kvitals.app.requests import RequestAnswer, RequestQuery
 from kvitals.app.sources.prometheus import judge_server
-from kvitals.diagnoser.sources.prometheus import Access, ServerError
+from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.promql import PromQLError
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.sources.base import Extent, Line, Look, Past
+from kvitals.ui.web.sources.base import ChartLine, Extent, PageWindow, PastEvents
 from kvitals.ui.web.sources.recording import happening_of
 
 PAST_SECONDS = 6 * 3600.0
@@ -33,10 +33,10 @@ class Server:
         self.name = self._url = url.rstrip("/")
         self._setup = setup
 
-    def findings(self, look: Look | None) -> Triage:
+    def findings(self, look: PageWindow | None) -> Triage:
         at, window = (look.end, look.seconds) if look is not None else (time.time(), 0.0)
         try:
-            return judge_server(Access(self._url), self._setup(), at, window).document
+            return judge_server(PrometheusAccess(self._url), self._setup(), at, window).document
         except (ServerError, PromQLError, OSError) as error:
             raise UnansweredError(
                 Failure(
@@ -51,7 +51,7 @@ class Server:
         now = time.time()
         return Extent(now - PAST_SECONDS, now, 300.0)
 
-    def series(self, query: str, start: float, end: float) -> list[Line]:
+    def series(self, query: str, start: float, end: float) -> list[ChartLine]:
         raise UnansweredError(
             Failure(
                 "Series are not drawn from a Prometheus",
@@ -60,17 +60,17 @@ class Server:
             )
         )
 
-    def past(self, start: float, end: float) -> Past:
+    def past(self, start: float, end: float) -> PastEvents:
         now = self.findings(None)
         fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
         happened = [happening_of(f, now.window.end, now.window.end) for f in fired]
         why = "Of a Prometheus this page knows what is open now; what is over is in its alerts."
-        return Past([one for one in happened if one.start <= end and (one.end or math.inf) >= start], why)
+        return PastEvents([one for one in happened if one.start <= end and (one.end or math.inf) >= start], why)
 
     def blocks(self) -> Blocks:
         raise UnansweredError(_needs_agent("What caches hold is not known here"))
 
-    def requests(self, asked: Asked) -> Found:
+    def requests(self, asked: RequestQuery) -> RequestAnswer:
         raise UnansweredError(_needs_agent("Single requests are not known here"))
 
     def lookups(self) -> Lookups:

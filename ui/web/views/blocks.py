@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.ui.web import header, source_registry
 
 
 def no_blocks() -> None:
     """No engine told of its blocks: what would make them tell."""
     settings = source_registry.knowledge().levers["kv-events-replay"].settings
-    header.nothing(
+    header.show_empty(
         "No engine has told of its blocks",
         "So nothing is known of what caches hold, what they lost, and who paid for whom. KV events tell; they need a"
         " flag and a restart of the engine. Under Sources, the incident “eviction cascade” has them.",

@@ -8,12 +8,12 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from kvitals.app.cache import Known as Blocks
+from kvitals.app.cache import CacheReport as Blocks
 from kvitals.ui.cli.whatif import short
 from kvitals.ui.web import data, graphs, header
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import literal
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views.blocks import no_blocks
 
 MAX_ENGINES = 200
@@ -25,7 +25,7 @@ _MEANING = {
 }
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """One engine at a time; those of a node as one cache below."""
     known = data.blocks(place)
     engines = known.cache.get("engines") or []

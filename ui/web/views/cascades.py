@@ -10,7 +10,7 @@ import streamlit as st
 from kvitals.ui.cli.cache import STAGE_WORDS, sentences
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views.blocks import no_blocks
 
 MAX_SHOWN = 12
@@ -31,7 +31,7 @@ _ENGINE = {
 }
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The latest first; with a window picked, those that touch it."""
     known = data.blocks(place)
     if not known.cache.get("engines"):
@@ -44,7 +44,7 @@ def show(place: str, look: Look | None) -> None:
             st.markdown(f"{inline_code(engine['engine'])} {literal(told)}")
     found = [one for one in known.cascades.get("cascades", []) if _touches(one, look)]
     if not found:
-        header.nothing(
+        header.show_empty(
             "No eviction cascade" + (" in this window" if look is not None else ""),
             "Blocks that are wanted again are not thrown out in numbers. What was lost is on the Cache page.",
         )
@@ -55,7 +55,7 @@ def show(place: str, look: Look | None) -> None:
         st.caption(f"{len(found) - MAX_SHOWN} earlier ones: kvitals cache --json")
 
 
-def _touches(one: Mapping[str, Any], look: Look | None) -> bool:
+def _touches(one: Mapping[str, Any], look: PageWindow | None) -> bool:
     return look is None or (one["began"] <= look.end and (one["ended"] or look.end) >= look.start)
 
 

@@ -11,12 +11,12 @@ import streamlit as st
 
 from kvitals.diagnoser.review.result import Review
 from kvitals.ui.review.charts import COLOURS, NAMES
-from kvitals.ui.review.sections import Section, Table, Text, sections, tiles
+from kvitals.ui.review.sections import DataTable, Section, Text, sections, tiles
 from kvitals.ui.web import commands, data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import literal, moment
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 MAX_TEXT = 60
 PERIODS = {"1h": "the last hour", "1d": "a day", "7d": "a week", "14d": "two weeks", "28d": "four weeks"}
@@ -30,10 +30,10 @@ _FILES = {
 }
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The form, then the review."""
     if source_registry.file_of(place) is not None:
-        header.nothing(
+        header.show_empty(
             "A recording is too short for a review",
             "It is about days: an agent that keeps its history, or a Prometheus, has them. Choose one under Sources.",
             "kvitals review --since 7d --out review",
@@ -65,7 +65,7 @@ def _option(name: str, text: str) -> list[str]:
     return [f"--{name}={text.strip()}"] if text.strip() else []
 
 
-def _when(since: str, look: Look | None) -> list[str]:
+def _when(since: str, look: PageWindow | None) -> list[str]:
     """A window that was picked goes before the form."""
     return [f"--since={since}"] if look is None else [f"--from={look.start:.3f}", f"--to={look.end:.3f}"]
 
@@ -103,14 +103,14 @@ def _section(section: Section, review: Review, number: int) -> None:
     for i, block in enumerate(section.blocks):
         if isinstance(block, Text):
             (st.caption if block.small else st.markdown)(literal(block.text))
-        elif isinstance(block, Table):
+        elif isinstance(block, DataTable):
             _table(block, f"review-{number}-{i}")
         elif (draw := next(drawings, None)) is not None:
             st.altair_chart(draw(review), width="stretch", key=f"review-chart-{number}-{i}")
             st.caption(literal(block.caption))
 
 
-def _table(block: Table, key: str) -> None:
+def _table(block: DataTable, key: str) -> None:
     head = [name or " " for name in block.head]
     columns = {name: st.column_config.TextColumn(alignment="right") for name in head[block.text :]}
     tables.show([dict(zip(head, row, strict=True)) for row in block.rows], key, columns)

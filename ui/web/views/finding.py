@@ -191,4 +191,4 @@ def _doubt(finding: Finding) -> None:
 def _ticket(finding: Finding, triage: Triage) -> None:
     """The finding to paste into a ticket."""
     with st.expander("As Markdown, for a ticket", key=f"ticket-{finding.id}"):
-        st.code(export.one(finding, triage, state.link()), language=None, wrap_lines=True)
+        st.code(export.export_finding(finding, triage, state.link()), language=None, wrap_lines=True)

@@ -14,7 +14,7 @@ from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal
-from kvitals.ui.web.sources.base import Line, Look
+from kvitals.ui.web.sources.base import ChartLine, PageWindow
 from kvitals.ui.web.views import knee
 
 TOP = 500
@@ -24,12 +24,12 @@ _RANK = {"page": 0, "ticket": 1, "info": 2}
 _GROUPS = ("pool", "role", "model", "system", "version", "node")
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """Engines by what is wrong with them, groups, and one signal over all."""
     triage = data.triage(place, look)
     engines = triage.coverage.engines
     if not engines:
-        header.nothing(
+        header.show_empty(
             "No engine was seen", "Give the agent an engine, or look at a recording.", "kvitals run http://HOST:8000"
         )
         return
@@ -64,13 +64,13 @@ def _figures(engines: Sequence[Mapping[str, str]], worst: Mapping[str, Sequence[
     header.figures(figures, key="fleet-figures")
 
 
-def _values(place: str, look: Look | None, triage: Triage) -> dict[str, dict[str, float]]:
+def _values(place: str, look: PageWindow | None, triage: Triage) -> dict[str, dict[str, float]]:
     """Signal -> engine -> its value at the end of the window, where the source has series."""
     end = look.end if look is not None else triage.window.end
     found = {}
     for name in SIGNALS:
         try:
-            lines: list[Line] = data.series(place, f"{SIGNAL_PREFIX}{name}", end - 60.0, end)
+            lines: list[ChartLine] = data.series(place, f"{SIGNAL_PREFIX}{name}", end - 60.0, end)
         except UnansweredError:
             return {}
         found[name] = {line.labels.get("engine", ""): line.points[-1][1] for line in lines}

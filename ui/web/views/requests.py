@@ -10,14 +10,14 @@ import streamlit as st
 
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import IN_WORDS, TailReport
-from kvitals.app.requests import Asked, Found, Told
+from kvitals.app.requests import NamedRequest, RequestAnswer, RequestQuery
 from kvitals.ui.cli.tails import IN_WORDS as GROUPS
 from kvitals.ui.cli.tails import TITLES
 from kvitals.ui.cli.words import seconds
 from kvitals.ui.web import data, graphs, header, state, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, inline_code, literal, moment
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 SHOWN = 20
 MAX_ID = 200
@@ -25,14 +25,20 @@ LEAST_SHARE = 0.005
 _WHICH = {"slowest": "Slowest", "newest": "Newest"}
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The tail by phase, then a waterfall of each."""
     with st.container(horizontal=True, vertical_alignment="bottom", key="which"):
         which = st.segmented_control(
             "Which", list(_WHICH), default="slowest", format_func=_WHICH.__getitem__, key="which-requests"
         )
         name = st.text_input("or one by its id or trace id", max_chars=MAX_ID, key="request-id").strip()
-    asked = Asked(name=name) if name else Asked(newest=SHOWN) if which == "newest" else Asked(slowest=SHOWN)
+    asked = (
+        RequestQuery(name=name)
+        if name
+        else RequestQuery(newest=SHOWN)
+        if which == "newest"
+        else RequestQuery(slowest=SHOWN)
+    )
     found = data.requests(place, asked)
     requests = [t for t in found.requests if name or look is None or look.start <= t.record.end <= look.end]
     if not requests:
@@ -47,7 +53,7 @@ def show(place: str, look: Look | None) -> None:
     _one(requests)
 
 
-def _one(requests: list[Told]) -> None:
+def _one(requests: list[NamedRequest]) -> None:
     """One of them in full, by its number in the chart."""
     chosen = st.selectbox(
         "One of them in full",
@@ -58,13 +64,15 @@ def _one(requests: list[Told]) -> None:
     _request(requests[chosen])
 
 
-def _none(name: str, look: Look | None, elsewhere: bool) -> None:
+def _none(name: str, look: PageWindow | None, elsewhere: bool) -> None:
     if name:
-        header.nothing("No such request", f"Nothing is kept under {name}. It may be too old, or not have ended.")
+        header.show_empty("No such request", f"Nothing is kept under {name}. It may be too old, or not have ended.")
     elif elsewhere and look is not None:
-        header.nothing("None of them in this window", "The slowest that are kept ended at other times. Go back to now.")
+        header.show_empty(
+            "None of them in this window", "The slowest that are kept ended at other times. Go back to now."
+        )
     else:
-        header.nothing(
+        header.show_empty(
             "No requests are known",
             "They are where spans, a request log or the tap tell of them (docs/requests.md). The newest ones come some"
             " seconds after their end.",
@@ -72,7 +80,7 @@ def _none(name: str, look: Look | None, elsewhere: bool) -> None:
         )
 
 
-def _tail(report: TailReport, found: Found) -> None:
+def _tail(report: TailReport, found: RequestAnswer) -> None:
     title = f"### Slow {TITLES[report.of]}"
     if report.why_unknown:
         st.markdown(f"{title}: not known why")
@@ -92,13 +100,13 @@ def _tail(report: TailReport, found: Found) -> None:
             st.markdown(f"- {line}")
 
 
-def _named(text: str, found: Found) -> str:
+def _named(text: str, found: RequestAnswer) -> str:
     for tenant, name in found.tenant_names.items():
         text = text.replace(tenant, name)
     return text
 
 
-def _who(report: TailReport, found: Found) -> list[str]:
+def _who(report: TailReport, found: RequestAnswer) -> list[str]:
     told = []
     for group, of in report.groups.items():
         for one in of[:3]:
@@ -178,7 +186,7 @@ def _waterfalls(records: list[RequestRecord]) -> alt.Chart:
     return chart
 
 
-def _request(told: Told) -> None:
+def _request(told: NamedRequest) -> None:
     record = told.record
     first = f", first token {seconds(record.ttft)}" if record.ttft is not None else ""
     label = f"{inline_code(record.id)} {record.outcome}, {seconds(record.e2e)}{first}"

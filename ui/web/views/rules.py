@@ -14,7 +14,7 @@ from kvitals.series.promql import PromQLError, expand
 from kvitals.ui.web import data, graphs, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, prose
-from kvitals.ui.web.sources.base import MAX_STEPS, Line, Look
+from kvitals.ui.web.sources.base import MAX_STEPS, ChartLine, PageWindow
 
 MAX_PARAMS = 20
 _SECTIONS = (
@@ -27,7 +27,7 @@ _SECTIONS = (
 _WINDOWS = {"fast": "1m", "slow": "15m"}
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """One rule at a time; the list behind a click."""
     known = source_registry.knowledge()
     codes = sorted(known.rules)
@@ -51,7 +51,7 @@ def show(place: str, look: Look | None) -> None:
         _rule(known.rules[code], known, place, look, said)
 
 
-def _said(place: str, look: Look | None) -> dict[str, list[str]]:
+def _said(place: str, look: PageWindow | None) -> dict[str, list[str]]:
     """Rule -> what the document of the window says of it."""
     try:
         triage = data.triage(place, look)
@@ -92,7 +92,7 @@ def _listed(rule: Rule, said: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def _rule(rule: Rule, known: Knowledge, place: str, look: Look | None, said: dict[str, list[str]]) -> None:
+def _rule(rule: Rule, known: Knowledge, place: str, look: PageWindow | None, said: dict[str, list[str]]) -> None:
     st.markdown(f"## {inline_code(rule.code)} {literal(rule.title)}")
     st.caption(f"{rule.kind} · {rule.severity} · {rule.stage} · of each {rule.scope}")
     for sentence in said.get(rule.code, ["Clear here, or there is nothing to judge."])[:10]:
@@ -136,7 +136,7 @@ def _queries(rule: Rule, known: Knowledge) -> None:
         st.code(text.strip(), language=None, wrap_lines=True)
 
 
-def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
+def _trial(rule: Rule, known: Knowledge, place: str, look: PageWindow | None) -> None:
     """Where the condition held, with thresholds as chosen."""
     window = data.window(place, look)
     overrides = {}
@@ -175,12 +175,12 @@ def _trial(rule: Rule, known: Knowledge, place: str, look: Look | None) -> None:
             graphs.show(chart, key=f"trial-{rule.code}-{name}")
 
 
-def stretches(held: Sequence[Line], window: Look) -> tuple[list[dict[str, Any]], list[str]]:
+def stretches(held: Sequence[ChartLine], window: PageWindow) -> tuple[list[dict[str, Any]], list[str]]:
     """When each entity had a value: rows for `graphs.lanes`, and the lanes."""
     step = max(1.0, window.seconds / MAX_STEPS)
     rows: list[dict[str, Any]] = []
     for line in held[: graphs.MAX_SHOWN]:
-        lane = graphs.named(line.labels)
+        lane = graphs.series_name(line.labels)
         begun = last = line.points[0][0]
         for t, _ in [*line.points[1:], (float("inf"), 0.0)]:
             if t - last > max(2.5 * step, 6.0):

@@ -13,7 +13,7 @@ from kvitals.rules import catalogue
 from kvitals.ui.web import commands, data, header, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import literal
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 MAX_TEXT = 60
 _EVERY = "every one, and the cheapest is shown"
@@ -37,7 +37,7 @@ _KNOWN = (
 )
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The form, then the plan."""
     del look  # what was seen is all taken
     with st.form("size"):
@@ -61,7 +61,7 @@ def show(place: str, look: Look | None) -> None:
 
 
 def _ask(place: str, options: tuple[str, ...]) -> None:
-    seen = source_registry.arguments(place) if st.session_state.get("size-seen") else source_registry.judging()
+    seen = source_registry.arguments(place) if st.session_state.get("size-seen") else source_registry.judging_options()
     try:
         with st.spinner("sizing"):
             told = data.command(("size", *seen, *options, "--json"))
@@ -90,7 +90,7 @@ def _first(names: list[str], beginning: str) -> int:
 
 def _workload(place: str) -> list[str]:
     st.toggle(
-        literal(f"What is left empty, as seen at: {source_registry.named(place)}"),
+        literal(f"What is left empty, as seen at: {source_registry.place_name(place)}"),
         key="size-seen",
         help="Rates, lengths, hits and C_max of the source that is looked at.",
     )
@@ -133,4 +133,4 @@ def _plan(plan: Mapping[str, Any], options: tuple[str, ...]) -> None:
             rows = [{"what": one["name"], "value": one["text"], "how": one["how"]} for one in step["lines"]]
             tables.show(rows, f"size-lines-{step['number']}", {"how": st.column_config.TextColumn(width="large")})
     st.caption("the same in a terminal, besides what was seen:")
-    st.code(commands.written(("size", *options)), language=None, wrap_lines=True)
+    st.code(commands.command_text(("size", *options)), language=None, wrap_lines=True)

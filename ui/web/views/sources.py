@@ -8,12 +8,12 @@ from kvitals.ui.web import data, header, source_registry, state
 from kvitals.ui.web.failure import ReplayingError, UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.settings import read
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 MAGIC = b"\x89KVCAP\r\n"
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """What is looked at now, then what else there is."""
     del look
     _now(place)
@@ -27,7 +27,7 @@ def show(place: str, look: Look | None) -> None:
 
 def _now(place: str) -> None:
     with st.container(border=True, key="source-now"):
-        st.markdown(f"### :material/cable: {literal(source_registry.named(place))}")
+        st.markdown(f"### :material/cable: {literal(source_registry.place_name(place))}")
         try:
             there = data.extent(place)
             triage = data.triage(place, None)
@@ -36,7 +36,7 @@ def _now(place: str) -> None:
             st.markdown(literal(error.failure.todo))
             return
         except ReplayingError:
-            header.replaying(place)
+            header.show_replay_progress(place)
             return
         zone = state.zone()
         st.markdown(
@@ -92,7 +92,9 @@ def _upload() -> None:
         return
     body = sent.getvalue()
     if not body.startswith(MAGIC):
-        header.nothing("That is no recording", f"{sent.name[:100]} does not begin as one made by kvitals record does.")
+        header.show_empty(
+            "That is no recording", f"{sent.name[:100]} does not begin as one made by kvitals record does."
+        )
         return
     chosen = source_registry.upload(sent.name, body)
     if state.place() != chosen:
@@ -101,7 +103,7 @@ def _upload() -> None:
 
 def _addresses(place: str) -> None:
     st.markdown("### An agent or a Prometheus")
-    for offered, name in source_registry.offered().items():
+    for offered, name in source_registry.offered_places().items():
         if offered in (source_registry.AGENT, source_registry.RECORDING, source_registry.PROMETHEUS):
             with st.container(horizontal=True, vertical_alignment="center", key=f"offered-{offered}"):
                 st.markdown(inline_code(name), width="stretch")

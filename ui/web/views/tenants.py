@@ -8,14 +8,14 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from kvitals.app.cache import Known as Blocks
-from kvitals.app.requests import Asked
+from kvitals.app.cache import CacheReport as Blocks
+from kvitals.app.requests import RequestQuery
 from kvitals.ui.cli.whatif import short
 from kvitals.ui.web import data, graphs, header, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, literal
-from kvitals.ui.web.sources.base import Line, Look
+from kvitals.ui.web.sources.base import ChartLine, PageWindow
 from kvitals.ui.web.views.blocks import tenant_of
 
 TOP = 200
@@ -32,7 +32,7 @@ INDICES = {
 }
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The table first, then charts, blame, and the tail of one tenant."""
     window = data.window(place, look)
     known, failed = _blocks(place)
@@ -41,7 +41,7 @@ def show(place: str, look: Look | None) -> None:
     if failed is not None and not series:
         raise failed
     if not rows and not series:
-        header.nothing(
+        header.show_empty(
             "No tenant is known",
             "Whose a request is, is told by a header, an attribute of spans, or a request log; the tap, OpenTelemetry"
             " or a log tells it (docs/tenants.md). What caches do for tenants needs KV events besides.",
@@ -69,7 +69,7 @@ def _blocks(place: str) -> tuple[Blocks, UnansweredError | None]:
         return Blocks(), error
 
 
-def _series(place: str, window: Look) -> list[tuple[str, list[Line], str]]:
+def _series(place: str, window: PageWindow) -> list[tuple[str, list[ChartLine], str]]:
     asked = (("Time to first token, p99", TTFT, "seconds"), ("Requests a second", RATE, "per_second"))
     try:
         found = [(title, data.series(place, query, window.start, window.end), unit) for title, query, unit in asked]
@@ -78,8 +78,8 @@ def _series(place: str, window: Look) -> list[tuple[str, list[Line], str]]:
     return [one for one in found if one[1]]
 
 
-def _renamed(found: list[Line], known: Blocks) -> list[Line]:
-    return [Line({"tenant": tenant_of(line.labels.get("tenant", ""), known)}, line.points) for line in found]
+def _renamed(found: list[ChartLine], known: Blocks) -> list[ChartLine]:
+    return [ChartLine({"tenant": tenant_of(line.labels.get("tenant", ""), known)}, line.points) for line in found]
 
 
 def _rows(known: Blocks) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def _row(name: str, sums: Mapping[str, Any], cost: float, known: Blocks) -> dict
     }
 
 
-def _fairness(place: str, window: Look) -> None:
+def _fairness(place: str, window: PageWindow) -> None:
     try:
         found = {
             line.labels.get("index", ""): line.points[-1][1]
@@ -224,7 +224,9 @@ def _largest(cells: Mapping[tuple[str, str], float], side: int) -> list[str]:
     return sorted(sums, key=lambda name: -sums[name])[:MATRIX]
 
 
-def _tail(place: str, rows: list[dict[str, Any]], series: list[tuple[str, list[Line], str]], known: Blocks) -> None:
+def _tail(
+    place: str, rows: list[dict[str, Any]], series: list[tuple[str, list[ChartLine], str]], known: Blocks
+) -> None:
     """The slowest requests of one tenant."""
     keys = [row["key"] for row in rows[:TOP] if row["key"]]
     keys += [line.labels["tenant"] for _, lines, _ in series for line in lines if line.labels.get("tenant")]
@@ -234,7 +236,7 @@ def _tail(place: str, rows: list[dict[str, Any]], series: list[tuple[str, list[L
     st.markdown("### The slowest requests of one tenant")
     chosen = st.selectbox("Tenant", tenants, format_func=lambda t: tenant_of(t, known), key="tenant-tail")
     try:
-        found = data.requests(place, Asked(slowest=20, tenant=chosen))
+        found = data.requests(place, RequestQuery(slowest=20, tenant=chosen))
     except UnansweredError as error:
         header.failure(error.failure, key="tail-failure")
         return

@@ -14,7 +14,7 @@ from kvitals.rules.model import Signal
 from kvitals.ui.web import data, graphs, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal
-from kvitals.ui.web.sources.base import Happening, Line, Look
+from kvitals.ui.web.sources.base import ChartLine, Happening, PageWindow
 
 USUAL = (
     "ttft_p99_seconds",
@@ -32,7 +32,7 @@ MAX_LANES = 24
 _RANK = {"page": 0, "ticket": 1, "info": 2}
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The axis, then the signals under it."""
     window = data.window(place, look)
     zone = state.zone()
@@ -47,14 +47,14 @@ def show(place: str, look: Look | None) -> None:
                 + (f" · {count(left_out, 'lane')} with less severe findings not shown" if left_out else "")
             )
         else:
-            header.nothing("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
+            header.show_empty("Nothing happened in this window", "No finding, no restart, no change was seen in it.")
         if told.why_not_all:
             st.caption(literal(told.why_not_all))
     _signals(place, window)
     _list(told.happened, zone)
 
 
-def _pick(place: str, look: Look | None) -> None:
+def _pick(place: str, look: PageWindow | None) -> None:
     with st.container(border=True, key="pick"):
         st.markdown("**Pick a window, and every page is about it**")
         header.picker(data.extent(place), look, key="timeline")
@@ -76,7 +76,7 @@ def _stages(place: str) -> list[Mapping[str, Any]]:
 
 
 def _lanes(
-    happened: Sequence[Happening], cascades: Sequence[Mapping[str, Any]], window: Look
+    happened: Sequence[Happening], cascades: Sequence[Mapping[str, Any]], window: PageWindow
 ) -> tuple[list[str], list[dict[str, Any]], int]:
     """Names of the lanes from top to bottom, what is in them, and how many were left out."""
     verdicts = [_row("verdict", one.severity, one, window) for one in happened if one.kind == "verdict"]
@@ -95,7 +95,7 @@ def _lanes(
     return lanes, rows, len(codes) - len(kept)
 
 
-def _row(lane: str, color: str, one: Happening, window: Look) -> dict[str, Any]:
+def _row(lane: str, color: str, one: Happening, window: PageWindow) -> dict[str, Any]:
     end = one.end if one.end is not None else one.start
     title = one.title if not one.text or one.kind == "finding" else f"{one.title}: {one.text}"
     return {
@@ -110,7 +110,7 @@ def _row(lane: str, color: str, one: Happening, window: Look) -> dict[str, Any]:
     }
 
 
-def _stage_rows(cascade: Mapping[str, Any], window: Look) -> list[dict[str, Any]]:
+def _stage_rows(cascade: Mapping[str, Any], window: PageWindow) -> list[dict[str, Any]]:
     """A stage lasts until the next one begins to hold, which it outlasts: all go on to the cascade's end."""
     ended = cascade["ended"] or window.end
     return [
@@ -128,7 +128,7 @@ def _stage_rows(cascade: Mapping[str, Any], window: Look) -> list[dict[str, Any]
     ]
 
 
-def _signals(place: str, window: Look) -> None:
+def _signals(place: str, window: PageWindow) -> None:
     known = source_registry.knowledge().signals
     triage = _document(place)
     chosen = st.multiselect(
@@ -152,7 +152,7 @@ def _signals(place: str, window: Look) -> None:
         st.caption(f"no value in this window: {literal(', '.join(empty))}")
 
 
-def _signal(name: str, signal: Signal, found: list[Line], window: Look) -> bool:
+def _signal(name: str, signal: Signal, found: list[ChartLine], window: PageWindow) -> bool:
     drawn = graphs.lines(found, signal.unit, window.start, window.end)
     if drawn is None:
         return False
@@ -178,7 +178,7 @@ def _telling(known: Mapping[str, Signal], triage: Triage | None) -> list[str]:
 
 def _document(place: str) -> Triage | None:
     try:
-        return data.triage(place, state.look())
+        return data.triage(place, state.picked_window())
     except UnansweredError:
         return None
 

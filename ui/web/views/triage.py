@@ -8,12 +8,12 @@ from datetime import tzinfo
 
 import streamlit as st
 
-from kvitals.rules.finding import Finding, RuledOut, Slo, Triage, encode
+from kvitals.rules.finding import Finding, RuledOut, SloInForce, Triage, encode
 from kvitals.series.files import read_regular
 from kvitals.ui.web import data, export, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views.finding import card, explained_by
 
 OLD_SECONDS = 60.0
@@ -33,7 +33,7 @@ _OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tok
 MAX_DOWNLOAD_BYTES = 512 << 20
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """Ask the source and draw its answer; while it can not be asked, the last answer, marked as such."""
     try:
         answer = data.triage(place, look)
@@ -52,7 +52,7 @@ def show(place: str, look: Look | None) -> None:
     document(answer, place)
 
 
-def _last(place: str, look: Look | None) -> Triage | None:
+def _last(place: str, look: PageWindow | None) -> Triage | None:
     """The last answer of the same source about the same window."""
     asked, of, answer = st.session_state.get("last", ("", None, None))
     return answer if (asked, of) == (place, look) and isinstance(answer, Triage) else None
@@ -142,7 +142,7 @@ def _capture(place: str) -> None:
     )
 
 
-def _objective(slo: Slo) -> str:
+def _objective(slo: SloInForce) -> str:
     time_ = f"{slo.seconds:g} s" if slo.seconds >= 1 else f"{1000 * slo.seconds:g} ms"
     return literal(f"{_OBJECTIVE.get(slo.name, slo.name)} ≤ {time_} ({slo.source})")
 

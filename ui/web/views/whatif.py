@@ -14,12 +14,12 @@ from kvitals.diagnoser.whatif import Worth, base_of, worth
 from kvitals.kvcache.eviction import POLICIES, Policy
 from kvitals.kvcache.routing import ROUTINGS, Routing
 from kvitals.kvcache.sampling import SampleError
-from kvitals.kvcache.whatif import MAX_NODES, Plan, Row, what_if
+from kvitals.kvcache.whatif import MAX_NODES, ReplayPlan, ReplayRow, what_if
 from kvitals.ui.cli.whatif import BY_SESSION, Subject, parse_capacity, parse_size, short
 from kvitals.ui.web import data, graphs, header, source_registry, tables
 from kvitals.ui.web.charts import value_axis
 from kvitals.ui.web.page_text import count, literal
-from kvitals.ui.web.sources.base import Look
+from kvitals.ui.web.sources.base import PageWindow
 
 MAX_ROWS = 60
 MAX_WORK = 30_000_000
@@ -28,11 +28,11 @@ MAX_WORK = 30_000_000
 MAX_TEXT = 200
 
 
-def show(place: str, look: Look | None) -> None:
+def show(place: str, look: PageWindow | None) -> None:
     """The form, then its rows."""
     del look  # all look-ups are replayed: a cache's past is part of what it finds
     known = data.lookups(place)
-    of = Subject(known.accesses, source_registry.named(place), known.pool)
+    of = Subject(known.accesses, source_registry.place_name(place), known.pool)
     _about(of)
     with st.form("what-if"):
         first, second = st.columns(2)
@@ -62,7 +62,7 @@ def show(place: str, look: Look | None) -> None:
                 st.session_state["what-if-answer"] = (place, of.today, plan, what_if(of.accesses, plan))
         except (UsageError, SampleError, ValueError) as error:
             st.session_state.pop("what-if-answer", None)
-            header.nothing("That can not be replayed", str(error))
+            header.show_empty("That can not be replayed", str(error))
             return
     kept = st.session_state.get("what-if-answer")
     if kept is None or kept[0] != place:
@@ -92,7 +92,7 @@ def _plan(
     rate: float | None,
     sample: float,
     of: Subject,
-) -> Plan:
+) -> ReplayPlan:
     """What was asked for. Raises UsageError, ValueError."""
     if not policies or not routings:
         raise UsageError("choose at least one order of eviction and one routing")
@@ -104,7 +104,7 @@ def _plan(
         raise UsageError("that takes too long here: look at a smaller share of blocks, or ask `kvitals whatif`")
     known_policies: tuple[Policy, ...] = tuple(p for p in get_args(Policy) if p in policies)
     known_routings: tuple[Routing, ...] = tuple(r for r in get_args(Routing) if r in routings)
-    return Plan(
+    return ReplayPlan(
         capacities=sizes,
         nodes=nodes,
         routings=known_routings,
@@ -115,7 +115,7 @@ def _plan(
     )
 
 
-def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
+def _answer(of: Subject, plan: ReplayPlan, rows: list[ReplayRow]) -> None:
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), plan.prefill_rate) for row in rows]
     best = max(rows, key=lambda row: row.token_hit_rate)
@@ -138,12 +138,12 @@ def _answer(of: Subject, plan: Plan, rows: list[Row]) -> None:
         st.caption(note)
 
 
-def _name(row: Row) -> str:
+def _name(row: ReplayRow) -> str:
     size = "endless" if row.capacity_blocks is None else f"{row.capacity_blocks:,} blocks"
     return f"{row.policy}, {row.routing}, {size}" if row.nodes > 1 else f"{row.policy}, {size}"
 
 
-def _row(row: Row, gain: Worth, is_base: bool) -> dict[str, Any]:
+def _row(row: ReplayRow, gain: Worth, is_base: bool) -> dict[str, Any]:
     told: dict[str, Any] = {
         "": "base" if is_base else "",
         "routing": row.routing,
@@ -162,7 +162,7 @@ def _row(row: Row, gain: Worth, is_base: bool) -> dict[str, Any]:
     return told
 
 
-def _drawn(rows: list[Row], base: Row) -> Any:
+def _drawn(rows: list[ReplayRow], base: ReplayRow) -> Any:
     told = [
         {
             "name": f"{i}. {_name(row)}{', base' if row is base else ''}",
@@ -200,7 +200,7 @@ def _recorded(of: Subject) -> float | None:
     return int(accesses.hit[known].sum()) * accesses.block_size / tokens if tokens else None
 
 
-def _notes(of: Subject, plan: Plan, rows: Sequence[Row]) -> list[str]:
+def _notes(of: Subject, plan: ReplayPlan, rows: Sequence[ReplayRow]) -> list[str]:
     notes = [
         f"{count(len(rows), 'row')}; found: of prompt tokens; blocks: of one node; saved: of the base's prefill work"
     ]
