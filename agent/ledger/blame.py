@@ -15,6 +15,7 @@ from kvitals.agent.ledger.blocks import EngineStep
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.top import Top
 from kvitals.agent.requests.request_families import OTHER
+from kvitals.series.slices import Steps, complete
 
 UNATTRIBUTED = "unattributed"
 """In place of a tenant: the step that removed a block stored nothing."""
@@ -26,6 +27,9 @@ WAIT_SECONDS = 120.0
 """How long a charge waits for it to be known whose the removing step's stores were: their requests may still run."""
 
 MAX_CHARGES = 20_000
+
+AT_ONCE = 50
+"""Charges that are looked at in one step, in a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,13 @@ class Blame:
 
     def settle(self, t: float) -> None:
         """Charge what can be charged by now."""
-        for _ in range(len(self._waiting)):
+        complete(self.settle_steps(t))
+
+    def settle_steps(self, t: float) -> Steps[None]:
+        """The same in steps."""
+        for number in range(len(self._waiting)):
+            if number % AT_ONCE == 0:
+                yield None
             charge = self._waiting.popleft()
             if t >= charge.due or all(one.settled for pair in charge.step.stores for one in pair):
                 self._charge(charge)

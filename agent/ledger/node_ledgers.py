@@ -169,7 +169,7 @@ class LedgerSide:
                 self.cascades.look(watched.name, look)
                 watched.changed = True
                 yield None
-            watched.blame.settle(t)
+            yield from watched.blame.settle_steps(t)
             watched.blame.review(t)
             yield None
         for tenant in self.tenants.review(t):
