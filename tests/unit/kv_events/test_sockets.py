@@ -333,12 +333,12 @@ def test_an_address_has_a_limit_of_connections_and_strangers_do_not_cut_a_publis
 OUT_OF_FILES = """
 import resource, sys, time
 from kvitals.agent.collectors.kv_events_sockets import Ears
-from kvitals.agent.collectors.kv_events_sources import Source
-from kvitals.agent.requests.tenant_names import Tenants
+from kvitals.agent.collectors.kv_events_sources import PublisherSource
+from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 
-ears = Ears(Tenants(TenantsTable(), b"k" * 32))
-ears.listen_to([Source("engine", f"tcp://127.0.0.1:{sys.argv[1]}", bind=True)])
+ears = Ears(TenantNames(TenantsTable(), b"k" * 32))
+ears.listen_to([PublisherSource("engine", f"tcp://127.0.0.1:{sys.argv[1]}", bind=True)])
 while ears.read()[0].since is None:
     time.sleep(0.1)
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))

@@ -31,7 +31,7 @@ async def test_messages_of_one_moment_share_a_look(full_cache: Triage, monkeypat
         return Judged(full_cache)
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.Access("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
     about = [diagnosis_request([alert()], alert().entity, AT + i / 10) for i in range(8)]
     several = [asyncio.create_task(fleet(one)) for one in about]
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_a_look_that_failed_is_not_taken_again(full_cache: Triage, monkeyp
         return answer
 
     monkeypatch.setattr(diagnosis, "judge_server", judge)
-    fleet = OfFleet(diagnosis.Access("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    fleet = OfFleet(diagnosis.PrometheusAccess("http://127.0.0.1:1"), None)  # type: ignore[arg-type]
     about = diagnosis_request([alert()], alert().entity, AT)
     assert (await fleet(about)).how == "not judged: the server is away"
     assert (await fleet(about)).lead is not None

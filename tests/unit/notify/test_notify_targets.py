@@ -91,7 +91,8 @@ def test_pagerduty_opens_and_resolves_one_incident(notice: Notice, resolved: Not
     payload = opened["payload"]
     assert (payload["severity"], payload["class"], payload["component"]) == ("warning", "KVC01", ENGINE)
     assert payload["timestamp"] == "2026-11-21T05:29:30.000Z" and len(payload["summary"]) <= 1024
-    assert payload["custom_details"]["do"][0] == "Store keys and values in 8 bits --kv-cache-dtype fp8 (restart)"
+    do = "Store keys and values in 8 bits --kv-cache-dtype fp8 with --num-gpu-blocks-override 129 → 258 (restart)"
+    assert payload["custom_details"]["do"][0] == do
     assert opened["routing_key"] == "R0UTE" and "payload" not in closed
 
 
