@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.exports.requests_api import Requests
 from kvitals.app.agent_client import AgentClient, OtherVersionError
@@ -62,7 +62,7 @@ def past(judged: RecordingVerdict, tmp_path_factory: pytest.TempPathFactory) -> 
 async def server(judged: RecordingVerdict, past: HistoryReader) -> AsyncIterator[TestServer]:
     pipeline, node = judged.pipeline, judged.pipeline.node
     document = msgspec.json.encode(judged.document)
-    app = build_app(
+    parts = ApiParts(
         pipeline,
         pipeline.setup.knowledge.families,
         findings=lambda: document,
@@ -80,6 +80,7 @@ async def server(judged: RecordingVerdict, past: HistoryReader) -> AsyncIterator
         notes=past,
         since_change=lambda: document,
     )
+    app = build_app(parts)
     async with TestServer(app) as server:
         yield server
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kvitals.app import cache as caches
-from kvitals.app import ledger as lookups
 from kvitals.app import request_sources, timeseries_sources
+from kvitals.app.lookups import agent_lookups, recorded_lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import AgentClient
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording
@@ -105,36 +105,37 @@ def test_the_page_shows_what_the_commands_say_of_the_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_EVENTS)
 def test_what_if_replays_the_same_lookups_everywhere(name: str) -> None:
-    of_file = lookups.of_recording(path_of(name))
+    of_file = recorded_lookups(path_of(name))
     with served(judged(name).pipeline) as url:
-        of_agent = lookups.of_agent(url)
+        of_agent = agent_lookups(url)
     shown = page(name).lookups()
     for other in (of_agent, shown):
-        assert (len(other.accesses), other.accesses.references, other.pool) == (
+        assert (len(other.accesses), other.accesses.references, other.today) == (
             len(of_file.accesses),
             of_file.accesses.references,
-            of_file.pool,
+            of_file.today,
         )
 
 
 @pytest.mark.parametrize("name", WITH_EVENTS)
 def test_a_lever_is_predicted_by_the_replay_of_what_if(name: str) -> None:
-    """Row 6: what a doubled cache finds, in triage and in `kvitals whatif`."""
-    known = lookups.of_recording(path_of(name))
-    assert known.pool is not None
-    now, doubled = (what_if(known.accesses, ReplayPlan(capacities=(n * known.pool,)))[0].token_hit_rate for n in (1, 2))
+    """Row 6: what a larger cache finds, in triage and in `kvitals whatif`."""
+    known = recorded_lookups(path_of(name))
+    assert known.today is not None
     told = [
-        one
+        (int(lever.setting.to), one)
         for finding in judged(name).document.causes
         for lever in finding.levers
-        if lever.lever == "kv-quantization"
+        if lever.setting is not None and lever.setting.flag == "--num-gpu-blocks-override"
         for one in lever.predicted
         if one.metric == "prefix_hit_ratio"
     ]
     assert told or name != "ledger/thrash"
-    for one in told:
-        assert f"{now:.1%} become {doubled:.1%}" in one.method
-        assert one.to - one.from_ == pytest.approx(doubled - now)
+    for size, one in told:
+        sizes = (known.today, size)
+        now, then = (what_if(known.accesses, ReplayPlan(capacities=(n,)))[0].token_hit_rate for n in sizes)
+        assert f"{now:.1%} become {then:.1%}" in one.method
+        assert one.to - one.from_ == pytest.approx(then - now)
 
 
 def test_what_arrives_late_is_not_counted_twice() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from kvitals.agent.exports.api import build_app
+from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.exports.requests_api import Requests
 from kvitals.app.pipeline import Pipeline
@@ -48,7 +48,7 @@ def served(pipeline: Pipeline) -> Iterator[str]:
 def _app(pipeline: Pipeline) -> web.Application:
     node, span = pipeline.node, pipeline.span
     assert span is not None
-    return build_app(
+    parts = ApiParts(
         pipeline,
         pipeline.setup.knowledge.families,
         findings=lambda: encode(pipeline.triage()),
@@ -58,3 +58,4 @@ def _app(pipeline: Pipeline) -> web.Application:
         version="0",
         clock=lambda: span.at,
     )
+    return build_app(parts)

@@ -37,8 +37,6 @@ def report_failure(error: Exception) -> int:
         return _say(str(error), EXIT_UNKNOWN)
     if isinstance(error, PromQLError):  # the knowledge's own queries are right, so one met a limit
         return _say(f"not judged, perhaps because the machine is too busy: {error}", EXIT_UNKNOWN)
-    if isinstance(error, BrokenPipeError):
-        return 0
     if isinstance(error, PermissionError):
         where = error.filename or error
         return _say(f"{where}: permission denied; run as a user who may read it", EXIT_BAD_USE)

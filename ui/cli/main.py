@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -81,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has enough; what is left is not written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
     except KeyboardInterrupt:
         print(STOPPED, file=sys.stderr)
         code = EXIT_INTERRUPTED
@@ -106,6 +111,8 @@ def _run(words: list[str]) -> int:
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         return do(args)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         from kvitals.ui.cli.failures import report_failure  # it imports whatever may fail
 
@@ -129,9 +136,12 @@ def _prepare_streams() -> None:
 def _imported(command: str) -> ModuleType:
     """The module of a command. Ctrl-C meanwhile ends the process: an exception would appear inside of whatever is
     imported, with its traceback."""
+    name = f"kvitals.ui.cli.{command}"
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        return importlib.import_module(name)
     before = signal.signal(signal.SIGINT, _end)
     try:
-        return importlib.import_module(f"kvitals.ui.cli.{command}")
+        return importlib.import_module(name)
     finally:
         signal.signal(signal.SIGINT, before)
 

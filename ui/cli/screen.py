@@ -20,6 +20,9 @@ LINES = 25
 """What a terminal of the usual height shows, less the prompt."""
 
 PROOFS = 3
+SPARK_COLUMNS = 76
+"""The least width at which the course of a value fits beside it."""
+
 CONCLUSION_LINES, SYMPTOM_LINES, OTHERS_LINES = 3, 2, 2
 UNKNOWN = 6
 """Checks that were not made and are listed where the verdict itself is unknown."""
@@ -49,7 +52,7 @@ def _parts(document: Triage, now: int, later: int, width: int) -> list[Renderabl
         parts += ["", _title(first, document)]
         parts.append(_clipped(first.conclusion, width, CONCLUSION_LINES, 2))
         parts += _explained(first, document, width)
-        parts += _proof(first)
+        parts += _proof(first, width)
         parts += _levers("Now (no restart)", [one for one in first.levers if not one.restart][:now], width)
         parts += _levers("Then (restart or deploy)", [one for one in first.levers if one.restart][:later], width)
     if others:
@@ -108,13 +111,14 @@ def _explained(cause: Finding, document: Triage, width: int) -> list[RenderableT
     return [_clipped(f"Explains {explained[0].code}{more}: {explained[0].conclusion}", width, SYMPTOM_LINES, 2)]
 
 
-def _proof(finding: Finding) -> list[RenderableType]:
+def _proof(finding: Finding, width: int) -> list[RenderableType]:
+    """The first rows that have values over time; a narrow terminal loses the course and no number."""
     seen = [item for item in finding.evidence if item.lines][:PROOFS]
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, overflow="ellipsis")
     for item in seen:
         values = [point.value for point in item.lines[0].points]
-        table.add_row(item.title, Text(item.text, style="bold", no_wrap=True), spark(values))
+        row = [Text(item.title), Text(item.text, style="bold")]
+        table.add_row(*row, *([Text(spark(values), no_wrap=True)] if width >= SPARK_COLUMNS else []))
     return [Text("Proof", style="bold"), Padding(table, (0, 0, 0, 2))] if seen else []
 
 

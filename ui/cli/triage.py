@@ -167,7 +167,8 @@ def _since_change_there(args: argparse.Namespace) -> Triage:
 
 
 async def _live(args: argparse.Namespace) -> int:
-    if len(args.source) == 1 and (document := await agent_document(args.source[0])) is not None:
+    alone = parse_url(args.source[0]).removesuffix("/metrics") if len(args.source) == 1 else ""
+    if alone and (document := await agent_document(alone)) is not None:
         if args.slo or args.rules:
             status_console().print(
                 f"{args.source[0]} is an agent: it judges by its own objectives and rules", style="yellow"

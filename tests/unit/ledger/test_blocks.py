@@ -108,6 +108,19 @@ def test_behind_a_block_that_nobody_told_of_nothing_is_known_of_the_chain() -> N
     assert chain_to(table, 6) == [3, 4, 5, 6]
 
 
+def test_a_chain_that_is_told_from_the_root_is_whole_though_its_end_was_known_without_its_beginning() -> None:
+    table = blocks()
+    store(table, 2, after=1)  # nobody told of 1
+    store(table, 3, after=2)
+    assert chain_to(table, 3) is None
+    store(table, 1, 2, 3)
+    assert chain_to(table, 3) == [1, 2, 3]
+    store(table, 12, 13, after=11)
+    table.remove([12], EngineStep(NOW))  # which splits what was one run
+    store(table, 11, 12, 13)
+    assert chain_to(table, 13) == [11, 12, 13]
+
+
 def test_ghosts_leave_oldest_first_and_what_is_live_stays() -> None:
     table = blocks()
     table.ghost_limit = 2

@@ -230,12 +230,28 @@ async def test_a_flood_is_asked_to_try_again(
         assert [await post(url, body(alert())) for _ in range(4)] == [200, 200, 200, 503]
 
 
+async def test_the_end_comes_whenever_something_happens_meanwhile(full_cache: Triage, tmp_path: Path) -> None:
+    """Whoever waits for messages is woken and ended at about the same turn of the loop: the end must not be lost."""
+    for turns in range(16):
+        target = WebhookTarget(url="http://127.0.0.1:1")
+        notifier = Notifier(table(tmp_path, target), diagnosing(full_cache))
+        await notifier.open()
+        await asyncio.sleep(0.02)  # now it waits
+        ending = asyncio.create_task(notifier.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        notifier._some.set()
+        done, _ = await asyncio.wait([ending], timeout=10)
+        assert done, f"after {turns} turns"
+
+
 async def test_a_flood_of_one_sender_leaves_the_others_their_share(
     full_cache: Triage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shares, "BURST", 12.0)
     monkeypatch.setattr(shares, "PER_SECOND", 0.001)
-    async with running(table(tmp_path, WebhookTarget(url="http://127.0.0.1:1")), full_cache) as (_, url):
+    target = WebhookTarget(url="http://127.0.0.1:1")
+    async with asyncio.timeout(30), running(table(tmp_path, target), full_cache) as (_, url):
         noisy = [await post(url, body(alert())) for _ in range(20)]
         assert noisy.count(200) == 6
         quiet = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))

@@ -11,9 +11,9 @@ import kvitals
 from kvitals.app.derived_metrics.operating_families import ask_source
 from kvitals.diagnoser.review.assemble import ReviewRequest, review
 from kvitals.rules.loader import Knowledge
-from tests.unit.review.test_review_whole import asked, fortnight, knowledge
+from tests.unit.review.test_review_whole import fortnight, knowledge, the_second_week
 
-__all__ = ["asked", "knowledge"]  # fixtures
+__all__ = ["knowledge", "the_second_week"]  # fixtures
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")

@@ -25,7 +25,7 @@ def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
     assert "One tenant's prompts push out what others need." in said
     assert "## 1. One tenant's prompts push out what others need" in said
     assert "pushed out 94.5 %" in said
-    for explained in ("PFX01", "KVC06", "KVC03"):
+    for explained in ("PFX01", "KVC06"):
         assert f"explains `{explained}`" in said, explained
     assert "`KVC05` **An eviction cascade is under way** on engine: cascade stage is 0, below 3" in said
     assert "recording `eviction_cascade.kvcap`" in said
