@@ -344,9 +344,9 @@ class Blocks:
             self._split(run, k)  # what is before is gone and what follows is there, or one is in doubt and one is not
             k, n = 0, len(run.hashes)
         before = said.run
-        is_behind = k == 0 and before is not None and run.parent is not before
-        if is_behind and before is not None and before.end >= 0 and run.depth in (UNKNOWN, before.end):
-            run.parent, run.depth, before.leaf = before, before.end, False  # its parent had been forgotten
+        if k == 0 and before is not None and before.end >= 0 and run.depth in (UNKNOWN, before.end):
+            # Its parent had been forgotten, or what lies before that one is known only now.
+            run.parent, run.depth, before.leaf = before, before.end, False
         self._revive(said, run, k, k + n, at)
         said.run = run
         return i + n
