@@ -160,7 +160,8 @@ class Sender:
         soonest = await self._in_thread(lambda: self._spool.soonest(self._name))
         wait = LOOK_SECONDS if soonest is None else min(max(soonest - self._clock(), 0.05), LOOK_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._some.wait(), wait)
+            async with asyncio.timeout(wait):  # `wait_for` may lose a cancellation (Python 3.11)
+                await self._some.wait()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -191,7 +191,9 @@ class Notifier:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._some.wait(), min(next_look, LOOK_SECONDS))
+                # Not `wait_for`, which loses a cancellation that comes along with what it waits for (Python 3.11).
+                async with asyncio.timeout(min(next_look, LOOK_SECONDS)):
+                    await self._some.wait()
 
     def _take_in(self) -> None:
         """Messages that came since the last time. Raises SpoolError."""
@@ -294,7 +296,8 @@ class Notifier:
     async def _diagnosis_until(self, about: DiagnosisRequest, *, until: float) -> Diagnosis:
         """The diagnosis, if it comes in time; it goes on meanwhile, for the next look."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._task(about)), until - time.monotonic())
+            async with asyncio.timeout(until - time.monotonic()):
+                return await asyncio.shield(self._task(about))
         except TimeoutError:
             return Diagnosis(f"not judged within {FIRST_SECONDS:.0f} s; the diagnosis goes on and follows")
 
