@@ -191,10 +191,14 @@ def _pulls(lever: Lever, named: Mapping[str, SettingChange], change: Configurati
     if lever.in_force and sides.before(lever.in_force) is None and sides.after(lever.in_force) is not None:
         return True
     system, version = change.new.get("system", ""), change.new.get("version", "")
+    of_force = _FACT.findall(lever.in_force)
     for setting in lever.settings:
         if setting.system != system or (version and not in_range(version, setting.versions)):
             continue
-        moved = [_moved(named[fact]) for fact in _FACT.findall(setting.now) if fact in named]
+        facts = [fact for fact in _FACT.findall(setting.now) if fact in named]
+        if lever.in_force and not set(facts) & set(of_force):  # something else puts it in force, and that did not come
+            continue
+        moved = [_moved(named[fact]) for fact in facts]
         wanted = sides.before(setting.to) if moved and setting.to else None
         now = sides.before(setting.now) if wanted is not None else None
         if wanted is not None and now is not None and moved[0] * (wanted - now) > 0:

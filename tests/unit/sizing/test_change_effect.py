@@ -3,7 +3,7 @@ tests/captures/test_since_change.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -174,6 +174,34 @@ def test_a_lever_was_pulled_where_its_setting_moved_its_way() -> None:
     sides = BeforeAfter(before, lambda query: None)
     assert [one.name for one in change_effect.pulled_levers(change("2", "16"), KNOWN, sides)] == ["raise-max-num-seqs"]
     assert "raise-max-num-seqs" not in [one.name for one in change_effect.pulled_levers(change("2", "1"), KNOWN, sides)]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "levers"),
+    [
+        (("auto", "auto"), ["raise-kv-budget"]),
+        (("fp8", "fp8"), ["raise-kv-budget"]),
+        (("auto", "fp8"), ["kv-quantization", "raise-kv-budget"]),
+    ],
+)
+def test_more_blocks_alone_are_no_smaller_type(dtypes: tuple[str, str], levers: list[str]) -> None:
+    """What doubles the blocks along with the type is in force by the type."""
+
+    def number(blocks: float, dtype: str) -> Callable[[str], float | None]:
+        def ask(query: str) -> float | None:
+            if "kv_cache_dtype" in query:
+                return 1.0 if dtype == "fp8" else None
+            if "kv_blocks_override" not in query:
+                return None
+            return 2 * blocks if query.startswith(("2 *", "ceil(")) else blocks
+
+        return ask
+
+    change = ConfigurationChange(
+        ENGINE, 0.0, 1.0, (SettingChange("kv_blocks_override", "1024", "2048"),), {}, {"system": "vllm"}
+    )
+    sides = BeforeAfter(number(1024.0, dtypes[0]), number(2048.0, dtypes[1]))
+    assert sorted(one.name for one in change_effect.pulled_levers(change, KNOWN, sides)) == levers
 
 
 def test_what_was_set_takes_the_place_of_what_was_advised() -> None:
