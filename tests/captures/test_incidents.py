@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvitals.app.demo import DEMO, incidents
-from kvitals.app.pipeline import Pipeline
+from kvitals.app.pipeline import Pipeline, span_at
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, span_of, with_window
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
@@ -29,7 +29,8 @@ def replayed(path: Path) -> tuple[list[Triage], RecordingVerdict]:
         moments = judged_before(last, pipeline, reader)
         settled = [pipeline.triage() for at in moments if at >= last - SETTLED_SECONDS]
         damage = reader.problem or ""
-    pipeline.observe(last)
+    pipeline.flush(last)
+    pipeline.observe_span(span_at(first, last))
     return settled, RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 
