@@ -10,18 +10,21 @@ from rich.console import Console
 
 from kvitals.agent import loop_watch
 from kvitals.agent.gauge_writer import GaugeRows
+from kvitals.agent.records import Record
 from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
 from kvitals.app.pipeline import Pipeline, span_at
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
-from kvitals.app.sources.recording import LEAST_SECONDS
 from kvitals.app.state import StateKeeper
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
 PATIENCE = 0.8
 """The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
+
+FIRST_LOOK_SECONDS = 12.0
+"""An agent that has seen less says what a rule waits for, and reports nothing yet. A live triage looks as long."""
 
 
 class Cycle:
@@ -44,11 +47,14 @@ class Cycle:
         # What an agent before this one remembered is history.
         self._first = -math.inf if pipeline.judge.memory else time.time()
 
-    async def run(self) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
+        """Where `stop` is set while the collectors are waited for it returns at once, and nothing is ingested."""
         pipeline, guard = self._pipeline, self._pipeline.node.collectors.guard
         pipeline.node.check_memory()
         interval = pipeline.setup.config.agent.interval
-        records = await pipeline.node.collect(PATIENCE * interval, self._ingestion.held)
+        records = await self._collect(PATIENCE * interval, stop)
+        if records is None:
+            return
         async with pipeline.judging:
             await self._ingestion.take(records, interval)
             now = time.time()
@@ -66,6 +72,20 @@ class Cycle:
         with guard("state"):
             self._state.save(pipeline.judge.memory)
 
+    async def _collect(self, patience: float, stop: asyncio.Event) -> list[Record] | None:
+        """What the collectors bring; None where `stop` is set before they do."""
+        collecting = asyncio.ensure_future(self._pipeline.node.collect(patience, self._ingestion.held))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((collecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                return collecting.result()
+        finally:
+            stopping.cancel()
+            if collecting.cancel():
+                await asyncio.wait((collecting,))  # what it waits for goes on; only the wait ends
+        return None
+
     def _say(self, verdict: str) -> None:
         if verdict != self._verdict:
             self._console.print(f"{time.strftime('%H:%M:%S')}  {verdict}")
@@ -73,12 +93,12 @@ class Cycle:
 
 
 async def judge(pipeline: Pipeline, now: float, worker: Worker, first: float = -math.inf) -> str:
-    """The verdict of this moment, judged as a recording that begins at `first`: without the rules' `for` until there is
-    history. first: when this agent began with nothing remembered, seconds since the epoch. The worker evaluates
-    expressions. A query that cannot be answered, such as one during which the machine stood still, leaves the moment
+    """The verdict of this moment, judged as a recording that begins at `first`: after the first look without the rules'
+    `for`, until there is history. first: when this agent began with nothing remembered, seconds since the epoch. The
+    worker evaluates expressions. A query that cannot be answered, such as one during which the machine stood still, leaves the moment
     out and ends nothing."""
     try:
-        span = span_at(min(first, now - LEAST_SECONDS), now)
+        span = span_at(first if now - first >= FIRST_LOOK_SECONDS else -math.inf, now)
         await in_slices(pipeline.observe_steps(span), worker.run)
         return pipeline.verdict()
     except PromQLError as error:

@@ -88,7 +88,9 @@ class Daemon:
         while not stop.is_set():
             begun = time.monotonic()
             await search.follow()
-            await cycle.run()
+            await cycle.run(stop)
+            if stop.is_set():
+                break
             self._health.completed()
             if not started:
                 started = True

@@ -1,13 +1,26 @@
-"""A cycle goes on when a moment can not be judged."""
+"""A cycle goes on when a moment can not be judged, and ends when the agent is to stop."""
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+from rich.console import Console
+
+from kvitals.agent.records import Record
 from kvitals.agent.workers import Worker
-from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
-from kvitals.app.runtime.cycle import judge
+from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline, Setup
+from kvitals.app.runtime.cycle import Cycle, judge
+from kvitals.app.runtime.ingestion import Ingestion
+from kvitals.app.runtime.reload import Reload
+from kvitals.app.state import StateKeeper
+from kvitals.config import Config
 from kvitals.diagnoser.signals import EvaluationSpan
+from kvitals.rules.finding import DocumentSource
+from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
 
 
@@ -33,3 +46,62 @@ async def test_a_moment_that_can_be_judged_is() -> None:
     pipeline = SimpleNamespace(observe_steps=observe, verdict=lambda: "All is well.")
     assert await judge(cast(Pipeline, pipeline), 2.0, Worker("judging")) == "All is well."
     assert seen == [EvaluationSpan(2.0, FAST_SECONDS, SLOW_SECONDS)]
+
+
+class Collecting:
+    """A cycle whose collectors take as long as they are let; `ingested` has what it came to ingest."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go, self.cancelled = asyncio.Event(), asyncio.Event(), False
+        self.ingested: list[Sequence[Record]] = []
+        self.pipeline = Pipeline(Setup(load(), Config()), DocumentSource("agent", "a test"))
+        console, state = Console(quiet=True), StateKeeper(folder / "state", print)
+        reload = Reload(self.pipeline, lambda _: Setup(load(), Config()), console)
+        self.cycle = Cycle(self.pipeline, reload, console, None, state)
+        monkeypatch.setattr(self.pipeline.node, "collect", self._collect)
+        monkeypatch.setattr(Ingestion, "take", self._take)
+
+    async def _collect(self, patience: float | None = None, held: Container[str] = ()) -> list[Record]:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return []
+
+    async def _take(self, records: Sequence[Record], interval: float) -> None:
+        self.ingested.append(records)
+
+
+async def test_a_stop_during_the_collection_ends_the_cycle_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, stop = Collecting(tmp_path, monkeypatch), asyncio.Event()
+    running = asyncio.create_task(stage.cycle.run(stop))
+    await asyncio.wait_for(stage.begun.wait(), 5)
+    asked = time.monotonic()
+    stop.set()
+    await asyncio.wait_for(running, 5)
+    assert time.monotonic() - asked < 1
+    assert stage.cancelled and stage.ingested == []
+
+
+async def test_a_cycle_that_is_not_stopped_ingests_what_was_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Collecting(tmp_path, monkeypatch)
+    stage.go.set()
+    await asyncio.wait_for(stage.cycle.run(asyncio.Event()), 20)
+    assert stage.ingested == [[]] and not stage.cancelled
+
+
+async def test_a_cycle_that_is_cancelled_cancels_the_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Collecting(tmp_path, monkeypatch)
+    running = asyncio.create_task(stage.cycle.run(asyncio.Event()))
+    await asyncio.wait_for(stage.begun.wait(), 5)
+    running.cancel()
+    await asyncio.wait({running}, timeout=5)
+    assert running.cancelled() and stage.cancelled
