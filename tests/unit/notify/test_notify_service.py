@@ -389,14 +389,9 @@ RECEIVER = """
 import asyncio, sys
 from pathlib import Path
 from aiohttp import web
-from kvitals.app.notify.shares import Shares
-from kvitals.config import NotifyTable
-from kvitals.config import WebhookTarget
-from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.notice_builder import Diagnosis
 from kvitals.app.notify.intake import add_notify
-from kvitals.app.notify.notify_families import series
-from kvitals.app.notify.service import Notifier, TargetFacts
+from kvitals.app.notify.service import Notifier
+from kvitals.config import NotifyTable, WebhookTarget
 
 async def main():
     async def diagnose(about):
