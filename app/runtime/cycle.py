@@ -93,10 +93,10 @@ class Cycle:
 
 
 async def judge(pipeline: Pipeline, now: float, worker: Worker, first: float = -math.inf) -> str:
-    """The verdict of this moment, judged as a recording that begins at `first`: after the first look without the rules'
-    `for`, until there is history. first: when this agent began with nothing remembered, seconds since the epoch. The
-    worker evaluates expressions. A query that cannot be answered, such as one during which the machine stood still, leaves the moment
-    out and ends nothing."""
+    """The verdict of this moment, judged as a recording that begins at `first`: after `FIRST_LOOK_SECONDS` without the
+    rules' `for`, until there is history. first: when this agent began with nothing remembered, seconds since the epoch.
+    The worker evaluates expressions. A query that cannot be answered, such as one during which the machine stood still,
+    leaves the moment out and ends nothing."""
     try:
         span = span_at(first if now - first >= FIRST_LOOK_SECONDS else -math.inf, now)
         await in_slices(pipeline.observe_steps(span), worker.run)
