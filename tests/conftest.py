@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -7,6 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 from hypothesis import settings
+
+for size in ("COLUMNS", "LINES"):  # of a terminal that a test runs in, or that processes side by side make up
+    os.environ.pop(size, None)
 
 HOUSE = {path.name for path in (Path(__file__).parents[1] / "kvitals").iterdir() if path.is_symlink()}
 

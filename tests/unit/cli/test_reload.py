@@ -142,8 +142,12 @@ async def test_a_good_change_takes_effect_and_a_wrong_one_is_refused(tmp_path: P
             ]
             ((_, later),) = await agent.query("kvitals_config_loaded_timestamp_seconds")
             assert later > loaded
-            objectives = await agent.query("kvitals:slo_ttft_seconds")
-            assert {(labels["engine"], value) for labels, value in objectives} == {("one", 5.0), ("two", 7.0)}
+
+            async def judged_by() -> bool:
+                objectives = await agent.query("kvitals:slo_ttft_seconds")
+                return {(labels["engine"], value) for labels, value in objectives} == {("one", 5.0), ("two", 7.0)}
+
+            await until(judged_by, agent)  # signals are evaluated in the next cycle
 
             good = agent.config.read_text()
             agent.write(f"{good}[agent]\n")
