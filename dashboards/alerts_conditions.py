@@ -13,6 +13,7 @@ from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.recording import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
+from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import SIGNAL_PREFIX, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Binary, Expr, expand, parse
@@ -43,6 +44,8 @@ def applies(rule: Rule, options: Options) -> Iterator[str]:
         f'{name}!~"{"|".join(only)}|"' for name, only in (("kind", about.kinds), ("system", about.systems)) if only
     ]
     others += [f'role=~"{"|".join(about.not_roles)}"'] if about.not_roles else []
+    cannot = [system for system in systems() if rule.code in load_map(system).not_applicable]
+    others += [f'system=~"{"|".join(cannot)}"'] if cannot else []
     for matcher in others:
         yield f"unless on ({scope}) kvitals_engine_info{{{matcher}}}"
     if about.traffic:
