@@ -137,7 +137,7 @@ root: ## as root on Debian (debootstrap): make run, make test and the wheel alon
 
 sbom: $(VENV)/.dev ## the bill of materials of what is installed to run kvitals: dist/kvitals.cdx.json (CycloneDX), from requirements-ui.lock
 	@$(PIP) --require-hashes -r requirements-ship.lock && mkdir -p dist
-	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/kvitals.cdx.json requirements-ui.lock
+	@$(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/kvitals.cdx.json requirements-ui.lock
 
 image: ## the container image, on a base that is pinned by its digest: make image BASE=python:3.12-slim-bookworm@sha256:...
 	@[[ '$(BASE)' =~ @sha256:[0-9a-f]{64}$$ ]] || { \

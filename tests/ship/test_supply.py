@@ -56,7 +56,7 @@ def test_a_lock_has_what_the_project_requires(lock: str, extra: str | None) -> N
 
 def test_the_bill_of_materials_is_valid_and_lists_what_the_image_installs(tmp_path: Path) -> None:
     out, lock = tmp_path / "kvitals.cdx.json", ROOT / "requirements-ui.lock"
-    command = [Path(sys.executable).with_name("cyclonedx-py"), "requirements", "--pyproject", ROOT / "pyproject.toml"]
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", ROOT / "pyproject.toml"]
     command += ["--output-reproducible", "--of", "JSON", "-o", out, lock]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(out.read_text()) is None
