@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,9 @@ from tests.processes import free_port
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")
 START_SECONDS = 120.0
+JUDGED_SECONDS = 240.0
+"""The longest that a recording takes to be judged on a busy machine, with the page telling how far it is."""
+_PROGRESS = re.compile(r"moment by moment: (\d+)%")
 QUIET = [
     "headless=new",
     "no-sandbox",
@@ -129,11 +133,16 @@ def wait_until(so: Callable[[], bool], what: str, seconds: float = 60.0) -> None
 
 
 def wait_for(driver: webdriver.Chrome, text: str, seconds: float = 60.0) -> None:
-    """Wait until the page shows `text`."""
-    try:
-        wait_until(lambda: text in text_of(driver), repr(text), seconds)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; the page shows:\n{text_of(driver)}") from None
+    """Wait until the page shows `text`; while it tells how far it is in a recording, it may take longer."""
+    begun = so_far = time.monotonic()
+    progress: list[str] = []
+    while text not in (shown := text_of(driver)):
+        now = time.monotonic()
+        if (told := _PROGRESS.findall(shown)) and told != progress:
+            progress, so_far = told, now
+        late = now >= min(so_far + seconds, begun + JUDGED_SECONDS)
+        assert not late, f"not within {now - begun:.0f} s: {text!r}; the page shows:\n{shown}"
+        time.sleep(0.1)
 
 
 def screenshot(driver: webdriver.Chrome, path: Path) -> None:
