@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 
 from rich.console import Console
@@ -13,18 +12,16 @@ from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.records import Record
 from kvitals.agent.workers import Worker
 from kvitals.app.history_recorder import Keeping
-from kvitals.app.pipeline import Pipeline, span_at
+from kvitals.app.pipeline import FAST_SECONDS, SLOW_SECONDS, Pipeline
 from kvitals.app.runtime.ingestion import Ingestion
 from kvitals.app.runtime.reload import Reload
 from kvitals.app.state import StateKeeper
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.series.promql import PromQLError
 from kvitals.series.slices import in_slices
 
 PATIENCE = 0.8
 """The share of the interval that a cycle waits for its collectors; what comes later is taken by the next one."""
-
-FIRST_LOOK_SECONDS = 12.0
-"""An agent that has seen less says what a rule waits for, and reports nothing yet. A live triage looks as long."""
 
 
 class Cycle:
@@ -44,8 +41,6 @@ class Cycle:
         own = pipeline.setup.config.labels
         self._labels = {"cluster": own.cluster, "node": own.node}
         self._own_rows = GaugeRows(pipeline.node.window, "agent")
-        # What an agent before this one remembered is history.
-        self._first = -math.inf if pipeline.judge.memory else time.time()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Where `stop` is set while the collectors are waited for it returns at once, and nothing is ingested."""
@@ -61,7 +56,7 @@ class Cycle:
             with guard("configuration"):
                 self._reload.say(now)
             with guard("judging"):
-                self._say(await judge(pipeline, now, self._judging, self._first))
+                self._say(await judge(pipeline, now, self._judging))
             await asyncio.sleep(0)
             watch = loop_watch.current()
             own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
@@ -92,13 +87,11 @@ class Cycle:
             self._verdict = verdict
 
 
-async def judge(pipeline: Pipeline, now: float, worker: Worker, first: float = -math.inf) -> str:
-    """The verdict of this moment, judged as a recording that begins at `first`: after `FIRST_LOOK_SECONDS` without the
-    rules' `for`, until there is history. first: when this agent began with nothing remembered, seconds since the epoch.
-    The worker evaluates expressions. A query that cannot be answered, such as one during which the machine stood still,
-    leaves the moment out and ends nothing."""
+async def judge(pipeline: Pipeline, now: float, worker: Worker) -> str:
+    """The verdict of this moment; the worker evaluates expressions. A query that cannot be answered, such as one during
+    which the machine stood still, leaves the moment out and ends nothing."""
     try:
-        span = span_at(first if now - first >= FIRST_LOOK_SECONDS else -math.inf, now)
+        span = EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS)
         await in_slices(pipeline.observe_steps(span), worker.run)
         return pipeline.verdict()
     except PromQLError as error:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.workers import Worker
-from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.runtime.cycle import judge
-from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts, with_window
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import Moments, judge_recording, span_of, verdicts
 from kvitals.config import Config
-from kvitals.rules.finding import DocumentSource, Triage
+from kvitals.rules.finding import Triage
 from kvitals.rules.loader import load
-from kvitals.series.recordings import CaptureReader
 from kvitals.ui.web.sources.recording import Recording
 
 FOLDER = Path(__file__).parent
@@ -89,15 +86,3 @@ def test_a_cause_does_not_vanish_when_there_is_history() -> None:
         document = judge_recording(path, setup(), Moments(at=first + seconds)).document
         assert document.healthy is False
         assert document.causes[0].code == "KVC01"
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_an_agent_that_watched_as_long_gives_the_verdict_of_triage(name: str) -> None:
-    """The agent on a served recording: it has watched for less than 90 s, too, and nothing is "too early"."""
-    first, last = span_of(path_of(name))
-    pipeline, worker = Pipeline(with_window(setup(), 600.0), DocumentSource("agent", "here")), Worker("judging")
-    with CaptureReader.open(path_of(name)) as reader:
-        pipeline.node.expect(reader.header.meta)
-        for at in pipeline.replay(reader):
-            await judge(pipeline, at, worker, first)
-    assert await judge(pipeline, last, worker, first) == judge_recording(path_of(name), setup()).document.verdict
