@@ -143,7 +143,9 @@ def _rates(built: dict[str, Any], flavour: str) -> dict[tuple[str, str, str], As
 def _levels(found: Series, engine: str) -> dict[tuple[tuple[str, str], ...], float]:
     """The median of each of an engine's series, by its other labels."""
     return {
-        tuple((k, v) for k, v in labels if k not in ("engine", "node", "instance")): statistics.median(v for _, v in points)
+        tuple((k, v) for k, v in labels if k not in ("engine", "node", "instance")): statistics.median(
+            v for _, v in points
+        )
         for labels, points in found.items()
         if dict(labels).get("engine") == engine
     }
