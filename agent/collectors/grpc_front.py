@@ -4,23 +4,24 @@
     port = await front.open(host, port)
 
 gRPC's core limits connections as a whole and not by address, so one client with idle connections would keep all others
-out. A front accepts the connections and passes bytes to the core's Unix socket, TLS included. Where there is no room,
-the connection that has been quiet for longest gives way: first of the same address, which has its share, then of all.
-One connection costs three open files.
+out. A front accepts the connections and passes bytes to the core's Unix socket, TLS included. Its connections are in a
+`ConnectionTable`, as those of every other listener: where there is no room, the connection that has been quiet for
+longest gives way. One connection costs three open files.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from pathlib import Path
 from typing import cast
 
+from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import Listener
 
 QUIET_SECONDS = 1.0
 """A connection that sent something within this time does not give way."""
 
+_PATIENCE = {Waiting.NEW: QUIET_SECONDS, Waiting.IDLE: QUIET_SECONDS}
 SWEEP_SECONDS = 1.0
 BACKLOG = 128
 
@@ -32,7 +33,7 @@ class Front:
         self.row = row
         self.path = path
         self.loop = asyncio.get_running_loop()
-        self._connections: set[_Connection] = set()
+        self._connections: ConnectionTable[_Connection] = ConnectionTable(row.connections, row.per_peer, _PATIENCE)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,33 +53,29 @@ class Front:
         self.accept_no_more()
         if self._timer is not None:
             self._timer.cancel()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.close()
 
     def admit(self, connection: _Connection) -> bool:
         """Count a connection in. False where there is no room and none can be made."""
-        crowd: Collection[_Connection] = [one for one in self._connections if one.peer == connection.peer]
-        limit = self.row.per_peer
-        if len(crowd) < limit:
-            crowd, limit = self._connections, self.row.connections
-        if len(crowd) >= limit:
-            quietest = min(crowd, key=lambda one: one.active)
-            if self.loop.time() - quietest.active < QUIET_SECONDS:
-                return False
-            quietest.close()
-        self._connections.add(connection)
+        if self._connections.join(connection):
+            self._connections.leave(connection)
+            return False
         return True
+
+    def sent(self, connection: _Connection) -> None:
+        """The client sent something: of those that wait, its connection is the last to give way."""
+        self._connections.waits(connection, Waiting.IDLE)
 
     def release(self, connection: _Connection) -> None:
         """The connection has ended. May be called twice."""
-        self._connections.discard(connection)
+        self._connections.leave(connection)
 
     def _sweep(self) -> None:
         """Close connections that sent nothing for too long."""
-        now = self.loop.time()
-        for connection in list(self._connections):
+        for connection in self._connections:
             limit = self.row.idle if connection.has_sent else self.row.first_byte
-            if now - connection.active > limit:
+            if connection.progress_age() > limit:
                 connection.close()
         self._timer = self.loop.call_later(SWEEP_SECONDS, self._sweep)
 
@@ -92,7 +89,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        self.active = front.loop.time()  # when the client sent something last
+        self._active = front.loop.time()  # when the client sent something last
         self.has_sent = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,7 +103,8 @@ class _Connection(asyncio.Protocol):
         self._task = self._front.loop.create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
-        self.active, self.has_sent = self._front.loop.time(), True
+        self._active, self.has_sent = self._front.loop.time(), True
+        self._front.sent(self)
         if self._core is not None:
             self._core.write(data)
 
@@ -120,6 +118,18 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._core is not None:
             self._core.resume_reading()
+
+    def progress_age(self) -> float:
+        """Seconds since the client sent something."""
+        return self._front.loop.time() - self._active
+
+    def may_give_way(self) -> bool:
+        """Whether it may end now. The front does not see calls, so how long it was quiet decides."""
+        return True
+
+    def give_way(self) -> None:
+        """End, so that another client can be served."""
+        self.close()
 
     def close(self) -> None:
         """End the connection now."""
