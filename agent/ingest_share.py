@@ -45,7 +45,7 @@ class Meter:
                 return end.value
             finally:
                 self.seconds += time.thread_time() - began
-            result = error = None
+                result = error = None  # an exception keeps this frame: see kvitals.series.slices
             try:
                 result = yield None if work is None else self._measured(work)
             except Exception as raised:

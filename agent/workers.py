@@ -60,14 +60,15 @@ class Worker:
         self._submit(work, done)
         waiting, begun = asyncio.wrap_future(done), time.monotonic()
         try:
-            finished, _ = await asyncio.wait({waiting}, timeout=deadline)
-            if finished:
+            await asyncio.wait({waiting}, timeout=deadline)
+            if waiting.done():
                 return waiting.result()
         finally:
             if not waiting.done():  # late, or the caller was cancelled
                 if not done.cancel():  # a call that had not begun is withdrawn
                     self._late, self._late_since = done, begun
                 waiting.cancel()
+            del waiting, done  # an exception keeps this frame: with the future that keeps the exception it is a cycle
         raise WorkerHungError(f"{self._name} did not answer within {deadline:g} s")
 
     def _submit(self, work: Callable[[], T], done: Future[T]) -> None:
@@ -88,14 +89,12 @@ class Worker:
                         self._thread = None
                         return
                 continue
-            if not done.set_running_or_notify_cancel():
-                continue
-            try:
-                result = work()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(result)
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except BaseException as error:
+                    done.set_exception(error)
+            del work, done  # not kept until the next call comes
 
 
 class ThreadedResolver(AbstractResolver):

@@ -11,6 +11,9 @@
     await in_slices(self.ingest(), thread)   # on a loop: 10 ms at most, then a turn for others
 
 Both give the same. State of the loop stays with the loop, so nothing is locked.
+
+An exception keeps the frames that it passed, and what they refer to: a page of megabytes. Where one of these frames
+still refers to the exception, that is a cycle, which stays until a collection of all garbage. So each forgets it.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ def complete(steps: Steps[T]) -> T:
     except StopIteration as end:
         done: T = end.value
         return done
+    finally:
+        error = None
 
 
 async def in_slices(steps: Steps[T], run: Callable[[Work], Awaitable[Any]]) -> T:
@@ -72,3 +77,5 @@ async def in_slices(steps: Steps[T], run: Callable[[Work], Awaitable[Any]]) -> T
     except StopIteration as end:
         done: T = end.value
         return done
+    finally:
+        error = None

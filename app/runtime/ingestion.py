@@ -10,12 +10,15 @@ Small records come first, then what can be costly, each kind within its share of
 * parts of requests; those beyond the share wait too, and no more are taken out of the intake, which refuses what it has
   no room for, so that nothing is lost that was accepted;
 * KV events; batches beyond the share are dropped and counted, as if they were lost on the way.
+
+Records are let go as they are ingested: those of a flood take tens of megabytes, and what is made of them as much again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -57,8 +60,8 @@ class Ingestion:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._parsing = Worker("parsing")
-        self._pages: list[ScrapeRecord] = []  # that wait, the oldest first
-        self._parts: list[PartsRecord] = []
+        self._pages: deque[ScrapeRecord] = deque()  # that wait, the oldest first
+        self._parts: deque[PartsRecord] = deque()
 
     @property
     def held(self) -> frozenset[str]:
@@ -73,44 +76,53 @@ class Ingestion:
             for kind, count in waiting.items()
         }
 
-    async def take(self, records: Sequence[Record], interval: float) -> None:
-        """Ingest records, and what waits from earlier cycles. interval: seconds between two cycles."""
-        light: list[Record] = []
-        kv_events: dict[tuple[str, str], list[KvEventsRecord]] = {}
+    async def take(self, records: list[Record], interval: float) -> None:
+        """Ingest records, and what waits from earlier cycles. records: the list is emptied. interval: seconds between
+        two cycles."""
+        light, kv_events = self._by_kind(records)
+        records.clear()
+        spent = 0.0
+        while light:
+            # Requests that are whole are given out with the first record, so that counts as a part of theirs.
+            spent += (await self._ingest(light.popleft())).clock
+        await self._within(self._parts, PARTS_SHARE * interval - spent)
+        await self._take_kv_events(kv_events, KV_EVENTS_SHARE * interval)
+        await self._within(self._pages, PAGES_SHARE * interval)
+
+    def _by_kind(self, records: Sequence[Record]) -> tuple[deque[Record], list[deque[KvEventsRecord]]]:
+        """The small records, and the KV events of each publisher. Parts and large pages go to those that wait."""
+        light: deque[Record] = deque()
+        kv_events: dict[tuple[str, str], deque[KvEventsRecord]] = {}
         for record in records:
             if isinstance(record, KvEventsRecord):
-                kv_events.setdefault((record.target, record.rank), []).append(record)
+                kv_events.setdefault((record.target, record.rank), deque()).append(record)
             elif isinstance(record, PartsRecord) and record.source != NOBODY:
                 self._parts.append(record)
             elif isinstance(record, ScrapeRecord) and len(record.body) >= LARGE_PAGE_BYTES:
                 self._pages.append(record)
             else:
                 light.append(record)
-        # Requests that are whole are given out with the first record, so that counts as a part of theirs.
-        spent = sum([(await self._ingest(record)).clock for record in light])
-        self._parts = await self._within(self._parts, PARTS_SHARE * interval - spent)
-        await self._take_kv_events(list(kv_events.values()), KV_EVENTS_SHARE * interval)
-        self._pages = await self._within(self._pages, PAGES_SHARE * interval)
+        return light, [*kv_events.values()]
 
-    async def _within(self, records: list[R], seconds: float) -> list[R]:
-        """Ingest records until `seconds` are over; those that are left. At least one is ingested."""
-        for i, record in enumerate(records):
-            if i and seconds <= 0:
-                return records[i:]
-            seconds -= (await self._ingest(record)).clock
-        return []
+    async def _within(self, records: deque[R], seconds: float) -> None:
+        """Ingest records until `seconds` are over; the others stay. At least one is ingested."""
+        while records:
+            seconds -= (await self._ingest(records.popleft())).clock
+            if seconds <= 0:
+                return
 
-    async def _take_kv_events(self, publishers: list[list[KvEventsRecord]], seconds: float) -> None:
+    async def _take_kv_events(self, publishers: list[deque[KvEventsRecord]], seconds: float) -> None:
         """Ingest the records of each publisher within its part of `seconds`; one that needs less leaves more to the
         others, so the quiet ones come first."""
         for i, records in enumerate(sorted(publishers, key=lambda one: sum(len(r.batches) for r in one))):
             allowed = seconds / (len(publishers) - i)
-            for record in records:
-                if allowed <= 0:
-                    record = without_batches(record, REFUSED_BATCHES)
+            while records:
+                refused = allowed <= 0
+                record = without_batches(records.popleft(), REFUSED_BATCHES) if refused else records.popleft()
                 spent = (await self._ingest(record)).cpu
                 allowed -= spent
                 seconds -= spent
+                del record
 
     async def _ingest(self, record: Record) -> _Spent:
         meter, began = Meter(), time.monotonic()

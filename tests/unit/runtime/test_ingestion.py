@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
@@ -97,7 +98,7 @@ async def test_kv_events_beyond_their_share_are_a_hole_that_is_counted(monkeypat
 async def test_parts_beyond_their_share_wait_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     node, taking = stage(monkeypatch, parts=PARTS_SHARE * INTERVAL / 2)
     sent = [parts(float(n)) for n in range(5)]
-    await taking.take(sent, INTERVAL)
+    await taking.take([*sent], INTERVAL)
     assert node.of(PartsRecord) == sent[:2]
     assert PARTS in taking.held
     waiting = {labels["kind"]: value for labels, value in taking.series({}).items()}
@@ -125,3 +126,24 @@ async def test_no_target_is_charged_for_the_requests_that_are_given_out(monkeypa
     await taking.take([page("a", 10), parts(1.0), parts(2.0)], INTERVAL)
     assert node.costs == {"a": 0.0}
     assert len(node.of(PartsRecord)) == 1  # and the next parts wait
+
+
+async def test_records_are_let_go_as_they_are_ingested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a flood take tens of megabytes, and what is made of them as much again."""
+    node, taking = stage(monkeypatch)
+    flood = [batches("flood", 1, n) for n in range(4)]
+    gone: list[int] = []
+
+    def references() -> list[int]:
+        return [sys.getrefcount(record) for record in flood]
+
+    def count(_: Record) -> Steps[None]:
+        gone.append(sum(now == alone for now, alone in zip(references(), before, strict=True)))
+        yield None
+
+    before = references()
+    monkeypatch.setattr(node, "ingest_steps", count)
+    records: list[Record] = [*flood]
+    await taking.take(records, INTERVAL)
+    assert gone == [0, 1, 2, 3]
+    assert records == []
