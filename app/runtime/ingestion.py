@@ -11,7 +11,8 @@ Small records come first, then what can be costly, each kind within its share of
   no room for, so that nothing is lost that was accepted;
 * KV events; batches beyond the share are dropped and counted, as if they were lost on the way.
 
-Records are let go as they are ingested: those of a flood take tens of megabytes, and what is made of them as much again.
+Records are let go as they are ingested: those of a flood take tens of megabytes, and what is made of them as much
+again.
 """
 
 from __future__ import annotations
