@@ -91,6 +91,8 @@ class _Connection(asyncio.Protocol):
         self.peer = ""
         self._active = front.loop.time()  # when the client sent something last
         self.has_sent = False
+        # What came before the core was connected: Python 3.11.2 reads once although connection_made paused reading.
+        self._early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -107,6 +109,10 @@ class _Connection(asyncio.Protocol):
         self._front.sent(self)
         if self._core is not None:
             self._core.write(data)
+        elif self.transport is not None:
+            self._early += data
+            self.transport.resume_reading()  # so that the next line is not taken for a repetition
+            self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
@@ -150,6 +156,7 @@ class _Connection(asyncio.Protocol):
         if self.transport is None or self.transport.is_closing():
             core.abort()
         else:
+            core.write(self._early)
             self.transport.resume_reading()
 
 

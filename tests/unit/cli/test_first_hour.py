@@ -19,6 +19,7 @@ TENANTS = ROOT / "tests/captures/requests/tenants.kvcap"
 HEALTHY = ROOT / "app/demo/healthy.kvcap"
 INTERRUPTED_IMPORT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "kvitals.ui.cli.triage":
@@ -31,6 +32,7 @@ main(["triage", "x.kvcap"])
 
 INTERRUPTED_DEMO = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 from kvitals.ui.cli import run
 def judge(*_):
     os.kill(os.getpid(), signal.SIGINT)
