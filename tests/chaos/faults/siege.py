@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -193,7 +194,16 @@ def _processes(stage: Besieged, watched: dict[str, Watched], table: Table) -> No
         table.add(f"{name}: /metrics always answered", not seen.pages_missing, f"{seen.pages_missing} not answered")
         longest, cpu = (max(each) for each in zip(*seen.stalls, strict=True)) if seen.stalls else (inf, inf)
         for demand, took, limit in (("stall on the CPU", cpu, STALL_SECONDS), ("stall", longest, WAIT_SECONDS)):
-            table.add(f"{name}: longest {demand} under {limit * 1e3:.0f} ms", took < limit, f"{took * 1e3:.0f} ms")
+            where = "" if took < limit else f", {_where(program)}"
+            table.add(
+                f"{name}: longest {demand} under {limit * 1e3:.0f} ms", took < limit, f"{took * 1e3:.0f} ms{where}"
+            )
+
+
+def _where(program: Program) -> str:
+    """What the log has of the stall that took most CPU time."""
+    found = re.findall(r"event loop stalled.*cpu_seconds=([0-9.]+).*where='?([^'\n]*)", program.log.read_text())
+    return max(((float(cpu), where) for cpu, where in found), default=(0.0, "nothing logged"))[1]
 
 
 async def _looks(stage: Besieged, began: float, ended: float, table: Table) -> None:
