@@ -29,7 +29,7 @@ from tests.chaos.requests.stage import Fared, Ports, Program
 from tests.chaos.requests.stage import Stage as RequestStage
 
 from .attackers import ATTACKS, FLOODER
-from .stage import HOST, ROOT, Stage, Told, _die_with_us, free_port
+from .stage import HOST, ROOT, STALL_SECONDS, Stage, Told, _die_with_us, free_port
 
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "600"))
 NAMES = os.environ.get("SIEGE_ATTACKS", "").split() or list(ATTACKS)
@@ -41,8 +41,9 @@ ADDED_P99_SECONDS = 0.005
 """By how much the siege may raise what the tap adds to the good client's p99."""
 RESIDENT_MB, GROWTH_MB = 300.0, 40.0
 """Of the agent and of the tap: at the peak; and from the second quarter of the siege to its last, by medians."""
-STALL_SECONDS, WAIT_SECONDS = 0.1, 1.0
-"""For which a loop may do one thing: in CPU time, and by the clock, with the waits for a core of a small machine."""
+WAIT_SECONDS = 10 * STALL_SECONDS
+"""For which a loop may do one thing by the clock, with the waits for a core of a small machine; in CPU time for
+`STALL_SECONDS`."""
 
 ENDS_SECONDS = 5.0
 SAMPLE_SECONDS = 2.0
