@@ -17,9 +17,11 @@ import errno
 import math
 import select
 import selectors
+import socket
 import sys
 import threading
 import time
+from asyncio import selector_events
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -48,6 +50,8 @@ KEPT_SECONDS = 60.0
 """For how long the longest turn is reported."""
 
 LOG_SECONDS = 60.0
+"""A stall is logged this long after the one before, or at once where it took twice the CPU time of that."""
+
 SAMPLE_SECONDS = 0.05
 """How often the thread looks whether the loop is late: 20 times a second, 10 microseconds each."""
 
@@ -77,11 +81,11 @@ class LoopWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._closed = threading.Event()
-        self._logged = float("-inf")
+        self._logged, self._logged_cpu = float("-inf"), 0.0
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """An event loop that is watched until `close`, to be run in this thread."""
-        self._loop = asyncio.SelectorEventLoop(_WatchedSelector(self))
+        self._loop = _WatchedLoop(_WatchedSelector(self))
         self._loop.set_exception_handler(_report)
         _watches[self._loop] = self
         self._thread_id = threading.get_ident()
@@ -141,8 +145,8 @@ class LoopWatch:
         if stall.seconds < STALL_SECONDS:
             return
         self.stalls += 1
-        if now - self._logged >= LOG_SECONDS:
-            self._logged = now
+        if now - self._logged >= LOG_SECONDS or stall.cpu_seconds >= 2 * self._logged_cpu > 0:
+            self._logged, self._logged_cpu = now, stall.cpu_seconds
             log.warning(
                 "event loop stalled",
                 seconds=round(stall.seconds, 3),
@@ -183,6 +187,40 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _not_accepted("limit of open files reached: connections are not accepted", error=str(error))
     else:
         loop.default_exception_handler(context)
+
+
+class _SocketTransport(selector_events._SelectorSocketTransport):  # type: ignore[misc, name-defined]
+    """A connection that is freed once it has ended.
+
+    asyncio's own keeps one of its methods in an attribute, which is a cycle: each connection stays until a collection
+    of cycles, and where one set it aside while it was open (agent/garbage.py), for much longer.
+    """
+
+    def _call_connection_lost(self, exc: Exception | None) -> None:
+        super()._call_connection_lost(exc)
+        own = [name for name, value in vars(self).items() if getattr(value, "__self__", None) is self]
+        for name in own:
+            setattr(self, name, _nothing)
+
+
+class _WatchedLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop, with the selector of a watch."""
+
+    def _make_socket_transport(
+        self,
+        sock: socket.socket,
+        protocol: asyncio.BaseProtocol,
+        waiter: asyncio.Future[None] | None = None,
+        *,
+        extra: dict[str, Any] | None = None,
+        server: asyncio.AbstractServer | None = None,
+    ) -> asyncio.Transport:
+        transport: asyncio.Transport = _SocketTransport(self, sock, protocol, waiter, extra, server)
+        return transport
+
+
+def _nothing() -> None:
+    """Called in place of what a connection does, once it has ended."""
 
 
 class _WatchedSelector(selectors.DefaultSelector):

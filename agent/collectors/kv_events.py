@@ -75,7 +75,8 @@ DROPPED = {
     "other_topic": "a message of another topic, as of an engine that nobody named",
     "mixed": "a message of one of several publishers that can not be told apart",
     "overflow": "a message that waited too long to be taken over",
-    "connections": "a connection beyond the limit of one address, which was closed",
+    "connections": "a connection beyond the limit of an address, or of one peer at it, which was closed",
+    "replay_limit": "a replay of more bytes than one may have; the rest of it is lost",
     "internal": "a message that was not taken over, by a fault of kvitals",
 }
 """Why a message, or an event, was not taken."""

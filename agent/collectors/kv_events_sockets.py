@@ -18,7 +18,7 @@ import socket as sockets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,6 +28,7 @@ from zmq.utils.monitor import recv_monitor_message
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
 from kvitals.agent.collectors.kv_events_stream import EventStream, Message
 from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms, UnbrokenBatches, Wire
+from kvitals.agent.connection_table import share_of
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.log_limit import LogLimit
@@ -50,7 +51,17 @@ QUEUED_MESSAGES = 64
 """Of one connection, until the thread's next turn. Beyond, they wait at the publisher: ZeroMQ counts messages and not
 bytes, so many of the largest size must not be held."""
 
-QUEUED_REPLAYED = 20_000  # a publisher drops what a socket has no room for, and keeps 10,000 unless told otherwise
+QUEUED_REPLAYED = 20_000
+"""Of one replay. A publisher drops what a socket has no room for, and keeps 10,000 by default."""
+
+MAX_REPLAYED_BYTES = 32 << 20
+"""Of one replay; the rest of a larger one is lost. ZeroMQ's queue is emptied every `DRAIN_SECONDS` and closed beyond
+this, so it holds what arrives meanwhile and not 20,000 of the largest messages."""
+
+MESSAGE_BYTES = 100
+"""What a message takes besides its content."""
+
+DRAIN_SECONDS = 0.02
 BURST = 1000
 """Messages of one socket before others have their turn."""
 
@@ -76,8 +87,8 @@ RECONNECT_MS, MAX_RECONNECT_MS = 100, 5000
 HANDSHAKE_MS = 5000
 """A connection that is not a publisher's by then is closed."""
 
-MAX_CONNECTIONS = LISTENERS["kv_events"].connections
-"""Of one address that engines connect to. Further ones are closed as soon as they are accepted."""
+ROW = LISTENERS["kv_events"]
+"""For each address that engines connect to. Further connections are closed as soon as they are accepted."""
 
 FILES_RETRY_SECONDS = 10.0
 """After the limit of open files was reached at an address. Until then nothing listens there: ZeroMQ's own thread would
@@ -203,6 +214,7 @@ class _Replayer:
         self._publisher = publisher
         self._poller = poller
         self._for: object = None  # the replay that the socket is for
+        self._bytes = 0  # that came of it
         self.socket: zmq.Socket[bytes] | None = None
 
     def turn(self, t: float) -> None:
@@ -210,7 +222,7 @@ class _Replayer:
         wanted = self._publisher.stream.replay
         if wanted is not self._for:
             self.close()
-            self._for = wanted
+            self._for, self._bytes = wanted, 0
         if wanted is None or wanted.sent is not None:
             return
         if self.socket is None:
@@ -223,18 +235,23 @@ class _Replayer:
             wanted.sent = wanted.heard = t
 
     def receive(self, t: float) -> None:
-        """Take what came of the replay. vLLM before 0.26 answers without the topic. The lock is held."""
+        """Take all that came of the replay. vLLM before 0.26 answers without the topic. The lock is held."""
         stream = self._publisher.stream
-        for _ in range(BURST):
-            frames = _frames(self.socket) if self.socket is not None else None
-            if frames is None or stream.replay is not self._for:
+        while stream.replay is self._for and self.socket is not None:
+            frames = _frames(self.socket)
+            if frames is None:
                 return
-            if len(frames) not in (FRAMES, FRAMES + 1) or frames[0] or len(frames[-2]) != SEQUENCE_BYTES:
+            self._bytes += sum(map(len, frames)) + MESSAGE_BYTES
+            if self._bytes > MAX_REPLAYED_BYTES:
+                self._publisher.drop("replay_limit")
+                stream.give_up(t)
+            elif len(frames) not in (FRAMES, FRAMES + 1) or frames[0] or len(frames[-2]) != SEQUENCE_BYTES:
                 self._publisher.drop("malformed")
             elif frames[-2] == END:
                 stream.ended(t)
             else:
                 stream.replayed(int.from_bytes(frames[-2], "big"), frames[-1], t)
+        self.close()  # the replay is over: what else comes of it is not held
 
     def close(self) -> None:
         if self.socket is not None:
@@ -256,7 +273,7 @@ class _Listener:
         self.obstacle = ""
         self._open_at = 0.0
         self._is_bound = False
-        self._accepted: set[int] = set()  # descriptors of the connections that were accepted
+        self._accepted: dict[int, str] = {}  # connections by their descriptor -> whose share they count against
         self._strangers = 0  # handshakes that failed and whose end was not reported yet
         self._reopen_at: float | None = None
         self.socket: zmq.Socket[bytes] | None = None
@@ -342,16 +359,25 @@ class _Listener:
         )
 
     def _admit(self, descriptor: int) -> None:
-        """Count an accepted connection in, or end it where the address has its share. ZeroMQ has no limit."""
-        if len(self._accepted) < MAX_CONNECTIONS:
-            self._accepted.add(descriptor)
+        """Count an accepted connection in, or end it where there are too many, or too many of its peer. ZeroMQ has no
+        limit, and takes messages from each connection in turn: who has most of them has most of the turns."""
+        peer = _peer(descriptor, self.endpoint)
+        of_peer = sum(one == peer for one in self._accepted.values())
+        if len(self._accepted) < ROW.connections and of_peer < ROW.per_peer:
+            self._accepted[descriptor] = peer
             return
         _shut_down(descriptor, self.endpoint)
         for publisher, _ in self.publishers.values():
             with publisher.lock:
                 publisher.drop("connections")
             break
-        _warning("too many connections for KV events", endpoint=self.endpoint, limit=MAX_CONNECTIONS)
+        _warning(
+            "too many connections for KV events",
+            endpoint=self.endpoint,
+            limit=ROW.connections,
+            limit_per_peer=ROW.per_peer,
+            of_peer=of_peer,
+        )
 
     def _connection_changed(self, t: float, *, is_up: bool, descriptor: int) -> None:
         """A publisher completed its handshake, or a connection ended. descriptor: of the connection that ended."""
@@ -359,7 +385,7 @@ class _Listener:
             self.connections += 1
             self.obstacle, self._reopen_at = "", None
         else:
-            self._accepted.discard(descriptor)
+            self._accepted.pop(descriptor, None)
             is_stranger = self._strangers > 0
             self._strangers = max(self._strangers - 1, 0)
             if is_stranger and self._is_bound:
@@ -487,7 +513,7 @@ class Ears:
         listeners: dict[tuple[str, bool], _Listener] = {}
         arrange_at = used = 0.0
         try:
-            while not self._stop.wait(self._pause(listeners.values(), used)):
+            while not self._rests(listeners.values(), self._pause(listeners.values(), used)):
                 if self._is_changed.is_set() or time.monotonic() >= arrange_at:
                     self._is_changed.clear()
                     self._arrange(context, poller, listeners)
@@ -509,6 +535,19 @@ class Ears:
         """Seconds until the next turn. used: CPU seconds of the last one, of which this thread has a share."""
         least = 0.0 if any(one.is_busy for one in listeners) else PAUSE_SECONDS
         return min(max(least, used / SHARE - used), MAX_PAUSE_SECONDS)
+
+    def _rests(self, listeners: Iterable[_Listener], seconds: float) -> bool:
+        """Pause. What comes of replays is taken meanwhile and not read yet: ZeroMQ would hold it without a bound in
+        bytes. Whether the thread is to end."""
+        until = time.monotonic() + seconds
+        asking = [each for one in listeners for each in one.publishers.values() if each[1].socket is not None]
+        while not self._stop.wait(min(max(until - time.monotonic(), 0.0), DRAIN_SECONDS if asking else seconds)):
+            if time.monotonic() >= until:
+                return False
+            for publisher, replayer in asking:
+                with publisher.lock:
+                    replayer.receive(self._clock())
+        return True
 
     def _turn(self, listener: _Listener, ready: dict[zmq.Socket[bytes], int]) -> None:
         """Serve one address. Where no file can be opened for it, the others go on."""
@@ -584,22 +623,41 @@ def _is_out_of_files(error: zmq.ZMQError) -> bool:
     return error.errno in _OUT_OF_FILES
 
 
-def _shut_down(descriptor: int, endpoint: str) -> None:
-    """End a connection that ZeroMQ accepted; ZeroMQ notices and closes the descriptor.
+@contextlib.contextmanager
+def _accepted_socket(descriptor: int, endpoint: str) -> Iterator[sockets.socket | None]:
+    """A connection that ZeroMQ accepted; None where it has ended.
 
-    It may have done so before, and the number may be another file's by now: only a connection to this address is ended.
+    ZeroMQ may have closed it before, and the number may be another file's by now: only a connection to this address is
+    given.
     """
     try:
         connection = sockets.socket(fileno=descriptor)
     except OSError:
+        yield None
         return
     try:
-        if connection.getsockname()[1] == int(endpoint.rpartition(":")[2]):
-            connection.shutdown(sockets.SHUT_RDWR)
+        is_ours = connection.getsockname()[1] == int(endpoint.rpartition(":")[2])
     except (OSError, ValueError, IndexError):
-        pass
+        is_ours = False
+    try:
+        yield connection if is_ours else None
     finally:
         connection.detach()
+
+
+def _peer(descriptor: int, endpoint: str) -> str:
+    """The share that an accepted connection counts against; empty where it has ended, or has no address."""
+    with _accepted_socket(descriptor, endpoint) as connection, contextlib.suppress(OSError):
+        if connection is not None:
+            return share_of(str(connection.getpeername()[0]))
+    return ""
+
+
+def _shut_down(descriptor: int, endpoint: str) -> None:
+    """End a connection that ZeroMQ accepted; ZeroMQ notices and closes the descriptor."""
+    with _accepted_socket(descriptor, endpoint) as connection, contextlib.suppress(OSError):
+        if connection is not None:
+            connection.shutdown(sockets.SHUT_RDWR)
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> zmq.Socket[bytes]:

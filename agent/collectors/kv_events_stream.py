@@ -149,7 +149,13 @@ class EventStream:
         else:
             is_over = t - max(replay.sent, replay.heard) > SILENT_SECONDS or t - replay.sent > REPLAY_SECONDS
         if is_over:
-            self._give_up(t)
+            self.give_up(t)
+
+    def give_up(self, t: float) -> None:
+        """Take no more of the replay that is under way, and ask for none for a while."""
+        self._stop_asking()
+        self._no_replay_before = t + RETRY_SECONDS
+        self._release(t)
 
     def take(self) -> list[MessageRun]:
         """What came since it was taken last."""
@@ -213,11 +219,6 @@ class EventStream:
         """Ask from the last message on, that it can be told whether it is still the same publisher's."""
         self.replay = EventReplay(max(self._last or 0, 0), t, attempt)
 
-    def _give_up(self, t: float) -> None:
-        self._stop_asking()
-        self._no_replay_before = t + RETRY_SECONDS
-        self._release(t)
-
     def _stop_asking(self) -> None:
         if self.replay is not None and self._is_cut and self._last is not None:
             self._next_run(restarted=True)  # whether it is still the same publisher was not answered
@@ -236,7 +237,7 @@ class EventStream:
         self._waiting.append((sequence, payload))
         self._waiting_bytes += len(payload)
         if self._waiting_bytes > MAX_WAITING_BYTES:
-            self._give_up(t)
+            self.give_up(t)
 
     def _next_run(self, *, lost: int = 0, restarted: bool = False, late: bool = False) -> None:
         if self._runs[-1].messages:

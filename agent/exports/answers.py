@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -11,6 +12,11 @@ from aiohttp import web
 def json_answer(data: object) -> web.Response:
     """What was asked for."""
     return packed_answer(encode_answer(data))
+
+
+async def document_answer(make: Callable[[], object]) -> web.Response:
+    """The same for a document that grows with what is watched: `make` and encoding run in a thread."""
+    return packed_answer(await asyncio.to_thread(lambda: encode_answer(make())))
 
 
 def encode_answer(data: object) -> bytes:

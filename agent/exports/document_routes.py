@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from kvitals.agent.exports.answers import ApiError, json_answer, packed_answer
+from kvitals.agent.exports.answers import ApiError, document_answer, json_answer, packed_answer
 
 SPOKEN_VERSION = "2.42.0"
 """The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
@@ -42,7 +42,8 @@ def rules_route(
     """Rule groups, or what `shown` makes of them."""
 
     async def handle(_: web.Request) -> web.Response:
-        return json_answer(shown(await _now(rules())))
+        groups = await _now(rules())
+        return await document_answer(lambda: shown(groups))
 
     return handle
 

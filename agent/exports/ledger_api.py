@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import json_answer, packed_answer, refusal
+from kvitals.agent.exports.answers import document_answer, packed_answer, refusal
 from kvitals.agent.exports.requests_api import is_local
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.packed import pack
@@ -41,11 +41,14 @@ def add_ledger_routes(router: web.UrlDispatcher, ledger: LedgerApi) -> None:
         if is_local(request):
             names = {name: found for name in told["tenants"] if (found := ledger.resolve(name)) is not None}
             told["tenant_names"] = names
-        return json_answer(told)
+        return await document_answer(lambda: told)
 
     async def cascades(_: web.Request) -> web.Response:
         side = ledger.side()
-        return refusal(404, _NOTHING) if side is None else json_answer(side.cascades.report())
+        if side is None:
+            return refusal(404, _NOTHING)
+        told = side.cascades.report()
+        return await document_answer(lambda: told)
 
     async def accesses(request: web.Request) -> web.Response:
         if unknown := request.query.keys() - {"engine", "since"}:

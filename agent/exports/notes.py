@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import json_answer, refusal
+from kvitals.agent.exports.answers import encode_answer, packed_answer, refusal
 from kvitals.series.history import event_log
 from kvitals.series.history.codec import DamagedError
 from kvitals.series.history.schema import HistoryError
@@ -53,7 +53,7 @@ def add_notes_routes(router: web.UrlDispatcher, past: Notes, in_thread: InThread
                 there = ", ".join(sorted(allowed)) or "none"
                 return refusal(400, f"unknown parameter {sorted(unknown)[0]!r}: there are {there}")
             try:
-                return json_answer(await in_thread(lambda: read(request)))
+                return packed_answer(await in_thread(lambda: encode_answer(read(request))))
             except ValueError as error:
                 return refusal(400, str(error))
             except (HistoryError, DamagedError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.exports import wire
-from kvitals.agent.exports.answers import json_answer, refusal
+from kvitals.agent.exports.answers import document_answer, refusal
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.observation import PartsRecord, is_bounded
 from kvitals.agent.requests.record import RequestRecord
@@ -74,19 +74,19 @@ def add_routes(router: web.UrlDispatcher, requests: Requests) -> None:
             found = _asked(requests.store(), request)
         except BadRequestError as error:
             return refusal(400, str(error))
-        resolve = requests.resolve if is_local(request) else None
-        told = [_told(record, resolve) for record in found]
-        return json_answer({"requests": told, "kept": len(requests.store())})
+        names = _names({record.tenant for record in found if record.tenant}, requests.resolve, request)
+        kept = len(requests.store())
+        return await document_answer(lambda: {"requests": [_told(record, names) for record in found], "kept": kept})
 
     async def tails(request: web.Request) -> web.Response:
         try:
             found = _tails(requests.tails(), request)
         except BadRequestError as error:
             return refusal(400, str(error))
-        resolve = requests.resolve if is_local(request) else lambda _: None
-        names = {tenant: name for tenant in sorted(tenants_in(found)) if (name := resolve(tenant)) is not None}
-        told = [msgspec.to_builtins(report) | {"sentence": report.sentence} for report in found]
-        return json_answer({"reports": told, "tenant_names": names})
+        names = _names(tenants_in(found), requests.resolve, request)
+        return await document_answer(
+            lambda: {"reports": [_told_tail(report) for report in found], "tenant_names": names}
+        )
 
     router.add_get("/api/v1/requests", listed)
     router.add_get("/api/v1/tail", tails)
@@ -210,9 +210,21 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _told(record: RequestRecord, resolve: Callable[[str], str | None] | None) -> dict[str, Any]:
+def _names(tenants: Iterable[str], resolve: Callable[[str], str | None], request: web.Request) -> dict[str, str]:
+    """Tenants' names by what stands for them, for who asks from this machine."""
+    if not is_local(request):
+        return {}
+    return {tenant: name for tenant in sorted(tenants) if (name := resolve(tenant)) is not None}
+
+
+def _told_tail(report: TailReport) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(report)
+    return told | {"sentence": report.sentence}
+
+
+def _told(record: RequestRecord, names: Mapping[str, str]) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(record)
     told["outcome"] = record.outcome
-    if resolve is not None and record.tenant and (name := resolve(record.tenant)) is not None:
+    if (name := names.get(record.tenant)) is not None:
         told["tenant_name"] = name
     return told

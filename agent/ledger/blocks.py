@@ -32,14 +32,29 @@ RUN_BYTES, BLOCK_BYTES, GHOST_BYTES = 400, 110, 8
 class Room:
     """How many blocks more the ledgers of a node may know."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "walked")
 
     def __init__(self, limit: int = MAX_KNOWN) -> None:
         self.left = limit
+        self.walked = 0
+        """What events have cost so far besides their own blocks: runs and blocks that chains were followed through, and
+        blocks of runs that were split."""
 
+
+MOVED_AT_ONCE = 128
+"""Blocks of a run that is split, which are moved in about the time in which one run of a chain is followed."""
 
 MAX_ORIGINS = 8
 """Of what a step pushed out: those with most blocks, for whom the others count."""
+
+
+MAX_PAIRS = 256
+"""Of who stored and whose origin it was, in one step; what others stored is of nobody who is known. Whoever is charged
+for the step is charged by each of them."""
+
+_NOBODY = Party()
+_NOBODY.settle()
+_OTHERS = (_NOBODY, _NOBODY)
 
 
 class EngineStep:
@@ -82,7 +97,10 @@ class EngineStep:
         return [(origin, stored / of_all) for origin, stored in most]
 
     def _add(self, party: Party, origin: Party, blocks: float) -> None:
-        self.stores[party, origin] = self.stores.get((party, origin), 0.0) + blocks
+        pair = (party, origin)
+        if pair not in self.stores and len(self.stores) >= MAX_PAIRS:
+            pair = _OTHERS
+        self.stores[pair] = self.stores.get(pair, 0.0) + blocks
 
 
 class BlockRun:
@@ -198,6 +216,7 @@ class Blocks:
         found: list[int] = []
         for part in reversed(parts):
             found += part
+        self._room.walked += len(parts) + len(found)
         return found if blocks is None else found[:blocks]
 
     def path(self, run: BlockRun | None) -> list[BlockRun]:
@@ -209,6 +228,7 @@ class Blocks:
             if parent is not None and run.depth != parent.end:
                 break
             run = parent
+        self._room.walked += len(found)
         return found
 
     def store(self, hashes: tuple[int, ...], parent: int | None, at: float, extend: bool) -> StoreResult:
@@ -394,6 +414,7 @@ class Blocks:
     def _open(self, run: BlockRun, block: int) -> BlockRun | None:
         """Split a run behind a live block within it. None where the block is a ghost already."""
         k = run.hashes.index(block)
+        self._room.walked += len(run.hashes) // MOVED_AT_ONCE
         return self._split(run, k + 1) if k < run.live else None
 
     def _remove_copy(self, block: int) -> None:

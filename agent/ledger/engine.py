@@ -34,6 +34,13 @@ AFTER_SECONDS = 2.0
 MAX_CLOCK_SECONDS = 3_600.0
 """An engine whose clock is further from ours than this is not believed: its events have our time."""
 
+EVENTS_AT_ONCE, REMOVED_AT_ONCE = 16, 256
+"""Events, and removed blocks, between which others have their turn: some milliseconds."""
+
+MAX_WALKED = 1_000_000
+"""What one batch may cost besides its own blocks (`Room.walked`), about 0.2 s. Each look-up follows its chain to the
+root, so a batch of 131,072 blocks that lie behind each other would take minutes. What is left of it is a hole."""
+
 MAX_SESSIONS = 8_192
 MAX_RECORDS = 8_192
 MAX_TABLES = 32
@@ -82,6 +89,7 @@ class EngineLedger:
         self._records: deque[RequestRecord] = deque()
         self._sessions: OrderedDict[str, BlockRun] = OrderedDict()  # session -> where its last chain ends
         self._now = -inf  # by the engine's clock
+        self._walk_end = 0  # `walked` of the room up to which a batch may go
         self._pool: int | None = None
 
     @property
@@ -128,12 +136,12 @@ class EngineLedger:
     def feed_steps(self, record: KvEventsRecord) -> Steps[None]:
         """The same in steps."""
         if record.restarted:
-            self._forget("restart")
+            yield from self._forget_steps("restart")
             self.confidence.fresh()
         if record.lost or record.late or any(record.dropped.values()):
             self._hole()
         for batch in record.batches:
-            self._feed_batch(batch, record.t)
+            yield from self._feed_batch_steps(batch, record.t)
             yield None
         self._heal()
 
@@ -168,42 +176,57 @@ class EngineLedger:
         for access in self._waiting.all():
             self._settle(access)
 
-    def _feed_batch(self, batch: BlockEventBatch, t: float) -> None:
+    def _feed_batch_steps(self, batch: BlockEventBatch, t: float) -> Steps[None]:
         at = batch.at if abs(batch.at - t) < MAX_CLOCK_SECONDS else t
         self._now = at = max(at, self._now)
         self._reader.begin(at)
-        step = EngineStep(at)
+        step, self._walk_end = EngineStep(at), self._room.walked + MAX_WALKED
         removed: list[int] = []
         medium, group = GPU, 0
-        for event in batch.events:
-            kind = type(event)
-            if kind is BlocksRemoved:
-                if removed and (event.group != group or event.medium != medium):  # type: ignore[union-attr]
-                    self._remove(removed, medium, group, step)
+        for number, event in enumerate(batch.events):
+            if number % EVENTS_AT_ONCE == 0:
+                yield None
+            if self._walks_too_far(len(batch.events) - number):
+                break
+            if isinstance(event, BlocksRemoved):
+                if removed and (event.group != group or event.medium != medium):
+                    yield from self._remove_steps(removed, medium, group, step)
                     removed = []
-                medium, group = event.medium, event.group  # type: ignore[union-attr]
-                removed += event.hashes  # type: ignore[union-attr]
+                medium, group = event.medium, event.group
+                removed += event.hashes
                 continue
             if removed:
-                self._remove(removed, medium, group, step)
+                yield from self._remove_steps(removed, medium, group, step)
                 removed = []
             if isinstance(event, BlocksStored):
                 if event.hashes:
                     self._store(event, step)
             else:
-                self._forget("reset")
+                yield from self._forget_steps("reset")
                 self.confidence.fresh()
         if removed:
-            self._remove(removed, medium, group, step)
+            yield from self._remove_steps(removed, medium, group, step)
 
-    def _remove(self, hashes: list[int], medium: str, group: int, step: EngineStep) -> None:
+    def _walks_too_far(self, left: int) -> bool:
+        """Whether a batch has cost what it may. left: what of it is dropped then."""
+        if self._room.walked <= self._walk_end:
+            return False
+        self.dropped["walk_limit"] = self.dropped.get("walk_limit", 0) + left
+        self._hole()
+        return True
+
+    def _remove_steps(self, hashes: list[int], medium: str, group: int, step: EngineStep) -> Steps[None]:
         table, tally = self._table(medium, group), self._tally(medium)
         if table is None:
             return
         if self._reader.style is Style.ENDS:
             hashes.reverse()  # it tells the beginning of what it removes first
-        for removal in table.remove(hashes, step):
-            tally.remove(removal, self.block_tokens)
+        for first in range(0, len(hashes), REMOVED_AT_ONCE):
+            if self._walks_too_far(len(hashes) - first):
+                return
+            for removal in table.remove(hashes[first : first + REMOVED_AT_ONCE], step):
+                tally.remove(removal, self.block_tokens)
+            yield None
 
     def _store(self, event: BlocksStored, step: EngineStep) -> None:
         table = self._table(event.medium, event.group)
@@ -422,9 +445,11 @@ class EngineLedger:
                     table.purge(table.doubt)
             self.confidence.fresh()
 
-    def _forget(self, reason: str) -> None:
+    def _forget_steps(self, reason: str) -> Steps[None]:
         """All blocks are gone."""
-        for access in self._waiting.all():
+        for number, access in enumerate(self._waiting.all()):
+            if number % EVENTS_AT_ONCE == 0:
+                yield None
             self._settle(access)
         self._reader.clear()
         self._sessions.clear()

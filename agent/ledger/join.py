@@ -7,7 +7,7 @@ its own. Where several fit, each is as likely.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -110,7 +110,8 @@ class WaitingAccesses:
     """Accesses whose record may come, of one engine."""
 
     def __init__(self) -> None:
-        self._all: dict[Access, None] = {}  # in the order in which they were added
+        # In the order in which they were added. The first of a dict is found behind all that were removed before it.
+        self._all: OrderedDict[Access, None] = OrderedDict()
         self._by_hits: dict[int, dict[Access, None]] = {}
         self._past: deque[Access] = deque(maxlen=MAX_PAST)  # with stores after those of the prompt
 

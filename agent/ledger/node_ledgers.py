@@ -163,8 +163,7 @@ class LedgerSide:
     def _settle(self, t: float) -> Steps[None]:
         """What is made of the look-ups that are settled now."""
         for watched in self.engines.values():
-            looks, watched.settled = watched.settled, []
-            for look in looks:
+            for look in watched.take_settled():
                 self._reuse.add(look, watched.name, self.tenants.add(look))
                 self.cascades.look(watched.name, look)
                 watched.changed = True

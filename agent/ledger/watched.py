@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from zlib import crc32
 
 from kvitals.agent.ledger.accesses import Style
@@ -18,6 +19,10 @@ from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder
 
 OBSERVED_SECONDS = 900.0
 
+MAX_SETTLED_BLOCKS = 2_000_000
+"""Of the chains of look-ups that wait to be taken, 8 bytes each. A look-up beyond has no chain: one block that is
+stored behind a long prompt, over and over, makes a chain of the whole prompt each time."""
+
 
 class WatchedEngine:
     """What is known of one engine."""
@@ -25,7 +30,8 @@ class WatchedEngine:
     def __init__(self, name: str, target: str, room: Room, owners: Owners, style: Style, references: int) -> None:
         """references: block references of look-ups that are kept for whoever wants to replay them."""
         self.name, self.target = name, target
-        self.settled: list[SettledLookup] = []  # since the last time somebody took them
+        self._settled: list[SettledLookup] = []
+        self._settled_blocks = 0  # of their chains
         self.ledger = EngineLedger(room, owners, style, self._take)
         self.blame = Blame()
         self.sources: dict[str, int] = {}  # look-ups by how they are known
@@ -56,6 +62,11 @@ class WatchedEngine:
         """About what it takes in memory."""
         held = 8 * min(self._references, self.lookup_tokens // max(self.ledger.block_tokens, 1))
         return self.ledger.bytes + held
+
+    def take_settled(self) -> list[SettledLookup]:
+        """The look-ups that were settled since the last time."""
+        looks, self._settled, self._settled_blocks = self._settled, [], 0
+        return looks
 
     def survey(self, t: float, seconds: float, facts: EngineFacts) -> None:
         """Look at all blocks; they were as at the last time for so many seconds."""
@@ -100,7 +111,13 @@ class WatchedEngine:
         self.observed = (self.lookup_tokens - counts[0][1]) / asked if asked > 0 else None
 
     def _take(self, look: SettledLookup) -> None:
-        self.settled.append(look)
+        blocks = len(look.chain) if look.chain is not None else 0
+        if self._settled_blocks + blocks > MAX_SETTLED_BLOCKS:
+            self.ledger.dropped["settled_limit"] = self.ledger.dropped.get("settled_limit", 0) + 1
+            self._settled.append(replace(look, chain=None))
+        else:
+            self._settled_blocks += blocks
+            self._settled.append(look)
         self.sources[look.source] = self.sources.get(look.source, 0) + 1
         self.lookup_tokens += look.prompt
         self.hit_tokens += look.hits * look.tokens

@@ -81,8 +81,10 @@ class _Open(Struct, eq=False, gc=False):
     into: _Open | None = None  # the one that it became part of
 
 
-_Gone = tuple[float, bool, tuple[str, ...]]
-"""A request that was given out: when it ended, whether it had an observer around its engine, and its traces."""
+_Gone = tuple[float, bool, tuple[int, ...]]
+"""A request that was given out: when it ended, whether it had an observer around its engine, and the hashes of its
+traces. What is remembered of up to 100,000 of them has hashes instead of texts, a third of the memory: two of 64 bits,
+made with a key that each process draws, are not equal by chance or by intent."""
 
 _Listed = dict[str, "_Open | list[_Open]"]
 """Requests by a key that is no proof that they are one. Most often there is one, which stands there without a list."""
@@ -106,10 +108,10 @@ class Stitcher:
         self._waiting: _Listed = {}  # span that did not come -> requests with parts below it
         self._traces: _Listed = {}
         self._crowded: set[str] = set()  # traces of which some open requests are not listed
-        self._gone: dict[str, _Gone] = {}  # id or span -> request
-        self._gone_before: dict[str, _Gone] = {}
-        self._gone_traces: set[str] = set()
-        self._gone_traces_before: set[str] = set()
+        self._gone: dict[int, _Gone] = {}  # hash of an id or span -> request
+        self._gone_before: dict[int, _Gone] = {}
+        self._gone_traces: set[int] = set()  # hashes
+        self._gone_traces_before: set[int] = set()
         self._gone_since = float("-inf")
         self._has_outer: dict[tuple[str, str], float] = {}  # system, engine -> when one had an observer around it
         self.dropped = {"late": 0, "duplicate": 0, "orphan": 0, "open_limit": 0}
@@ -394,22 +396,23 @@ class Stitcher:
 
     def _close_lone(self, one: _Open, *, whole: bool) -> None:
         """The same as `_close`, soon, of a lone one."""
-        parts, traces = one.parts, one.traces
-        part, trace = parts[0], traces[0]
+        parts = one.parts
+        part, trace = parts[0], one.traces[0]
         one.place = NOWHERE
         self._queue.popleft()
         self._begin += 1
         self._active -= 1
         self._forget_first(one.first)
         by, late = self._by, self._gone
-        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, traces
+        hashed = hash(trace)
+        gone = part.end if part.end is not None else float("-inf"), part.observer in OUTER, (hashed,)
         for key in one.keys:
             del by[key]
-            late[key] = gone
+            late[hash(key)] = gone
         if part.span:
-            late[trace + part.span] = gone
+            late[hash(trace + part.span)] = gone
         del self._traces[trace]
-        self._gone_traces.add(trace)
+        self._gone_traces.add(hashed)
         if part.observer == "stage":
             self.dropped["orphan"] += 1
         else:
@@ -430,13 +433,14 @@ class Stitcher:
             if part.end is not None and part.end > end:
                 end = part.end
             outer |= part.observer in OUTER
-        gone = end, outer, one.traces
+        hashed = tuple(map(hash, one.traces))
+        gone = end, outer, hashed
         for key in one.keys:
             by.pop(key, None)
-            late[key] = gone
-        self._gone_traces.update(one.traces)
+            late[hash(key)] = gone
+        self._gone_traces.update(hashed)
         if one.hidden and one.parts[0].span:
-            late[one.traces[0] + one.parts[0].span] = gone
+            late[hash(one.traces[0] + one.parts[0].span)] = gone
         for parent in one.parents:
             self._leave(self._waiting, parent, one)
         for trace in one.traces:
@@ -487,13 +491,14 @@ class Stitcher:
         """Whether a part is of no request any more, which is counted."""
         late, before = self._gone, self._gone_before
         # Spans are told apart by their trace, so where that is unknown they need not be put together.
-        is_near = trace in self._gone_traces or trace in self._gone_traces_before or not trace
-        if not is_near and late.keys().isdisjoint(ids) and before.keys().isdisjoint(ids):
+        hashed, hashes = hash(trace), [*map(hash, ids)]
+        is_near = hashed in self._gone_traces or hashed in self._gone_traces_before or not trace
+        if not is_near and late.keys().isdisjoint(hashes) and before.keys().isdisjoint(hashes):
             return False
         own = trace + part.span if part.span else ""
         parent = trace + part.parent if part.parent else ""
         for key in (own, *ids, parent):
-            gone = late.get(key) or before.get(key)
+            gone = late.get(hash(key)) or before.get(hash(key))
             reason = _why_gone(part, trace, gone, key == own) if gone is not None else ""
             if reason:
                 self.dropped[reason] += 1
@@ -526,7 +531,7 @@ def _why_gone(part: RequestPart, trace: str, gone: _Gone, is_own: bool) -> str:
     if part.observer == "stage":
         return "late"
     end, outer, traces = gone
-    is_other = trace and traces and trace not in traces  # an id that is used again
+    is_other = trace and traces and hash(trace) not in traces  # an id that is used again
     begins_later = part.start is not None and part.start > end
     return "late" if not is_other and not begins_later and (outer or part.observer not in OUTER) else ""
 

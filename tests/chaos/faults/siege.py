@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -28,7 +29,7 @@ from tests.chaos.requests.stage import Fared, Ports, Program
 from tests.chaos.requests.stage import Stage as RequestStage
 
 from .attackers import ATTACKS, FLOODER
-from .stage import HOST, ROOT, Stage, Told, _die_with_us, free_port
+from .stage import HOST, ROOT, STALL_SECONDS, Stage, Told, _die_with_us, free_port
 
 SECONDS = float(os.environ.get("SIEGE_SECONDS", "600"))
 NAMES = os.environ.get("SIEGE_ATTACKS", "").split() or list(ATTACKS)
@@ -40,8 +41,9 @@ ADDED_P99_SECONDS = 0.005
 """By how much the siege may raise what the tap adds to the good client's p99."""
 RESIDENT_MB, GROWTH_MB = 300.0, 40.0
 """Of the agent and of the tap: at the peak; and from the second quarter of the siege to its last, by medians."""
-STALL_SECONDS, WAIT_SECONDS = 0.1, 1.0
-"""For which a loop may do one thing: in CPU time, and by the clock, with the waits for a core of a small machine."""
+WAIT_SECONDS = 10 * STALL_SECONDS
+"""For which a loop may do one thing by the clock, with the waits for a core of a small machine; in CPU time for
+`STALL_SECONDS`."""
 
 ENDS_SECONDS = 5.0
 SAMPLE_SECONDS = 2.0
@@ -193,7 +195,16 @@ def _processes(stage: Besieged, watched: dict[str, Watched], table: Table) -> No
         table.add(f"{name}: /metrics always answered", not seen.pages_missing, f"{seen.pages_missing} not answered")
         longest, cpu = (max(each) for each in zip(*seen.stalls, strict=True)) if seen.stalls else (inf, inf)
         for demand, took, limit in (("stall on the CPU", cpu, STALL_SECONDS), ("stall", longest, WAIT_SECONDS)):
-            table.add(f"{name}: longest {demand} under {limit * 1e3:.0f} ms", took < limit, f"{took * 1e3:.0f} ms")
+            where = "" if took < limit else f", {_where(program)}"
+            table.add(
+                f"{name}: longest {demand} under {limit * 1e3:.0f} ms", took < limit, f"{took * 1e3:.0f} ms{where}"
+            )
+
+
+def _where(program: Program) -> str:
+    """What the log has of the stall that took most CPU time."""
+    found = re.findall(r"event loop stalled.*cpu_seconds=([0-9.]+).*where='?([^'\n]*)", program.log.read_text())
+    return max(((float(cpu), where) for cpu, where in found), default=(0.0, "nothing logged"))[1]
 
 
 async def _looks(stage: Besieged, began: float, ended: float, table: Table) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from . import clock, collectors, disk, engines, hostile, network, real, restarts, servers, siege
+from . import clock, collectors, disk, engines, hostile, network, real, restarts, servers, siege, silent
 from .stage import Stage, Told
 
 Situation = Callable[[Stage, Told], Awaitable[None]]
@@ -23,6 +23,7 @@ SITUATIONS: dict[str, Situation] = {
     "packets_lost": network.packets_lost,
     "engine_stopped": engines.stopped,
     "hostile_queries": hostile.queries,
+    "silent_peers": silent.peers,
     "hung_collector": collectors.hung,
     "fifo_targets": collectors.fifo_targets,
 }

@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,53 @@ def test_a_line_counts_those_that_were_left_out() -> None:
     for now[0] in (0.0, 1.0, 59.0, 60.0):
         warn("busy", peer="a")
     assert lines == [{"event": "busy", "peer": "a"}, {"event": "busy", "peer": "a", "similar_lines_omitted": 2}]
+
+
+@pytest.mark.parametrize("ends", ["client", "server"])
+def test_a_connection_is_freed_once_it_has_ended(ends: str) -> None:
+    """A cycle would stay until a collection, or for good where one set it aside while the connection was open."""
+    kept: list[weakref.ref[asyncio.BaseTransport]] = []
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kept.append(weakref.ref(writer.transport))
+        if ends == "client":
+            await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+
+    async def connect() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            if ends == "server":
+                await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            del reader, writer
+        await asyncio.sleep(0.2)
+        server.close()
+        assert len(kept) == 5
+        assert [one for one in kept if one() is not None] == []
+
+    gc.collect()
+    gc.disable()
+    try:
+        loop_watch.run(connect())
+    finally:
+        gc.enable()
+
+
+def test_a_stall_is_logged_at_once_where_it_is_much_longer_than_the_one_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def stall() -> None:
+        loop_watch.begin()
+        for seconds in (0.1, 0.1, 0.3):
+            await asyncio.sleep(0.01)
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+        await asyncio.sleep(0.01)
+
+    loop_watch.run(stall())
+    assert capsys.readouterr().out.count("event loop stalled") == 2

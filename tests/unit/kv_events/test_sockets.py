@@ -15,8 +15,8 @@ from fake_engine import FakeEngine, batch, until
 
 from kvitals.agent.collectors import kv_events_sockets
 from kvitals.agent.collectors.kv_events_sockets import (
-    MAX_CONNECTIONS,
     MAX_MESSAGE_BYTES,
+    ROW,
     BatchRun,
     Ears,
     PublisherBatches,
@@ -319,7 +319,7 @@ def test_an_address_has_a_limit_of_connections_and_strangers_do_not_cut_a_publis
         engine.publish(batch(1))
         until(lambda: heard.sequences(own) == [0])
         strangers = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_CONNECTIONS + 20)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(ROW.connections + 20)
         ]
         until(lambda: sum(map(is_closed, strangers)) > 20)
         until(lambda: all(map(is_closed, strangers)), 15)  # none completes the handshake
@@ -328,6 +328,48 @@ def test_an_address_has_a_limit_of_connections_and_strangers_do_not_cut_a_publis
         assert heard.last[own].connections == 1
     assert heard.dropped["connections"] > 20
     assert not any(chunk.restarted or chunk.lost for chunk in heard.chunks[own])
+
+
+def test_a_peer_has_a_share_of_the_connections(ears: Ears) -> None:
+    """ZeroMQ takes messages from each connection in turn, so connections are shares of what is ingested."""
+    port = free_port()
+    own = source(port, bind=True)
+    heard = Listened(ears)
+    ears.listen_to([own])
+    until(lambda: heard.look() is None and heard.last[own].since is not None)
+    with contextlib.ExitStack() as stack:
+        crowd = [
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), source_address=(f"127.0.0.{2 + n % 2}", 0))
+            )
+            for n in range(2 * ROW.connections)
+        ]
+        of_one, of_other = crowd[::2], crowd[1::2]
+        until(lambda: sum(map(is_closed, crowd)) >= ROW.connections)
+        assert max(sum(not is_closed(one) for one in half) for half in (of_one, of_other)) <= ROW.per_peer
+    with contextlib.ExitStack() as stack, FakeEngine(own.endpoint, connect=True) as engine:
+        until(lambda: heard.look() is None and heard.last[own].connections == 0)
+        for _ in range(ROW.connections):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+        until(lambda: heard.connected(own))
+        engine.publish(batch(1))
+        until(lambda: heard.sequences(own)[-1:] == [0])
+
+
+def test_a_replay_has_a_limit_in_bytes(ears: Ears, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_events_sockets, "MAX_REPLAYED_BYTES", 40 * len(batch(1)))
+    own = source(free_port(), replay=f"tcp://127.0.0.1:{free_port()}")
+    heard = Listened(ears)
+    with FakeEngine(own.endpoint, replay=own.replay) as engine:
+        engine.publish(*map(batch, range(100)))
+        ears.listen_to([own])
+        until(lambda: heard.look() is None and heard.dropped.get("replay_limit") == 1)
+        engine.publish(batch(100))
+        until(lambda: heard.sequences(own)[-1:] == [100])
+    assert engine.asked == [0]
+    got = len(heard.sequences(own))
+    assert 5 < got < 40
+    assert heard.lost(own) == 101 - got
 
 
 OUT_OF_FILES = """
