@@ -18,7 +18,6 @@ LISTS_THE_WORDS = frozenset({STYLE, "docs/glossary.md"})
 
 TO_REWRITE: frozenset[str] = frozenset(
     [
-        "docs/alerting.md",
         "docs/api.md",
         "docs/binding.md",
         "docs/boards.md",
@@ -50,7 +49,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/performance.md",
         "docs/predictions.md",
         "docs/privacy.md",
-        "docs/prometheus.md",
         "docs/python.md",
         "docs/reliability.md",
         "docs/request-logs.md",
