@@ -21,7 +21,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/api.md",
         "docs/binding.md",
         "docs/boards.md",
-        "docs/cascade.md",
         "docs/configuration.md",
         "docs/design.md",
         "docs/engine-maps.md",
@@ -37,7 +36,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/knee.md",
         "docs/kv-events.md",
         "docs/lab.md",
-        "docs/ledger.md",
         "docs/limits.md",
         "docs/lint.md",
         "docs/measured.md",
@@ -54,9 +52,7 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/rules.md",
         "docs/security.md",
         "docs/size.md",
-        "docs/tail.md",
         "docs/tap.md",
-        "docs/tenants.md",
         "docs/whatif.md",
     ]
 )
