@@ -33,7 +33,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/journeys/tenants-and-cascades.md",
         "docs/journeys/weekly-review.md",
         "docs/journeys/without-the-agent.md",
-        "docs/knee.md",
         "docs/kv-events.md",
         "docs/lab.md",
         "docs/limits.md",
@@ -47,12 +46,10 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/python.md",
         "docs/reliability.md",
         "docs/request-logs.md",
-        "docs/requests.md",
         "docs/review.md",
         "docs/rules.md",
         "docs/security.md",
         "docs/size.md",
-        "docs/tap.md",
         "docs/whatif.md",
     ]
 )
