@@ -39,7 +39,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/lint.md",
         "docs/measured.md",
         "docs/otlp-out.md",
-        "docs/otlp.md",
         "docs/performance.md",
         "docs/predictions.md",
         "docs/privacy.md",
@@ -49,8 +48,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/review.md",
         "docs/rules.md",
         "docs/security.md",
-        "docs/size.md",
-        "docs/whatif.md",
     ]
 )
 """Pages that still use refused words. The list only becomes shorter."""
