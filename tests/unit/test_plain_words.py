@@ -21,7 +21,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/api.md",
         "docs/binding.md",
         "docs/boards.md",
-        "docs/configuration.md",
         "docs/design.md",
         "docs/engine-maps.md",
         "docs/gpu.md",
