@@ -23,8 +23,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/boards.md",
         "docs/design.md",
         "docs/engine-maps.md",
-        "docs/gpu.md",
-        "docs/host.md",
         "docs/incidents.md",
         "docs/internals.md",
         "docs/journeys/alerts.md",
@@ -44,7 +42,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/python.md",
         "docs/reliability.md",
         "docs/request-logs.md",
-        "docs/review.md",
         "docs/rules.md",
         "docs/security.md",
     ]
