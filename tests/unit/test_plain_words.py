@@ -27,7 +27,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/internals.md",
         "docs/kv-events.md",
         "docs/lab.md",
-        "docs/limits.md",
         "docs/lint.md",
         "docs/measured.md",
         "docs/otlp-out.md",
@@ -38,7 +37,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/reliability.md",
         "docs/request-logs.md",
         "docs/rules.md",
-        "docs/security.md",
     ]
 )
 """Pages that still use refused words. The list only becomes shorter."""
