@@ -34,7 +34,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/predictions.md",
         "docs/privacy.md",
         "docs/python.md",
-        "docs/reliability.md",
         "docs/request-logs.md",
         "docs/rules.md",
     ]
