@@ -26,7 +26,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/incidents.md",
         "docs/internals.md",
         "docs/kv-events.md",
-        "docs/lab.md",
         "docs/lint.md",
         "docs/measured.md",
         "docs/otlp-out.md",
