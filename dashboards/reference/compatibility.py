@@ -68,7 +68,7 @@ def page() -> str:
     lines += ["## Engines", "", *_shown(engines, known), ""]
     lines += ["## Frontends, routers and gateways", "", *_shown(others, known), ""]
     lines += [
-        "`-` is not on the program's page. In addition kvitals reads the engine's command line and version, its KV events,",
+        "`-` is not on the program's page. kvitals also reads the engine's command line and version, its KV events,",
         "its spans, and the GPUs and processes of the node: see [concepts](concepts.md).",
         "",
         "## Flags that enable more",
