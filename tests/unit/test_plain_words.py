@@ -25,7 +25,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/engine-maps.md",
         "docs/incidents.md",
         "docs/internals.md",
-        "docs/kv-events.md",
         "docs/lint.md",
         "docs/measured.md",
         "docs/otlp-out.md",
@@ -33,7 +32,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/predictions.md",
         "docs/privacy.md",
         "docs/python.md",
-        "docs/request-logs.md",
         "docs/rules.md",
     ]
 )
