@@ -18,9 +18,6 @@ LISTS_THE_WORDS = frozenset({STYLE, "docs/glossary.md"})
 
 TO_REWRITE: frozenset[str] = frozenset(
     [
-        "docs/api.md",
-        "docs/binding.md",
-        "docs/boards.md",
         "docs/design.md",
         "docs/engine-maps.md",
         "docs/incidents.md",
@@ -30,8 +27,6 @@ TO_REWRITE: frozenset[str] = frozenset(
         "docs/otlp-out.md",
         "docs/performance.md",
         "docs/predictions.md",
-        "docs/privacy.md",
-        "docs/python.md",
         "docs/rules.md",
     ]
 )
