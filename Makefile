@@ -36,7 +36,7 @@ test: $(VENV)/.dev ## the tests, in two processes (WORKERS=2); sets up all it ne
 check: $(VENV)/.dev ## format, lint, types, generated files, rules, floors and names
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
 	@$(BIN)/kvitals rules lint rules
-	@$(BIN)/python -m pytest -q tests/unit/test_floors.py tests/unit/test_language.py
+	@$(BIN)/python -m pytest -q tests/unit/test_floors.py tests/unit/test_language.py tests/unit/test_plain_words.py
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate

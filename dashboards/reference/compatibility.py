@@ -19,12 +19,13 @@ _NO = "-"
 _INTRO = """\
 # What each engine can show
 
-kvitals knows a program by a map of its metrics, with the versions that each name is in. A version newer than its map is
-read with the map's newest names and says so (`untested`); names that no map has are listed by `kvitals check`.
+kvitals reads a program through a map of its metrics, with the versions of each name. A version newer than its map is
+read with the map's newest names and marked `untested`. `kvitals check` lists names that no map has.
 
 *Captured* pages come from running programs, and the tests read them. Pages of *classes* were made by the program's own
-metric classes without a server. *Names* are read off releases and sources: such a map is checked against an inventory
-of names, and was not seen at work. What is unknown because of a version is unknown in the verdict, never healthy.
+metric classes without a server. *Names* come from releases and sources: such a map is checked against an inventory of
+names, and was not tested on a running program. Data that a version does not export is unknown in the verdict, never
+healthy.
 
 """
 
@@ -67,12 +68,12 @@ def page() -> str:
     lines += ["## Engines", "", *_shown(engines, known), ""]
     lines += ["## Frontends, routers and gateways", "", *_shown(others, known), ""]
     lines += [
-        "`-` is what its page has not. Beside a page, kvitals reads the engine's command line and version, its KV",
-        "events, its spans, and the GPUs and processes of the node: see [concepts](concepts.md).",
+        "`-` is not on the program's page. kvitals also reads the engine's command line and version, its KV events,",
+        "its spans, and the GPUs and processes of the node: see [concepts](concepts.md).",
         "",
-        "## Flags that bring what is off",
+        "## Flags that enable more",
         "",
-        "`kvitals check` says which of these your engines lack.",
+        "`kvitals check` lists those that your engines do not have.",
         "",
         *_flags(maps),
     ]
@@ -87,7 +88,7 @@ def _programs(maps: list[EngineMap], known: Data) -> Iterator[str]:
         families = len({metric.family for metric in m.metrics})
         what = (m.title, m.kind, versions if m.newest != "0" else "any", str(families))
         rows.append((*what, from_.captured or _NO, from_.classes or _NO, from_.names))
-    yield from table(("program", "is a", "versions", "families", "captured", "classes", "names from"), rows)
+    yield from table(("program", "kind", "versions", "families", "captured", "classes", "names from"), rows)
 
 
 def _shown(maps: list[EngineMap], known: Data) -> Iterator[str]:
@@ -127,4 +128,4 @@ def _flags(maps: list[EngineMap]) -> Iterator[str]:
     rows = [
         (title, f"`{cell(one.flag)}`", cell(one.brings), cell(one.cost), one.versions or "all") for title, one in flags
     ]
-    yield from table(("program", "flag", "brings", "costs", "versions"), rows)
+    yield from table(("program", "flag", "adds", "cost", "versions"), rows)

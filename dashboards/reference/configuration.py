@@ -78,7 +78,7 @@ def _rows(name: str, words: dict[str, dict[str, Words]]) -> Iterator[str]:
         wrong = ", ".join(sorted(known ^ said.keys()))
         raise ValueError(f"{_WORDS}: [{name}] must say what each key is, and no other; look at {wrong}")
     rows = ((_key(field), _type(field.type), _default(field, said), said[field.encode_name].is_) for field in fields)
-    yield from table(("key", "is a", "default", "what it is"), rows)
+    yield from table(("key", "type", "default", "meaning"), rows)
 
 
 def _words() -> dict[str, dict[str, Words]]:
