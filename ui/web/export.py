@@ -20,9 +20,10 @@ def document(triage: Triage, link: str = "") -> str:
         lines += [f"Objectives: {objectives}.", ""]
     if link:
         lines += [link, ""]
-    for finding in (*triage.causes, *(s for s in triage.symptoms if not s.explained_by), *triage.telemetry):
+    leading, unexplained = triage.leading, triage.unexplained_symptoms
+    for finding in (*leading, *(cause for cause in triage.causes if cause not in leading)):
         lines += [*_finding(finding), ""]
-    if explained := [s for s in triage.symptoms if s.explained_by]:
+    if explained := [symptom for symptom in triage.symptoms if symptom not in unexplained]:
         lines += ["## Explained by these", ""]
         lines += [f"- {f.code} {plain(f.title)}: {plain(f.conclusion)}" for f in explained] + [""]
     if triage.ruled_out:

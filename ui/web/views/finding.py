@@ -24,11 +24,6 @@ _SEVERITY = {
 }
 
 
-def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Whether one of the others explains this finding."""
-    return any(finding.id in other.explained for other in others if other.id != finding.id)
-
-
 def card(
     finding: Finding,
     zone: tzinfo | None,
