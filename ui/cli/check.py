@@ -89,10 +89,10 @@ def _recording(path: Path, args: argparse.Namespace) -> Inspection:
 async def _live(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.look, "--for")
     async with Collector(setup(args), args.source) as collector:
-        for line in collector.said:
-            status_console().print(line, style="dim")
+        said = iter(collector.said)
         async for _ in collector.collect(seconds):
-            pass
+            for line in said:  # once, and only where a target answers
+                status_console().print(line, style="dim")
         collector.document()
         return _answer(_inspected(collector.pipeline), collector.complaints(), args)
 
