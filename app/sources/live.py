@@ -113,6 +113,11 @@ async def agent_document(url: str) -> Triage | None:
         return None  # an engine whose API server is overloaded is slow to answer 404
 
 
+async def is_agent(url: str) -> bool:
+    """Whether a kvitals agent answers at a URL."""
+    return await asyncio.to_thread(_is_agent, AgentClient(url))
+
+
 def _is_agent(client: AgentClient) -> bool:
     try:
         return bool(client.version())
