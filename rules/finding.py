@@ -90,6 +90,23 @@ class LeverSetting(Struct, frozen=True):
     restart: bool
     note: str
 
+    @property
+    def command(self) -> str:
+        """The flag with its value, to be pasted into the engine's command line; empty where no value is known, or where
+        the value is not one of the command line."""
+        flags = self.flag.replace(" with ", " ")
+        if self.to == "on":
+            return flags
+        return f"{flags} {self.to}" if _is_value(self.flag, self.to) else ""
+
+    @property
+    def text(self) -> str:
+        """The change for people: the command and today's value, or in words what to do with the flag."""
+        now = f" (now {self.now})" if self.now else ""
+        if self.to == "remove it":
+            return f"remove {self.flag}{now}"
+        return (self.command or f"{self.flag}: {self.to}".removesuffix(": ")) + now
+
 
 class PredictedValue(Struct, frozen=True):
     """What a signal will be once a lever is pulled, at a like load. error: by how much `to` may be off either way, in
@@ -287,6 +304,18 @@ def reached_from(cause: Finding, causes: Iterable[Finding]) -> set[str]:
         reached |= new
         new = {id_ for one in new for id_ in explained.get(one, ())} - reached
     return reached
+
+
+def _is_value(flag: str, text: str) -> bool:
+    """Whether a lever's value is one that the flag takes: a word, a number or JSON, and no description of one."""
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        try:
+            msgspec.json.decode(text[1:-1])
+        except msgspec.DecodeError:
+            return False
+        return True
+    of_file = flag.startswith("--extra_")  # the value is a key of a file
+    return bool(text) and not of_file and not any(character.isspace() for character in text)
 
 
 def finding_id(code: str, entity: Labels) -> str:

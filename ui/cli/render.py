@@ -205,9 +205,8 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
 
 
 def change_of(setting: LeverSetting) -> Text:
-    """The flag, what it is now and what it is to be."""
-    change = f" {setting.now} → {setting.to}" if setting.now and setting.to else f" {setting.to}"
-    return Text(f"{setting.flag}{change}", style="not bold green")
+    """The change as the document words it."""
+    return Text(setting.text, style="not bold green")
 
 
 def _setting(setting: LeverSetting) -> Text:

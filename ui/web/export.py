@@ -79,9 +79,10 @@ def _finding(finding: Finding) -> Iterator[str]:
 def _lever(number: int, lever: LeverAdvice) -> Iterator[str]:
     yield f"{number}. **{plain(lever.title)}**: {plain(lever.why)}"
     if lever.setting is not None:
-        now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
         restart = ", needs a restart" if lever.setting.restart else ""
-        yield f"   {code(f'{lever.setting.flag} {lever.setting.to}'.strip())}{now}{restart}"
+        now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
+        command = lever.setting.command
+        yield f"   {code(command)}{now}{restart}" if command else f"   {plain(lever.setting.text)}{restart}"
     for effect in lever.predicted:
         yield f"   Expect: {plain(effect.title)} {plain(effect.text)} ({plain(effect.method)})"
     if lever.does_not_fix:
