@@ -450,6 +450,12 @@ class Node:
         last = {t.url: self._sense.translator(key).status.last for key, t in self._targets.items()}
         return [f"{url}: {outcome.message}" for url, outcome in last.items() if not outcome.ok]
 
+    @property
+    def unreachable(self) -> bool:
+        """Whether the last scrape of every target met no server at all."""
+        last = [self._sense.translator(key).status.last.reason for key in self._targets]
+        return bool(last) and all(reason in scrape.UNREACHABLE for reason in last)
+
     def _own_labels(self, target: TargetTable) -> dict[str, str]:
         """The labels that everything of this node carries; an engine elsewhere is not of this node."""
         here = is_loopback(urlsplit(target.url).hostname or "")

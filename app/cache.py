@@ -10,14 +10,11 @@ from typing import Any
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, NotKvitalsError
+from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config
-
-
-class NoEngineError(Exception):
-    """None of the engines answers; the message says why, a line for each."""
 
 
 @dataclass(frozen=True)

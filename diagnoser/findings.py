@@ -129,8 +129,10 @@ class Findings:
         return f"{conclusion} Here: {true}." if true else conclusion
 
     def _advised(self, judgement: Judgement, value: Callable[[str], str]) -> list[LeverAdvice]:
+        """The levers that can help: those without a restart first, as a reader wants them in an incident."""
         advised = self._levers.advise(judgement, value, self._amiss(judgement))
-        return [self._predictions.with_effects(advice, judgement) for advice in advised]
+        ordered = sorted(advised, key=lambda advice: advice.restart)
+        return [self._predictions.with_effects(advice, judgement) for advice in ordered]
 
     def outline(self, judgement: Judgement) -> Finding:
         """As much of a finding as it is ranked by. It costs little, as no query is asked."""

@@ -22,6 +22,7 @@ from kvitals.rules.finding import (
     RuledOut,
     SloInForce,
     Triage,
+    reached_from,
 )
 from kvitals.rules.origins import origins
 
@@ -159,14 +160,14 @@ class FindingOrder:
 
     def explains_worst(self, cause: Finding) -> bool:
         """Whether a cause explains one of the worst open symptoms, over other open causes or directly."""
-        return not _reached(cause, self.causes).isdisjoint(s.id for s in self.worst)
+        return not reached_from(cause, self.causes).isdisjoint(s.id for s in self.worst)
 
 
 def _ordered(open_: Sequence[Finding]) -> FindingOrder:
     symptoms = sorted((f for f in open_ if f.kind == "symptom"), key=lambda f: (-_WEIGHT[f.severity], f.code))
     felt = {s.id for s in symptoms if _WEIGHT[s.severity] > 0}
     every = [f for f in open_ if f.kind == "cause"]
-    noted = {c.id for c in every if not _WEIGHT[c.severity] and _reached(c, every).isdisjoint(felt)}
+    noted = {c.id for c in every if not _WEIGHT[c.severity] and reached_from(c, every).isdisjoint(felt)}
     return FindingOrder(
         rank([c for c in every if c.id not in noted], open_),
         symptoms,
@@ -179,17 +180,6 @@ def _worst(symptoms: Sequence[Finding]) -> list[Finding]:
     """The symptoms of the highest severity; empty where none asks for anything."""
     weight = max((_WEIGHT[s.severity] for s in symptoms), default=0)
     return [s for s in symptoms if weight and _WEIGHT[s.severity] == weight]
-
-
-def _reached(cause: Finding, causes: Sequence[Finding]) -> set[str]:
-    """The ids of all that a cause explains, by way of other causes included."""
-    explained = {c.id: c.explained for c in causes}
-    found: set[str] = set()
-    new = set(cause.explained)
-    while new:
-        found |= new
-        new = {id_ for one in new for id_ in explained.get(one, ())} - found
-    return found
 
 
 def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
@@ -205,7 +195,7 @@ def rank(causes: Sequence[Finding], fired: Sequence[Finding]) -> list[Finding]:
     """
     severity = {f.id: _WEIGHT[f.severity] for f in fired}
     worst = {s.id for s in _worst([f for f in fired if f.kind == "symptom"])}
-    beside = {c.code for c in causes} - {c.code for c in causes if not _reached(c, causes).isdisjoint(worst)}
+    beside = {c.code for c in causes} - {c.code for c in causes if not reached_from(c, causes).isdisjoint(worst)}
     asking = {cause.code for cause in causes if _WEIGHT[cause.severity]}
 
     def group(cause: Finding) -> tuple[bool, bool, bool, str]:

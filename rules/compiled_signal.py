@@ -29,8 +29,9 @@ from kvitals.series.promql.rewrite import map_children
 
 HALF_SAMPLE = 0.5
 """Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""
-STEPS = 12
-"""Points of a subquery over a window. A step in seconds would leave two of them in the shortest windows."""
+STEPS = 180
+"""Points of a subquery over a window: one every 5 s of a quarter of an hour, so that a recording of a minute still
+has a dozen. A step in seconds would leave two points in the shortest windows."""
 FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
 """Functions that have a value without any series."""
 

@@ -7,6 +7,7 @@ number when a reader of the old documents would break.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -89,6 +90,23 @@ class LeverSetting(Struct, frozen=True):
     restart: bool
     note: str
 
+    @property
+    def command(self) -> str:
+        """The flag with its value, to be pasted into the engine's command line; empty where no value is known, or where
+        the value is not one of the command line."""
+        flags = self.flag.replace(" with ", " ")
+        if self.to == "on":
+            return flags
+        return f"{flags} {self.to}" if _is_value(self.flag, self.to) else ""
+
+    @property
+    def text(self) -> str:
+        """The change for people: the command and today's value, or in words what to do with the flag."""
+        now = f" (now {self.now})" if self.now else ""
+        if self.to == "remove it":
+            return f"remove {self.flag}{now}"
+        return (self.command or f"{self.flag}: {self.to}".removesuffix(": ")) + now
+
 
 class PredictedValue(Struct, frozen=True):
     """What a signal will be once a lever is pulled, at a like load. error: by how much `to` may be off either way, in
@@ -146,7 +164,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     explained: list[str] = []  # ids of those: of the same entity, and of the engines of a node or pool
     ruled_out: list[RuledOut]
     unknowns: list[Unknown]
-    levers: list[LeverAdvice]
+    levers: list[LeverAdvice]  # without a restart first, then with one; each group in the rule's order
     next_check: str
     muted: str = ""  # the reason of the mute, if any
 
@@ -245,6 +263,59 @@ class Triage(Struct, frozen=True, kw_only=True):
     coverage: Coverage
     lacking: list[MissingData] = []  # for want of what, most rules first
     since_change: SinceChange | None = None  # only where it was asked for
+
+    def explained(self, cause: Finding) -> list[Finding]:
+        """The fired symptoms and causes that a cause explains, directly or through causes in between: symptoms first,
+        both in the document's order."""
+        reached = reached_from(cause, self.causes)
+        return [one for one in (*self.symptoms, *self.causes) if one.id in reached and one.id != cause.id]
+
+    @property
+    def leading_causes(self) -> list[Finding]:
+        """The causes that no other cause of the document explains, in their order. Causes that explain each other in a
+        circle all lead: none of them may vanish."""
+        heads = [
+            one
+            for one in self.causes
+            if not any(one.id in other.explained for other in self.causes if other.id != one.id)
+        ]
+        reached = {id_ for head in heads for id_ in reached_from(head, self.causes)} | {head.id for head in heads}
+        return [one for one in self.causes if one in heads or one.id not in reached]
+
+    @property
+    def unexplained_symptoms(self) -> list[Finding]:
+        """The symptoms that no cause of the document explains."""
+        reached = {id_ for cause in self.causes for id_ in cause.explained}
+        return [one for one in self.symptoms if one.id not in reached]
+
+    @property
+    def leading(self) -> list[Finding]:
+        """All that nothing explains, in the order in which a reader meets it: causes, defects of the telemetry,
+        symptoms."""
+        return [*self.leading_causes, *self.telemetry, *self.unexplained_symptoms]
+
+
+def reached_from(cause: Finding, causes: Iterable[Finding]) -> set[str]:
+    """The ids of all that a cause explains, those of other causes on the way included."""
+    explained = {one.id: one.explained for one in causes}
+    reached: set[str] = set()
+    new = set(cause.explained)
+    while new:
+        reached |= new
+        new = {id_ for one in new for id_ in explained.get(one, ())} - reached
+    return reached
+
+
+def _is_value(flag: str, text: str) -> bool:
+    """Whether a lever's value is one that the flag takes: a word, a number or JSON, and no description of one."""
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        try:
+            msgspec.json.decode(text[1:-1])
+        except msgspec.DecodeError:
+            return False
+        return True
+    of_file = flag.startswith("--extra_")  # the value is a key of a file
+    return bool(text) and not of_file and not any(character.isspace() for character in text)
 
 
 def finding_id(code: str, entity: Labels) -> str:

@@ -63,6 +63,9 @@ MESSAGES = {
 }
 """Why there is no page, for people. A page itself can fail for the reasons of `PageParser.parse` too."""
 
+UNREACHABLE = frozenset({"refused", "unresolved", "unreachable"})
+"""Reasons for which there is nobody to ask: no diagnosis of an engine follows from them."""
+
 _HINTS = {
     401: " It wants authentication: give the target a token.",
     403: " Access is forbidden: check the target's token.",

@@ -40,6 +40,7 @@ from kvitals.agent.exports.document_routes import (
     data_route,
     findings_route,
     health_route,
+    index_route,
     rules_route,
     slow_document_route,
     state_route,
@@ -163,11 +164,11 @@ def build_app(parts: ApiParts) -> web.Application:
         add_ledger_routes(app.router, parts.ledger)
     if parts.notes is not None:
         add_notes_routes(app.router, parts.notes, api.in_thread)
-    if parts.since_change is not None:
-        app.router.add_get("/api/v1/since-change", slow_document_route(parts.since_change))
+    app.router.add_get("/api/v1/since-change", slow_document_route(parts.since_change))
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/-/healthy", health_route(parts.problem))
     app.router.add_get("/-/ready", state_route(parts.ready, "Ready"))
+    app.router.add_get("/", index_route(app.router, parts.version))
     return app
 
 
@@ -537,6 +538,13 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         kind, message = "timeout", f"not judged this time: {error}"
     except TimeoutError:
         kind, message = "timeout", "the agent was too busy to read its series; ask again"
+    except web.HTTPNotFound:
+        return refusal(404, f"{request.path[:200]!r} is not a path of this API; GET / lists its paths", "not_found")
+    except web.HTTPMethodNotAllowed as error:
+        message = (
+            f"{request.path[:200]!r} does not take {error.method}; it takes {', '.join(sorted(error.allowed_methods))}"
+        )
+        return refusal(405, message, "not_found", {"Allow": error.headers.get("Allow", "")})
     except (web.HTTPException, asyncio.CancelledError):
         raise
     except Exception:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from kvitals.agent.exports.answers import ApiError, document_answer, json_answer, packed_answer
+from kvitals.agent.exports.answers import ApiError, document_answer, json_answer, packed_answer, refusal
 
 SPOKEN_VERSION = "2.42.0"
 """The version of Prometheus whose API this is; Grafana decides by it what it may ask for."""
@@ -74,11 +74,29 @@ def findings_route(findings: Callable[[], bytes | Awaitable[bytes | None] | None
     return handle
 
 
-def slow_document_route(document: Callable[[], bytes]) -> Handler:
-    """A document that takes long: one is worked out at a time."""
+def index_route(router: web.UrlDispatcher, version: str) -> Handler:
+    """The paths that are served: as links for a browser, else as JSON."""
+
+    async def handle(request: web.Request) -> web.Response:
+        known = sorted({r.resource.canonical for r in router.routes() if r.method == "GET" and r.resource is not None})
+        if "text/html" not in request.headers.get("Accept", ""):
+            return json_answer({"version": version, "paths": known})
+        rows = "".join(
+            f'<li><a href="{path}">{path}</a></li>' if "{" not in path else f"<li>{path}</li>" for path in known
+        )
+        page = f"<!doctype html><title>kvitals</title><h1>kvitals {version}: API</h1><ul>{rows}</ul>"
+        return web.Response(text=page, content_type="text/html")
+
+    return handle
+
+
+def slow_document_route(document: Callable[[], bytes] | None) -> Handler:
+    """A document that takes long: one is calculated at a time. None: 404, as no history is kept."""
     busy = asyncio.Lock()
 
     async def handle(_: web.Request) -> web.Response:
+        if document is None:
+            return refusal(404, "this agent keeps no history; start it with [history] enabled", "not_found")
         if busy.locked():
             raise ApiError("unavailable", "it is being worked out for somebody else: ask again in some seconds")
         async with busy:

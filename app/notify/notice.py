@@ -138,8 +138,7 @@ def _setting(lever: LeverAdvice) -> str:
     setting = lever.setting
     if setting is None:
         return ""
-    change = f"{setting.now} → {setting.to}" if setting.now and setting.to else setting.to
-    return f"{setting.flag} {change}".strip() + (" (restart)" if setting.restart else "")
+    return setting.text + (" (restart)" if setting.restart else "")
 
 
 def _first(text: str) -> str:

@@ -40,13 +40,15 @@ async def serve(
     runtime: Callable[[], dict[str, Any]] = dict,
     keeping: Keeping | None = None,
     health: Health | None = None,
+    since_change: Callable[[], bytes] | None = None,
 ) -> AsyncIterator[None]:
     """Serve the API until this context ends. health: of a running agent; None for a recorded incident, which takes
-    nothing in and is served on this machine alone. Raises UsageError where it cannot listen."""
+    nothing in and is served on this machine alone. since_change: as `ApiParts` has it, where no history is kept. Raises
+    UsageError where it cannot listen."""
     host, port = address
     remote = pipeline.setup.config.remote
     runner = web.AppRunner(
-        _application(pipeline, host, clock, runtime, keeping, health), shutdown_timeout=SHUTDOWN_SECONDS
+        _application(pipeline, host, clock, runtime, keeping, health, since_change), shutdown_timeout=SHUTDOWN_SECONDS
     )
     await set_up(runner)
     try:
@@ -69,6 +71,7 @@ def _application(
     runtime: Callable[[], dict[str, Any]],
     keeping: Keeping | None,
     health: Health | None,
+    since_change: Callable[[], bytes] | None,
 ) -> web.Application:
     remote = pipeline.setup.config.remote
     parts = ApiParts(
@@ -88,7 +91,7 @@ def _application(
         past=keeping.past if keeping is not None else None,
         whole_since=pipeline.whole_since,
         notes=keeping.past if keeping is not None else None,
-        since_change=keeping.since_change if keeping is not None else None,
+        since_change=keeping.since_change if keeping is not None else since_change,
     )
     app = build_app(parts)
     if (table := pipeline.setup.config.notify) is not None:

@@ -16,6 +16,7 @@ from kvitals.app.agent_client import (
     AgentUnreachableError,
     NotKvitalsError,
 )
+from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.promql import PromQLError
@@ -62,11 +63,17 @@ class Collector:
         return self.pipeline.node.complaints()
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
-        """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""
+        """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent.
+
+        Raises NoEngineError after the first scrape where no target can be reached: more of them would show no more.
+        """
         begun = time.monotonic()
         probing: asyncio.Task[list[Record]] | None = None
         while (done := time.monotonic() - begun) < seconds or self._started is None:
+            first = self._started is None
             await self._read(done)
+            if first and self.pipeline.node.unreachable:
+                raise NoEngineError("no target can be reached\n" + "\n".join(self.complaints()))
             if probe and probing is None:  # after a page, which tells the model to ask for
                 probing = asyncio.create_task(self.pipeline.node.probe())
             yield done
@@ -104,6 +111,11 @@ async def agent_document(url: str) -> Triage | None:
         if await asyncio.to_thread(_is_agent, client):
             raise
         return None  # an engine whose API server is overloaded is slow to answer 404
+
+
+async def is_agent(url: str) -> bool:
+    """Whether a kvitals agent answers at a URL."""
+    return await asyncio.to_thread(_is_agent, AgentClient(url))
 
 
 def _is_agent(client: AgentClient) -> bool:

@@ -202,8 +202,7 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
 def _setting(advice: LeverAdvice) -> str:
     if advice.setting is None:
         return ""
-    now = f" (now {advice.setting.now})" if advice.setting.now else ""
-    return f"{advice.setting.flag} {advice.setting.to}".strip() + now
+    return advice.setting.text
 
 
 def _title(labels: Mapping[str, str]) -> str:

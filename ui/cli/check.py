@@ -21,8 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvitals.agent.collectors import gpu, host
+from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline
-from kvitals.app.sources.live import Collector
+from kvitals.app.sources.live import Collector, is_agent
 from kvitals.app.sources.recording import judge_recording
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema
@@ -34,6 +35,7 @@ from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
     parse_duration,
+    parse_url,
     recordings,
     setup,
     status_console,
@@ -88,11 +90,16 @@ def _recording(path: Path, args: argparse.Namespace) -> Inspection:
 
 async def _live(args: argparse.Namespace) -> int:
     seconds = parse_duration(args.look, "--for")
+    if len(args.source) == 1 and await is_agent(parse_url(args.source[0])):
+        raise UsageError(
+            f"{args.source[0]} is a kvitals agent, and check reads engines. Name the engines, as in kvitals check"
+            " http://127.0.0.1:8000, or run kvitals check without a URL on the agent's node."
+        )
     async with Collector(setup(args), args.source) as collector:
-        for line in collector.said:
-            status_console().print(line, style="dim")
+        said = iter(collector.said)
         async for _ in collector.collect(seconds):
-            pass
+            for line in said:  # once, and only where a target answers
+                status_console().print(line, style="dim")
         collector.document()
         return _answer(_inspected(collector.pipeline), collector.complaints(), args)
 

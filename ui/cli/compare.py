@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +19,11 @@ from kvitals.app.sources.live import Collector
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.text import plain, render
 from kvitals.rules.finding import Triage
+from kvitals.rules.model import Signal
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
+    is_recording,
     parse_duration,
     parse_moment,
     print_wide,
@@ -28,13 +31,29 @@ from kvitals.ui.cli.common import (
     setup,
     status_console,
 )
+from kvitals.ui.formats import moment
+
+OBJECTIVES = ("ttft_p99_seconds", "itl_p99_seconds")
+"""Signals that come first, whatever their difference."""
+
+ROWS = 15
+"""Signals that are listed without `--all`, and fit one screen."""
 
 
 @dataclass(frozen=True)
 class ComparedSource:
     name: str
     document: Triage
-    values: Mapping[str, float]  # signal -> value, of the one engine or the mean over several
+    values: Mapping[str, float]  # signal -> value, of the one entity of its scope or the mean over several
+    seen: float  # seconds that were observed up to the moment of the verdict
+    slow: float  # seconds of the slow window, at most
+
+    def window(self, signal: Signal) -> str:
+        """The time that a signal is calculated over, as far as it was observed; empty where it has no window."""
+        if "$window" not in signal.expr:
+            return ""
+        longest = self.document.window.seconds if signal.window == "fast" else self.slow
+        return render(min(longest, self.seen), "seconds")
 
 
 def add(commands: Any) -> None:
@@ -43,8 +62,10 @@ def add(commands: Any) -> None:
         parser.add_argument(
             name, metavar=name.upper(), help="an engine's URL, a recording, or FILE@MOMENT (f.kvcap@+75s)"
         )
-    parser.add_argument("--for", dest="seconds", default="12s", metavar="TIME", help="live: how long to look (12s)")
-    parser.add_argument("--all", action="store_true", help="also signals that hardly differ")
+    parser.add_argument(
+        "--for", dest="seconds", default="12s", metavar="TIME", help="time to observe live engines (default: 12s)"
+    )
+    parser.add_argument("--all", action="store_true", help="every signal, also those that hardly differ")
     add_judging_options(parser)
     parser.set_defaults(do=do)
 
@@ -55,23 +76,53 @@ def do(args: argparse.Namespace) -> int:
     sides = asyncio.run(_sides(args, chosen))
     console = answer_console()
     for letter, side in zip("AB", sides, strict=True):
-        console.print(f"{letter}  {side.name}: {side.document.verdict}", style="bold")
-    console.print()
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column("signal", no_wrap=True)
-    table.add_column("A", justify="right", no_wrap=True)
-    table.add_column("B", justify="right", no_wrap=True)
-    table.add_column("B is", no_wrap=True)
-    for name, a, b in differences(sides[0].values, sides[1].values, args.all):
-        unit = chosen.knowledge.signals[name].unit
-        told = render(a, unit), render(b, unit)
-        if args.all or told[0] != told[1]:
-            table.add_row(plain(name), *told, "" if unit == "bool" else change(a, b))
-    if table.row_count:
-        print_wide(table, console)
+        _head(letter, side, console)
+    rows = _rows(sides, chosen.knowledge.signals, args.all)
+    shown = rows if args.all else rows[:ROWS]
+    if shown:
+        print_wide(_table(shown), console)
     else:
         console.print("No signal differs by a tenth or more. All of them: --all")
+    if len(rows) > len(shown):
+        console.print(f"{len(rows) - len(shown)} more signals differ by a tenth or more: --all", style="dim")
     return 0
+
+
+def _head(letter: str, side: ComparedSource, console: Console) -> None:
+    document = side.document
+    console.print(f"{letter}  {side.name}: {document.verdict}", style="bold")
+    window = f"{document.window.seconds:.0f} s up to {moment(document.window.end)}"
+    objectives = ", ".join(f"{one.name} {one.seconds:g} s" for one in document.slo)
+    console.print(f"   {window} · objectives: {objectives}", style="dim")
+    if causes := document.leading_causes:
+        console.print(f"   causes: {', '.join(f'{one.code} {one.title}' for one in causes)}", style="dim")
+
+
+def _rows(sides: Sequence[ComparedSource], signals: Mapping[str, Signal], everything: bool) -> list[tuple[str, ...]]:
+    """The table's rows: objectives, what the causes of either side name, then the largest differences."""
+    a, b = sides
+    measured = [one.signal for side in sides for cause in side.document.leading_causes for one in cause.measures]
+    first = list(dict.fromkeys([*OBJECTIVES, *measured]))
+    ranked = {row[0]: row for row in differences(a.values, b.values, everything)}
+    ranked |= {row[0]: row for row in differences(a.values, b.values, True) if row[0] in OBJECTIVES}
+    rows = []
+    for name, one, other in [ranked[key] for key in dict.fromkeys([*first, *ranked]) if key in ranked]:
+        signal = signals[name]
+        texts = render(one, signal.unit), render(other, signal.unit)
+        if everything or texts[0] != texts[1]:
+            how = "" if signal.unit == "bool" else change(one, other)
+            windows = dict.fromkeys(side.window(signal) for side in sides)
+            rows.append((plain(name), signal.scope, *texts, how, " / ".join(windows)))
+    return rows
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("signal", "of", "A", "B", "B is", "over"):
+        table.add_column(column, no_wrap=True, justify="right" if column in "AB" else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def differences(
@@ -112,27 +163,36 @@ def change(a: float | None, b: float | None) -> str:
 
 
 async def _sides(args: argparse.Namespace, chosen: Setup) -> list[ComparedSource]:
-    live = [s for s in (args.a, args.b) if "://" in s]
-    with status_console().status(Text(f"looking at {', '.join(live)}" if live else "reading")):
-        return list(await asyncio.gather(*(_side(s, args, chosen) for s in (args.a, args.b))))
+    live = [source for source in (args.a, args.b) if not _is_file(source)]
+    with status_console().status(Text(f"scraping {', '.join(live)}" if live else "reading")):
+        return list(await asyncio.gather(*(_side(source, args, chosen) for source in (args.a, args.b))))
+
+
+def _is_file(spec: str) -> bool:
+    return is_recording(spec.rpartition("@")[0] or spec) or is_recording(spec)
 
 
 async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> ComparedSource:
-    if "://" in spec:
+    if not _is_file(spec):
+        seconds = parse_duration(args.seconds, "--for")
         async with Collector(chosen, [spec]) as collector:
-            async for _ in collector.collect(parse_duration(args.seconds, "--for")):
+            async for _ in collector.collect(seconds):
                 pass
-            document = collector.document()
-            return ComparedSource(spec, document, _values(collector.pipeline))
-    file, _, moment = spec.partition("@")
+            return _compared(spec, collector.document(), collector.pipeline, seconds)
+    file, _, at_text = (spec, "", "") if is_recording(spec) else spec.rpartition("@")
     first, last = span_of(Path(file))
-    at = parse_moment(moment, first, spec) if moment else None
+    at = parse_moment(at_text, first, spec) if at_text else None
     say_beyond(file, first, last, at)
     judged = judge_recording(Path(file), chosen, Moments(at))
-    return ComparedSource(spec, judged.document, _values(judged.pipeline))
+    return _compared(spec, judged.document, judged.pipeline, judged.document.window.end - first)
+
+
+def _compared(name: str, document: Triage, pipeline: Pipeline, seen: float) -> ComparedSource:
+    assert pipeline.span is not None
+    return ComparedSource(name, document, _values(pipeline), seen, pipeline.span.slow)
 
 
 def _values(pipeline: Pipeline) -> dict[str, float]:
-    """Each signal's mean over the engines that have it."""
+    """Each signal's mean over the entities that have it."""
     known = pipeline.judge.signals.known
     return {n: sum(k.values.values()) / len(k.values) for n, k in known.items() if k.values}

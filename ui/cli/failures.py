@@ -6,8 +6,7 @@ import errno
 import sys
 
 from kvitals.app.agent_client import AgentAddressError, AgentError
-from kvitals.app.cache import NoEngineError
-from kvitals.app.errors import UsageError
+from kvitals.app.errors import NoEngineError, UsageError
 from kvitals.app.escaping import plain
 from kvitals.app.lookups import LedgerError
 from kvitals.app.since_change import NoChangeError

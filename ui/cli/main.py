@@ -56,7 +56,7 @@ EXIT_BAD_USE, EXIT_INTERRUPTED = 2, 130
 STOPPED = "kvitals: stopped"
 ABOUT = "Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it."
 EXAMPLES = """\
-exit codes: 0 healthy, 1 findings, 2 bad use, 3 unknown
+exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 130 stopped
 
   kvitals triage                          the engines on this node
   kvitals triage http://127.0.0.1:8000    a live engine, or a running kvitals agent

@@ -39,12 +39,8 @@ def show(document: Triage, console: Console, *, verbose: bool = False) -> None:
     console.print(verdict_line(document))
     if document.symptoms and not document.causes and document.healthy is False:
         console.print(_indent("No known cause matches. The symptoms are below."))
-    folded = {id_ for cause in document.causes for id_ in cause.explained}
-    for cause, others in _each_rule([c for c in document.causes if not c.explained_by]):
-        _cause(cause, document, console, verbose)
-        _likewise(others, console)
-    for finding, others in _each_rule([*document.telemetry, *[s for s in document.symptoms if s.id not in folded]]):
-        _finding(finding, console, verbose)
+    for finding, others in _each_rule(document.leading):
+        _finding(finding, console, verbose, document.explained(finding))
         _likewise(others, console)
     _ruled_out(document.ruled_out, console, verbose)
     _notes(document.notes, console)
@@ -136,12 +132,6 @@ def _names(findings: Sequence[Finding]) -> str:
     return names([finding.entity.title for finding in findings])
 
 
-def _cause(cause: Finding, document: Triage, console: Console, verbose: bool) -> None:
-    fired = {f.id: f for f in [*document.symptoms, *document.causes]}
-    explained = [fired[id_] for id_ in cause.explained if id_ in fired]
-    _finding(cause, console, verbose, explained)
-
-
 def _finding(finding: Finding, console: Console, verbose: bool, explained: Sequence[Finding] = ()) -> None:
     console.print()
     head = Text(f"{finding.code} {finding.title}", style=SEVERITY_STYLE[finding.severity])
@@ -215,9 +205,8 @@ def _levers(levers: Sequence[LeverAdvice], console: Console, verbose: bool) -> N
 
 
 def change_of(setting: LeverSetting) -> Text:
-    """The flag, what it is now and what it is to be."""
-    change = f" {setting.now} → {setting.to}" if setting.now and setting.to else f" {setting.to}"
-    return Text(f"{setting.flag}{change}", style="not bold green")
+    """The change as the document words it."""
+    return Text(setting.text, style="not bold green")
 
 
 def _setting(setting: LeverSetting) -> Text:

@@ -27,9 +27,10 @@ from kvitals.app.page_settings import PageSettings
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.app.runtime.api_server import serve
 from kvitals.app.runtime.daemon import Daemon
+from kvitals.app.since_change import of_recording, since_change
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config.hosts import is_loopback
-from kvitals.rules.finding import DocumentSource
+from kvitals.rules.finding import DocumentSource, encode
 from kvitals.ui.cli import screen
 from kvitals.ui.cli.common import (
     add_judging_options,
@@ -67,7 +68,7 @@ def add(commands: Any) -> None:
 
 def do(args: argparse.Namespace) -> int:
     if args.demo and args.source:
-        raise UsageError("--demo shows a recording; leave the URLs away, or leave --demo away")
+        raise UsageError("--demo cannot be combined with URLs: it shows a recording")
     if args.listen:
         parse_address(args.listen, "--listen")  # wrong ones are told before engines are looked for
     give_back()
@@ -98,7 +99,12 @@ async def _run(args: argparse.Namespace, judged: RecordingVerdict | None) -> Non
 async def _run_demo(args: argparse.Namespace, judged: RecordingVerdict, stop: asyncio.Event, console: Console) -> None:
     """Show a recorded incident at its end until `stop` is set."""
     pipeline, at = judged.pipeline, judged.document.window.end
-    async with serve(pipeline, _address(args, pipeline), lambda: at), _page(args, pipeline, console, False):
+
+    def latest_change() -> bytes:
+        return encode(since_change(of_recording(Path(args.demo), pipeline.setup)).document)
+
+    served = serve(pipeline, _address(args, pipeline), lambda: at, since_change=latest_change)
+    async with served, _page(args, pipeline, console, False):
         screen.show(judged.document, console)
         _where(args, pipeline, console)
         await stop.wait()

@@ -44,7 +44,8 @@ def show(document: Triage, console: Console) -> None:
 
 def _parts(document: Triage, now: int, later: int, width: int) -> list[RenderableType]:
     """Everything from the source to the last line. now, later: levers without and with a restart; width: columns."""
-    first, others = _first(document)
+    leading = document.leading
+    first, others = (leading[0] if leading else None), leading[1:]
     parts: list[RenderableType] = [_head(document), *_objectives(document.slo), verdict_line(document)]
     if document.symptoms and not document.causes and document.healthy is False:
         parts.append(Text("No known cause matches. The first symptom is below.", style="dim"))
@@ -64,15 +65,6 @@ def _parts(document: Triage, now: int, later: int, width: int) -> list[Renderabl
     if document.healthy is None:
         parts += _unknown(document, width)
     return [*parts, *_warnings(document), "", _last(document)]
-
-
-def _first(document: Triage) -> tuple[Finding | None, list[Finding]]:
-    """The finding that is printed whole, and the others that nothing explains."""
-    folded = {id_ for cause in document.causes for id_ in cause.explained}
-    causes = [one for one in document.causes if not one.explained_by]
-    rest = [one for one in (*document.telemetry, *document.symptoms) if one.id not in folded]
-    findings = [*causes, *rest]
-    return (findings[0], findings[1:]) if findings else (None, [])
 
 
 def _head(document: Triage) -> Text:
@@ -102,8 +94,7 @@ def _title(finding: Finding, document: Triage) -> Text:
 
 
 def _explained(cause: Finding, document: Triage, width: int) -> list[RenderableType]:
-    fired = {one.id: one for one in (*document.symptoms, *document.causes)}
-    explained = [fired[id_] for id_ in cause.explained if id_ in fired]
+    explained = document.explained(cause)
     if not explained:
         return []
     others = ", ".join(dict.fromkeys(one.code for one in explained[1:]))

@@ -180,11 +180,12 @@ async def _live(args: argparse.Namespace) -> int:
         raise UsageError(f"--for {args.seconds}: at most {chosen.config.agent.window:.0f}s, the window that is kept")
     console = status_console()
     async with Collector(chosen, args.source) as collector:
-        for line in collector.said:
-            console.print(line, style="dim")
-        progress = f"looking at {', '.join(collector.targets)}"
+        said = iter(collector.said)
+        progress = f"observing {', '.join(collector.targets)}"
         with console.status(Text(progress)) as status:
             async for done in collector.collect(seconds, probe=args.probe):
+                for line in said:  # once, and only where a target answers
+                    console.print(line, style="dim")
                 status.update(Text(f"{progress}: {done:.0f} of {seconds:.0f} s"))
         document = collector.document()
         for line in collector.complaints():

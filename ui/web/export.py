@@ -20,9 +20,10 @@ def document(triage: Triage, link: str = "") -> str:
         lines += [f"Objectives: {objectives}.", ""]
     if link:
         lines += [link, ""]
-    for finding in (*triage.causes, *(s for s in triage.symptoms if not s.explained_by), *triage.telemetry):
+    leading, unexplained = triage.leading, triage.unexplained_symptoms
+    for finding in (*leading, *(cause for cause in triage.causes if cause not in leading)):
         lines += [*_finding(finding), ""]
-    if explained := [s for s in triage.symptoms if s.explained_by]:
+    if explained := [symptom for symptom in triage.symptoms if symptom not in unexplained]:
         lines += ["## Explained by these", ""]
         lines += [f"- {f.code} {plain(f.title)}: {plain(f.conclusion)}" for f in explained] + [""]
     if triage.ruled_out:
@@ -78,9 +79,10 @@ def _finding(finding: Finding) -> Iterator[str]:
 def _lever(number: int, lever: LeverAdvice) -> Iterator[str]:
     yield f"{number}. **{plain(lever.title)}**: {plain(lever.why)}"
     if lever.setting is not None:
-        now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
         restart = ", needs a restart" if lever.setting.restart else ""
-        yield f"   {code(f'{lever.setting.flag} {lever.setting.to}'.strip())}{now}{restart}"
+        now = f" (now {plain(lever.setting.now)})" if lever.setting.now else ""
+        command = lever.setting.command
+        yield f"   {code(command)}{now}{restart}" if command else f"   {plain(lever.setting.text)}{restart}"
     for effect in lever.predicted:
         yield f"   Expect: {plain(effect.title)} {plain(effect.text)} ({plain(effect.method)})"
     if lever.does_not_fix:

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.app.demo import DEMO
+from kvitals.app.pipeline import Setup
+from kvitals.app.sources.recording import judge_recording
+from kvitals.config import Config
 from kvitals.rules.inspection import Inspection
+from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
 from tests.processes import free_port
+from tests.support.served import served
 from tests.unit.cli.test_commands import run
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
@@ -88,3 +94,11 @@ def test_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["check", recording, "http://127.0.0.1:8000"])
     assert "one recording at a time, and no URL beside it" in capsys.readouterr().err
+
+
+def test_an_agent_is_named_and_what_to_check_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = judge_recording(DEMO, Setup(load(), Config())).pipeline
+    with served(pipeline) as agent, pytest.raises(SystemExit) as ended:
+        main(["check", agent])
+    assert ended.value.code == 2
+    assert "is a kvitals agent, and check reads engines. Name the engines" in capsys.readouterr().err

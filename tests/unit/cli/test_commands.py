@@ -21,7 +21,7 @@ from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
 from kvitals.rules.loader import load
 from kvitals.series.promql import PromQLError
-from kvitals.ui.cli.compare import change, differences
+from kvitals.ui.cli.compare import ROWS, change, differences
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
 from tests.processes import free_port
@@ -225,3 +225,23 @@ def test_a_change_in_words(a: float | None, b: float | None, text: str) -> None:
 def test_what_is_beyond_every_bucket_differs_most() -> None:
     found = differences({"x": float("inf"), "y": 1.0}, {"x": 2.0, "y": 3.0}, everything=False)
     assert [name for name, _, _ in found] == ["x", "y"]
+
+
+def test_compare_names_the_window_and_the_entity_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "compare", f"{DEMO}@+20s", str(DEMO))
+    assert code == 0
+    lines = out.splitlines()
+    head = next(line for line in lines if line.startswith("signal "))
+    assert head.split() == ["signal", "of", "A", "B", "B", "is", "over"]
+    rows = lines[lines.index(head) + 1 : -1]
+    assert len(rows) == ROWS
+    assert rows[0].startswith("ttft p99 seconds") and rows[0].rstrip().endswith("20 s / 60 s")
+    assert "objectives: ttft_p99 2 s" in out
+    assert lines[-1].endswith("more signals differ by a tenth or more: --all")
+
+
+def test_compare_shows_an_engine_busy_that_ran_requests_all_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    heavy = str(DEMO.parent / "heavy_tenant.kvcap")
+    _, out = run(capsys, "compare", heavy, heavy, "--all")
+    row = next(line for line in out.splitlines() if line.startswith("busy share"))
+    assert float(row.split()[3]) > 50

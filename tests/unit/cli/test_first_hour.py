@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kvitals.agent.service import Node
+from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +27,8 @@ class Interrupt:
         if name == "kvitals.ui.cli.triage":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
+from kvitals.agent.service import Node
+from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 main(["triage", "x.kvcap"])
 """
@@ -39,6 +43,8 @@ def judge(*_):
     while True:
         pass
 run.judge_recording = judge
+from kvitals.agent.service import Node
+from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 main(["run", "--demo", "--no-web"])
 """
@@ -113,6 +119,28 @@ def test_a_recording_of_nothing_is_not_kept(capsys: pytest.CaptureFixture[str], 
     assert code == 3
     assert "no target answered" in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("words", [("triage",), ("check", "--json"), ("compare", str(HEALTHY))])
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("http://127.0.0.1:1", "Nothing listens there"), ("http://engine.invalid:8000", "cannot be resolved")],
+)
+def test_a_target_that_nobody_reaches_ends_the_command_after_one_scrape(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], url: str, why: str
+) -> None:
+    reads = []
+    read = Node.read
+
+    async def counted(node: Node) -> list[Record]:
+        reads.append(node)
+        return await read(node)
+
+    monkeypatch.setattr(Node, "read", counted)
+    code, out, err = run(capsys, *words, url)
+    assert (code, out, len(reads)) == (3, "", 1)
+    assert err.startswith("kvitals: no target can be reached\n") and why in err
+    assert len(err.splitlines()) == 2
 
 
 def test_cache_asks_a_server_that_is_no_engine_once(

@@ -550,3 +550,32 @@ class TestHosts:
     )
     def test_where_names_matter(self, address: str, guarded: bool) -> None:
         assert (allowed_hosts(address) is not None) == guarded
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("GET", "/nothing", 404, "GET / lists its paths"),
+        ("GET", "/api/v1/history", 404, "GET / lists its paths"),
+        ("GET", "/api/v1/since-change", 404, "keeps no history"),
+        ("DELETE", "/api/v1/findings", 405, "it takes GET, HEAD"),
+    ],
+)
+async def test_a_path_that_is_not_there_is_an_error_of_the_api(
+    method: str, path: str, status: int, message: str
+) -> None:
+    async with serving() as client:
+        answer = await client.request(method, path)
+        said = await answer.json()
+        assert (answer.status, said["status"], said["errorType"]) == (status, "error", "not_found")
+        assert message in said["error"]
+
+
+async def test_the_root_lists_the_paths() -> None:
+    async with serving(version="1.2") as client:
+        said = (await (await client.get("/")).json())["data"]
+        assert said["version"] == "1.2"
+        assert {"/metrics", "/api/v1/findings", "/-/healthy"} <= set(said["paths"])
+        page = await client.get("/", headers={"Accept": "text/html"})
+        assert page.content_type == "text/html"
+        assert '<a href="/api/v1/findings">' in await page.text()

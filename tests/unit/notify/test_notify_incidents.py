@@ -43,7 +43,8 @@ async def test_an_alert_is_told_with_its_cause_numbers_and_lever(full_cache: Tri
     assert notice.title == "Requests wait because the KV cache is full"
     assert "100 % of the KV blocks" in notice.verdict
     assert ("KV blocks pinned by live requests", "100 %") in [(n.title, n.text) for n in notice.numbers]
-    assert notice.actions[0].setting == "--kv-cache-dtype fp8 with --num-gpu-blocks-override 129 → 258 (restart)"
+    assert notice.actions[0].title == "Limit what one tenant may ask for"  # it needs no restart
+    assert notice.actions[1].setting == "--kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
     assert "LAT01 Time to first token breaches its objective" in notice.explains
     assert notice.where == f"engine {ENGINE}" and notice.finding is not None
     assert not any(evidence.lines for evidence in notice.finding.evidence)

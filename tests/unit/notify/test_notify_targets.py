@@ -58,7 +58,7 @@ def test_slack_gets_short_blocks(notice: Notice, tmp_path: Path) -> None:
     assert told["text"] == f"Requests wait because the KV cache is full (engine {ENGINE})"
     for part in (
         "100 % of the KV blocks",
-        "--kv-cache-dtype fp8",
+        "Limit what one tenant may ask for",
         "Explains LAT01",
         "confidence high",
         "|Runbook KVC01>",
@@ -91,8 +91,8 @@ def test_pagerduty_opens_and_resolves_one_incident(notice: Notice, resolved: Not
     payload = opened["payload"]
     assert (payload["severity"], payload["class"], payload["component"]) == ("warning", "KVC01", ENGINE)
     assert payload["timestamp"] == "2026-11-21T05:29:30.000Z" and len(payload["summary"]) <= 1024
-    do = "Store keys and values in 8 bits --kv-cache-dtype fp8 with --num-gpu-blocks-override 129 → 258 (restart)"
-    assert payload["custom_details"]["do"][0] == do
+    do = "Store keys and values in 8 bits --kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
+    assert payload["custom_details"]["do"][:2] == ["Limit what one tenant may ask for", do]
     assert opened["routing_key"] == "R0UTE" and "payload" not in closed
 
 

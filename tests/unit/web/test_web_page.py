@@ -84,7 +84,7 @@ def test_an_unexplained_symptom_and_a_circle_of_causes_are_not_lost(api: Stub) -
     symptom = replace(documents.ttft_breach(), explained_by=[])
     api.say(documents.document(healthy=False, causes=[one, two], symptoms=[symptom]))
     said = words(run())
-    for title in ("## First", "## Second", "## Time to first token breaches its objective"):
+    for title in ("## 1. First", "## 2. Second", "## Time to first token breaches its objective"):
         assert title in said
 
 

@@ -24,11 +24,6 @@ _SEVERITY = {
 }
 
 
-def explained_by(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Whether one of the others explains this finding."""
-    return any(finding.id in other.explained for other in others if other.id != finding.id)
-
-
 def card(
     finding: Finding,
     zone: tzinfo | None,
@@ -143,19 +138,17 @@ def _levers(finding: Finding, place: str) -> None:
 
 
 def _setting_in_short(setting: LeverSetting | None) -> str:
-    return f" \u2002{inline_code(_assignment(setting))}" if setting else ""
-
-
-def _assignment(setting: LeverSetting) -> str:
-    """The setting as one types it."""
-    return f"{setting.flag} {setting.to}".strip()
+    return f" \u2002{inline_code(setting.command or setting.text)}" if setting else ""
 
 
 def _lever(lever: LeverAdvice) -> None:
     st.markdown(literal(lever.why))
     if lever.setting is not None:
-        st.code(_assignment(lever.setting), language=None, wrap_lines=True)
-        parts = [f"now {lever.setting.now}"] if lever.setting.now else []
+        if command := lever.setting.command:  # with a button that copies it
+            st.code(command, language=None, wrap_lines=True)
+            parts = [f"now {lever.setting.now}"] if lever.setting.now else []
+        else:
+            parts = [lever.setting.text]
         parts += ["needs a restart" if lever.setting.restart else "no restart", f"cost {lever.cost}"]
         parts += [lever.setting.note] if lever.setting.note else []
     else:

@@ -14,7 +14,7 @@ from kvitals.ui.web import data, export, header, source_registry, state
 from kvitals.ui.web.failure import UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
-from kvitals.ui.web.views.finding import card, explained_by
+from kvitals.ui.web.views.finding import card
 
 OLD_SECONDS = 60.0
 MAX_CARDS, MAX_LINES, MAX_ENGINES = 12, 200, 12
@@ -63,17 +63,14 @@ def document(triage: Triage, place: str) -> None:
     zone = state.zone()
     _verdict(triage, zone)
     _exports(triage, place)
-    heads = [c for c in triage.causes if not explained_by(c, triage.causes)]
-    shown = {f.id for c in heads for f in _explained(c, triage)}
-    # A circle of causes, or one whose explanation is not a head, must not vanish.
-    alone = [c for c in triage.causes if c not in heads and c.id not in shown]
-    for number, cause in enumerate([*heads, *alone][:MAX_CARDS], 1):
-        rank = number if len(heads) > 1 else None
-        card(cause, zone, triage, number=rank, explained=_explained(cause, triage), whole=number <= WHOLE)
-    _plain("Further causes", [*heads, *alone][MAX_CARDS:], "further")
-    unexplained, left = [s for s in triage.symptoms if s.id not in shown], WHOLE - len(heads) - len(alone)
-    _group("Seen, but not explained", unexplained, zone, triage, left)
-    _group("What kvitals cannot see well", triage.telemetry, zone, triage, left - len(unexplained))
+    causes = triage.leading_causes
+    for number, cause in enumerate(causes[:MAX_CARDS], 1):
+        rank = number if len(causes) > 1 else None
+        card(cause, zone, triage, number=rank, explained=triage.explained(cause), whole=number <= WHOLE)
+    _plain("Further causes", causes[MAX_CARDS:], "further")
+    left = WHOLE - len(causes)
+    _group("What kvitals cannot see well", triage.telemetry, zone, triage, left)
+    _group("Seen, but not explained", triage.unexplained_symptoms, zone, triage, left - len(triage.telemetry))
     _ruled_out(triage.ruled_out)
     _unknown(triage)
     _plain("Noted", triage.notes, "noted")
@@ -145,11 +142,6 @@ def _capture(place: str) -> None:
 def _objective(slo: SloInForce) -> str:
     time_ = f"{slo.seconds:g} s" if slo.seconds >= 1 else f"{1000 * slo.seconds:g} ms"
     return literal(f"{_OBJECTIVE.get(slo.name, slo.name)} ≤ {time_} ({slo.source})")
-
-
-def _explained(cause: Finding, triage: Triage) -> list[Finding]:
-    """The fired symptoms and causes that the cause explains."""
-    return [f for f in [*triage.symptoms, *triage.causes] if f.id in cause.explained and f.id != cause.id]
 
 
 def _group(title: str, findings: Sequence[Finding], zone: tzinfo | None, triage: Triage, whole: int) -> None:
