@@ -287,8 +287,7 @@ class Signals:
     def _compile(self, span: EvaluationSpan) -> dict[str, CompiledSignal]:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
-            windows = span.windows
-            compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
+            compiled = with_windows(self._templates, span.windows)
             self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
                 ExpressionBatch([e for n in names for e in compiled[n].exprs], self.source.window)

@@ -1,0 +1,34 @@
+"""A signal that is compiled once and given its windows later is the signal compiled for these windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvitals.diagnoser.expressions import expression
+from kvitals.rules.compiled_signal import STAND_INS, WindowDurations, compile_signal, selections, with_windows
+from kvitals.rules.loader import load
+from kvitals.rules.model import Signal
+
+SIGNALS = load().signals
+NAMES = ("window", "resolution", "baseline")
+TEMPLATES = {name: compile_signal(signal, STAND_INS, expression) for name, signal in SIGNALS.items()}
+
+
+@pytest.mark.parametrize("windows", [WindowDurations(), WindowDurations("12s", "12s", "12s")], ids=["usual", "cold"])
+def test_a_template_with_windows_is_the_compiled_signal(windows: WindowDurations) -> None:
+    for name, found in with_windows(TEMPLATES, windows).items():
+        compiled = compile_signal(SIGNALS[name], windows)
+        assert found == compiled, name
+        assert found.reads == compiled.reads == selections(compiled.expr), name
+        assert found.signals == compiled.signals, name
+
+
+def test_a_signal_without_windows_is_its_template() -> None:
+    compiled = with_windows(TEMPLATES, WindowDurations("30s"))
+    named = {name for name, signal in SIGNALS.items() if any(f"${w}" in text(signal) for w in NAMES)}
+    assert {name for name in SIGNALS if compiled[name] is not TEMPLATES[name]} == named
+    assert named < SIGNALS.keys()
+
+
+def text(signal: Signal) -> str:
+    return signal.expr if signal.samples is None else f"{signal.expr} {signal.samples.expr}"
