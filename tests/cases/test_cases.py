@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.diagnoser.cases.case import Case, read_all
+from kvitals.diagnoser.cases.case import Case, CaseFile, read_all
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.played import PlayedSignals
 from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
@@ -19,7 +19,7 @@ from tests.support.loops import for_each
 
 KNOWLEDGE = load()
 FILES, PROBLEMS = read_all(Path(__file__).parent)
-CASES = [pytest.param(f.code, case, id=f"{f.code}: {case.title}") for f in FILES for case in f.cases]
+ON_EACH_SAMPLE = [(f.code, case) for f in FILES for case in f.cases if not case.cold]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_all_files_can_be_read() -> None:
     assert {f.code for f in FILES} <= KNOWLEDGE.rules.keys()
 
 
-@pytest.mark.parametrize(("code", "case"), [p for p in CASES if not p.values[1].cold][::20])
+@for_each("code, case", ON_EACH_SAMPLE[::20])
 def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case) -> None:
     played, interval = bench.judged(code, case), seconds(case.interval)
     observed = Signals(bench.alone(code), WrittenSeries(case.series, START, interval))
@@ -50,9 +50,10 @@ def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case)
         np.testing.assert_allclose(one.values, other.values[:, order], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("code", "case"), CASES)
-def test_case(bench: Bench, code: str, case: Case) -> None:
-    assert bench.differences(code, case) == []
+@pytest.mark.parametrize("of_rule", FILES, ids=[f.code for f in FILES])
+def test_cases_of_a_rule(bench: Bench, of_rule: CaseFile) -> None:
+    differing = [(case.title, lines) for case in of_rule.cases if (lines := bench.differences(of_rule.code, case))]
+    assert differing == []
 
 
 @for_each("code", sorted(KNOWLEDGE.rules), ids=str)
