@@ -24,6 +24,7 @@ from kvitals.series.promql import (
     parse,
     selectors,
 )
+from kvitals.series.promql.batch import reads_at_once
 from kvitals.series.promql.check import mark_checked
 from kvitals.series.promql.nodes import rebuild
 from kvitals.series.promql.rewrite import map_children
@@ -105,6 +106,11 @@ class CompiledSignal:
     def reads(self) -> list[frozenset[Selector]]:
         """The signal has no value unless of each of these sets at least one selector finds a series."""
         return selections(self.expr) if self.known_reads is None else self.known_reads
+
+    @cached_property
+    def reads_at_once(self) -> list[Expr]:
+        """What the value and its gate read, for an `ExpressionBatch`."""
+        return [read for expr in self.exprs for read in reads_at_once(expr)]
 
     @cached_property
     def needs(self) -> list[frozenset[str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.expressions import expression
 from kvitals.rules.compiled_signal import STAND_INS, WindowDurations, compile_signal, selections, with_windows
 from kvitals.rules.loader import load
 from kvitals.rules.model import Signal
+from kvitals.series.window import Window
 
 SIGNALS = load().signals
 NAMES = ("window", "resolution", "baseline")
@@ -32,3 +35,16 @@ def test_a_signal_without_windows_is_its_template() -> None:
 
 def text(signal: Signal) -> str:
     return signal.expr if signal.samples is None else f"{signal.expr} {signal.samples.expr}"
+
+
+def test_recordings_share_what_is_compiled_of_the_same_knowledge() -> None:
+    windows, own = WindowDurations("17s"), load()
+    own.signals["ttft_p50_seconds"] = msgspec.structs.replace(own.signals["ttft_mean_seconds"], expr="vector(1)")
+    one, other, changed, live = (Ahead(knowledge, Window(60, 10)) for knowledge in (load(), load(), own, load()))
+    for signals in (one, other, changed):
+        signals.foresee([])
+    compiled = one._with_windows(windows)
+    assert other._with_windows(windows) is compiled
+    assert live._with_windows(windows) is not compiled
+    assert live._with_windows(windows) == compiled
+    assert str(changed._with_windows(windows)["ttft_p50_seconds"].expr) == "vector(1)"
