@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvitals.diagnoser.cases.case import Case, CaseFile, read_all
+from kvitals.diagnoser.cases.case import Case, read_all
 from kvitals.diagnoser.cases.notation import WrittenSeries
 from kvitals.diagnoser.cases.played import PlayedSignals
 from kvitals.diagnoser.cases.running import FAST, SLOW, START, Bench
@@ -18,8 +19,8 @@ from kvitals.rules.loader import load
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
-FILES, PROBLEMS = read_all(Path(__file__).parent)
-ON_EACH_SAMPLE = [(f.code, case) for f in FILES for case in f.cases if not case.cold]
+FOLDER = Path(__file__).parent
+files = cache(read_all)  # when a test asks for them: whoever collects tests does not read them all
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,21 @@ def bench() -> Bench:
 
 
 def test_all_files_can_be_read() -> None:
-    assert not PROBLEMS
-    assert {f.code for f in FILES} <= KNOWLEDGE.rules.keys()
+    found, problems = files(FOLDER)
+    assert not problems
+    assert {f.code for f in found} <= KNOWLEDGE.rules.keys()
 
 
-@for_each("code, case", ON_EACH_SAMPLE[::20])
+def cases(code: str) -> tuple[Case, ...]:
+    """The cases of a rule."""
+    return tuple(case for file in files(FOLDER)[0] if file.code == code for case in file.cases)
+
+
+def every_twentieth() -> list[tuple[str, Case]]:
+    return [(f.code, case) for f in files(FOLDER)[0] for case in f.cases if not case.cold][::20]
+
+
+@for_each("code, case", every_twentieth)
 def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case) -> None:
     played, interval = bench.judged(code, case), seconds(case.interval)
     observed = Signals(bench.alone(code), WrittenSeries(case.series, START, interval))
@@ -50,13 +61,13 @@ def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case)
         np.testing.assert_allclose(one.values, other.values[:, order], rtol=1e-9)
 
 
-@pytest.mark.parametrize("of_rule", FILES, ids=[f.code for f in FILES])
-def test_cases_of_a_rule(bench: Bench, of_rule: CaseFile) -> None:
-    differing = [(case.title, lines) for case in of_rule.cases if (lines := bench.differences(of_rule.code, case))]
-    assert differing == []
+@pytest.mark.parametrize("code", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+def test_cases_of_a_rule(bench: Bench, code: str) -> None:
+    assert cases(code)
+    assert [(case.title, wrong) for case in cases(code) if (wrong := bench.differences(code, case))] == []
 
 
 @for_each("code", sorted(KNOWLEDGE.rules), ids=str)
 def test_every_rule_has_cases_of_every_outcome(code: str) -> None:
-    outcomes = {case.expect for f in FILES if f.code == code for case in f.cases}
+    outcomes = {case.expect for case in cases(code)}
     assert wanted_outcomes(KNOWLEDGE.rules[code], KNOWLEDGE) <= outcomes
