@@ -10,7 +10,7 @@ import pytest
 
 from kvitals.rules.inspection import Inspection
 from kvitals.ui.cli.main import main
-from tests.processes import free_port
+from tests.support.processes import free_port
 from tests.unit.cli.test_commands import run
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"

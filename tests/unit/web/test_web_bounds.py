@@ -16,7 +16,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from kvitals.app import page_process
 from kvitals.app.page_settings import PageSettings
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[3]
 RECORDING = ROOT / "tests" / "captures" / "requests" / "stages.kvcap"
