@@ -185,7 +185,7 @@ class Signals:
         self.now = Moment(self.source, 0.0)  # of the last observation
         self._columns: dict[SeriesGroup, set[int]] = {}  # with a value in the last row
         self._templates = {n: compile_signal(s, STAND_INS, expression) for n, s in knowledge.signals.items()}
-        self._compiled: dict[tuple[float, float, bool], dict[str, CompiledSignal]] = {}
+        self._compiled: dict[tuple[float, float, bool], Mapping[str, CompiledSignal]] = {}
         self._batches: list[ExpressionBatch] = []  # of each stage
         self._that_can: dict[SeriesGroup, _Possible] = {}  # of each stage
         self._readers = _readers(knowledge)
@@ -206,7 +206,7 @@ class Signals:
 
         Expressions are evaluated as pure work: one over 20,000 series takes half a second.
         """
-        compiled: dict[str, CompiledSignal] = yield partial(self._compile, span)
+        compiled: Mapping[str, CompiledSignal] = yield partial(self._compile, span)
         known: dict[str, SignalValues] = {}
         for (group, names), batch in zip(self._stages, self._batches, strict=True):
             self.now = Moment(self.source, span.at)
@@ -284,17 +284,19 @@ class Signals:
             return []
         return [metric for metric in self._families(name, span) if not self.exists(metric, entity, span)]
 
-    def _compile(self, span: EvaluationSpan) -> dict[str, CompiledSignal]:
+    def _compile(self, span: EvaluationSpan) -> Mapping[str, CompiledSignal]:
         key = (span.fast, span.slow, span.cold)
         if key not in self._compiled:
-            windows = span.windows
-            compiled = {n: with_windows(template, windows) for n, template in self._templates.items()}
+            compiled = self._with_windows(span.windows)
             self._compiled, self._that_can = {key: compiled}, {}
             self._batches = [
-                ExpressionBatch([e for n in names for e in compiled[n].exprs], self.source.window)
+                ExpressionBatch([e for n in names for e in compiled[n].reads_at_once], self.source.window)
                 for _, names in self._stages
             ]
         return self._compiled[key]
+
+    def _with_windows(self, windows: WindowDurations) -> Mapping[str, CompiledSignal]:
+        return with_windows(self._templates, windows)
 
     def _evaluate(self, name: str, compiled: CompiledSignal, *, possible: bool) -> SignalValues:
         signal = self.knowledge.signals[name]

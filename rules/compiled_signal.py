@@ -7,7 +7,7 @@ this module, so that `$window` and `$scope` are expanded, and "enough samples" i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from kvitals.rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
@@ -24,6 +24,8 @@ from kvitals.series.promql import (
     parse,
     selectors,
 )
+from kvitals.series.promql.batch import reads_at_once
+from kvitals.series.promql.check import mark_checked
 from kvitals.series.promql.nodes import rebuild
 from kvitals.series.promql.rewrite import map_children
 
@@ -76,6 +78,8 @@ class CompiledSignal:
     signal: Signal
     expr: Expr
     samples: Expr | None
+    known_reads: list[frozenset[Selector]] | None = field(default=None, repr=False, compare=False)
+    """`reads`, where it is known before."""
 
     @property
     def exprs(self) -> list[Expr]:
@@ -102,7 +106,12 @@ class CompiledSignal:
     @cached_property
     def reads(self) -> list[frozenset[Selector]]:
         """The signal has no value unless of each of these sets at least one selector finds a series."""
-        return selections(self.expr)
+        return selections(self.expr) if self.known_reads is None else self.known_reads
+
+    @cached_property
+    def reads_at_once(self) -> list[Expr]:
+        """What the value and its gate read, for an `ExpressionBatch`."""
+        return [read for expr in self.exprs for read in reads_at_once(expr)]
 
     @cached_property
     def needs(self) -> list[frozenset[str]]:
@@ -138,8 +147,8 @@ STAND_INS = WindowDurations("1234577ms", "1234691ms", "1234803ms")
 """Durations that no expression has. A signal that is compiled with them is a template for any windows."""
 
 
-def with_windows(template: CompiledSignal, windows: WindowDurations) -> CompiledSignal:
-    """The signal that was compiled with `STAND_INS`, for these windows. Much cheaper than to parse it again."""
+def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDurations) -> dict[str, CompiledSignal]:
+    """The signals that were compiled with `STAND_INS`, for these windows. Much cheaper than to parse them again."""
     lengths = (
         (STAND_INS.fast, windows.fast),
         (STAND_INS.slow, windows.slow),
@@ -147,8 +156,8 @@ def with_windows(template: CompiledSignal, windows: WindowDurations) -> Compiled
     )
     seconds = {_seconds(stand_in): _seconds(length) for stand_in, length in lengths}
     seconds |= {_seconds(step_of(stand_in)): _seconds(step_of(length)) for stand_in, length in lengths}
-    samples = None if template.samples is None else _with_durations(template.samples, seconds)
-    return CompiledSignal(template.signal, _with_durations(template.expr, seconds), samples)
+    durations = _Durations(seconds)
+    return {name: durations.compiled(template) for name, template in templates.items()}
 
 
 @lru_cache(maxsize=256)
@@ -159,24 +168,60 @@ def _seconds(length: str) -> float:
     return window.range
 
 
-def _with_durations(expr: Expr, seconds: Mapping[float, float]) -> Expr:
-    """The expression with other ranges, steps and offsets: seconds -> seconds. What does not change is shared."""
-    if isinstance(expr, Selector):
-        return rebuild(expr, offset=seconds[expr.offset]) if expr.offset in seconds else expr
-    if isinstance(expr, Range):
-        selector = _with_durations(expr.selector, seconds)
-        if selector is expr.selector and expr.range not in seconds:
-            return expr
-        return rebuild(expr, selector=selector, range=seconds.get(expr.range, expr.range))
-    changed = map_children(expr, lambda child: _with_durations(child, seconds))
-    if isinstance(changed, Subquery):
-        return rebuild(
-            changed,
-            range=seconds.get(changed.range, changed.range),
-            step=None if changed.step is None else seconds.get(changed.step, changed.step),
-            offset=seconds.get(changed.offset, changed.offset),
+class _Durations:
+    """Replaces ranges, steps and offsets: seconds -> seconds.
+
+    What several expressions have in common is replaced once; what does not change is shared with the template.
+    """
+
+    def __init__(self, seconds: Mapping[float, float]) -> None:
+        self._seconds = seconds
+        self._replaced: dict[Expr, Expr] = {}
+
+    def compiled(self, template: CompiledSignal) -> CompiledSignal:
+        """The signal with the durations replaced; the template itself where it has none of them."""
+        expr = self.checked(template.expr)
+        samples = None if template.samples is None else self.checked(template.samples)
+        if expr is template.expr and samples is template.samples:
+            return template
+        reads = [frozenset(map(self.selector, either)) for either in template.reads]
+        return CompiledSignal(template.signal, expr, samples, reads)
+
+    def checked(self, expr: Expr) -> Expr:
+        """The same for an expression that is checked: other durations need no other check."""
+        replaced = self.expr(expr)
+        mark_checked(replaced)
+        return replaced
+
+    def expr(self, expr: Expr) -> Expr:
+        """The expression with the durations replaced."""
+        replaced = self._replaced.get(expr)
+        if replaced is None:
+            replaced = self._replaced[expr] = self._replace(expr)
+        return replaced
+
+    def selector(self, selector: Selector) -> Selector:
+        """The selector with its offset replaced."""
+        return (
+            rebuild(selector, offset=self._seconds[selector.offset]) if selector.offset in self._seconds else selector
         )
-    return changed
+
+    def _replace(self, expr: Expr) -> Expr:
+        if isinstance(expr, Selector):
+            return self.selector(expr)
+        if isinstance(expr, Range):
+            selector = self.selector(expr.selector)
+            if selector is expr.selector and expr.range not in self._seconds:
+                return expr
+            return rebuild(expr, selector=selector, range=self._of(expr.range))
+        changed = map_children(expr, self.expr)
+        if isinstance(changed, Subquery) and {changed.range, changed.step, changed.offset} & self._seconds.keys():
+            step = None if changed.step is None else self._of(changed.step)
+            return rebuild(changed, range=self._of(changed.range), step=step, offset=self._of(changed.offset))
+        return changed
+
+    def _of(self, seconds: float) -> float:
+        return self._seconds.get(seconds, seconds)
 
 
 def needed_metrics(expr: Expr) -> list[frozenset[str]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from kvitals.dashboards.reference.text import cell, generated_header, table
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
+from kvitals.rules.shipped import load_shipped
 
 FILE = "compatibility.md"
 _DATA = Path(__file__).with_name("compatibility.yaml")
@@ -55,7 +55,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
 
 def data() -> Data:
     """What the document asks of the maps. Raises msgspec.ValidationError for a wrong file."""
-    return msgspec.convert(yaml.safe_load(_DATA.read_text(encoding="utf-8")), Data)
+    return msgspec.convert(load_shipped(_DATA), Data)
 
 
 def page() -> str:

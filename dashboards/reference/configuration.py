@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from kvitals.config import LISTS, Seconds, SomeSlo
 from kvitals.config import TABLES as SINGLE
 from kvitals.dashboards.reference.text import table
+from kvitals.rules.shipped import load_shipped
 
 FILE = "configuration.md"
 
@@ -82,7 +82,7 @@ def _rows(name: str, words: dict[str, dict[str, Words]]) -> Iterator[str]:
 
 
 def _words() -> dict[str, dict[str, Words]]:
-    data = yaml.safe_load(_WORDS.read_text(encoding="utf-8"))
+    data = load_shipped(_WORDS)
     texts = {
         name: {key: {"is": value} if isinstance(value, str) else value for key, value in keys.items()}
         for name, keys in data.items()

@@ -11,6 +11,7 @@ from kvitals.dashboards.reference.text import cell, generated_header, one_line, 
 from kvitals.rules.engine_map import load_map, systems
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Family, Signal
+from kvitals.rules.shipped import YAML_LOADER
 
 FILE = "metrics-reference.md"
 
@@ -49,7 +50,7 @@ def _told() -> dict[str, list[str]]:
 
 def _subject(path: Path, knowledge: Knowledge, told: dict[str, list[str]]) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
-    data = yaml.safe_load(text)
+    data = yaml.load(text, YAML_LOADER)  # noqa: S506 (a safe one)
     yield from (f"## {path.stem.replace('_', ' ').capitalize()}", "", _comment(text), "")
     families = [(name, knowledge.families[name]) for name in data.get("families") or {}]
     if families:

@@ -39,7 +39,7 @@ class ExpressionBatch:
     def __init__(self, exprs: Iterable[Expr], window: Callable[[str], Window | None]) -> None:
         instants: dict[tuple[Window, float], list[Selector]] = {}
         ranges: dict[tuple[Window, float, float], list[Call | Range]] = {}
-        for node in dict.fromkeys(node for expr in exprs for node in _reads(expr)):
+        for node in dict.fromkeys(node for expr in exprs for node in reads_at_once(expr)):
             selector = node if isinstance(node, Selector) else _range(node).selector
             home = window(selector.name) if selector.name else None
             if home is None:
@@ -65,8 +65,9 @@ def _range(node: Call | Range) -> Range:
     return read
 
 
-def _reads(expr: Expr) -> Iterator[Call | Range | Selector]:
-    """What reads series at the moment itself: `m`, `m[1m]`, and functions of nothing but the latter."""
+def reads_at_once(expr: Expr) -> Iterator[Call | Range | Selector]:
+    """What reads series at the moment itself: `m`, `m[1m]`, and functions of nothing but the latter. In a batch it
+    stands for the whole expression."""
     if isinstance(expr, Range | Selector):
         yield expr
         return
@@ -74,7 +75,7 @@ def _reads(expr: Expr) -> Iterator[Call | Range | Selector]:
         yield expr
     elif not isinstance(expr, Subquery):
         for child in expr.children():
-            yield from _reads(child)
+            yield from reads_at_once(child)
 
 
 class _Instants:

@@ -109,13 +109,20 @@ def check(expr: Expr) -> Type:
     """The type of `expr`, after checking all of it.
 
     Raises PromQLError for a wrong argument, a wrong operand, a regular expression that RE2 refuses, regular expressions
-    that are too large together, or an expression deeper than `MAX_DEPTH`.
+    that are too large together, or an expression deeper than `MAX_DEPTH`. An expression is checked once.
     """
-    _check_depth(expr)
-    for node in expr.walk():
-        _check_node(node)
-    _check_patterns(expr)
+    if not getattr(expr, "_checked", False):
+        _check_depth(expr)
+        for node in expr.walk():
+            _check_node(node)
+        _check_patterns(expr)
+        mark_checked(expr)
     return type_of(expr)
+
+
+def mark_checked(expr: Expr) -> None:
+    """Skip `check` of an expression that was derived from a checked one and has the same shape and patterns."""
+    object.__setattr__(expr, "_checked", True)
 
 
 def _check_depth(expr: Expr) -> None:

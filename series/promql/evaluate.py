@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -191,13 +190,9 @@ def evaluate_range(
 def _checked(expr: Expr | str) -> Expr:
     if isinstance(expr, str):
         expr = parse(expr)
-    if _checked_type(expr) not in ("scalar", "vector"):
+    if check(expr) not in ("scalar", "vector"):
         raise PromQLError(f"only scalars and instant vectors have a value, not {shorten(expr)}")
     return expr
-
-
-# The same expressions are evaluated every few seconds.
-_checked_type = lru_cache(maxsize=1024)(check)
 
 
 def _is_read(expr: Expr) -> bool:

@@ -39,9 +39,10 @@ Type = Literal["scalar", "vector", "range", "string"]
 
 
 class Expr:
-    """Base of all nodes. What is asked for at every evaluation, their hash and their type, is computed once."""
+    """Base of all nodes. Every evaluation needs hash, type and whether it was checked: each is computed once."""
 
-    __slots__ = ("_hash", "_type")
+    __slots__ = ("_checked", "_hash", "_type")
+    _checked: bool
     _hash: int
     _type: Type
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import is_
 
 from kvitals.series.promql.check import check, type_of
 from kvitals.series.promql.errors import PromQLError
@@ -100,16 +101,19 @@ def _tells_evaluation_time(call: Call) -> bool:
 
 
 def map_children(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """A copy with `change` applied to the direct sub-expressions."""
+    """A copy with `change` applied to the direct sub-expressions; `expr` itself where none of them changes."""
     if isinstance(expr, Call):
-        return rebuild(expr, args=tuple(change(a) for a in expr.args))
+        args = tuple(map(change, expr.args))
+        return expr if all(map(is_, args, expr.args)) else rebuild(expr, args=args)
     if isinstance(expr, Aggregate):
-        param = None if expr.param is None else change(expr.param)
-        return rebuild(expr, expr=change(expr.expr), param=param)
+        inner, param = change(expr.expr), None if expr.param is None else change(expr.param)
+        return expr if inner is expr.expr and param is expr.param else rebuild(expr, expr=inner, param=param)
     if isinstance(expr, Unary | Subquery):
-        return rebuild(expr, expr=change(expr.expr))
+        inner = change(expr.expr)
+        return expr if inner is expr.expr else rebuild(expr, expr=inner)
     if isinstance(expr, Binary):
-        return rebuild(expr, left=change(expr.left), right=change(expr.right))
+        left, right = change(expr.left), change(expr.right)
+        return expr if left is expr.left and right is expr.right else rebuild(expr, left=left, right=right)
     return expr
 
 

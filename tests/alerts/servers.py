@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.processes import ended, free_port
+from tests.support.processes import ended, free_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30

@@ -21,7 +21,7 @@ from tests.boards import manifest
 from tests.boards.asking import Asked, Series, asked, draws, series
 from tests.boards.sources import RECORDINGS, ROOT
 from tests.oracle.oracle_server import Prometheus, prometheus
-from tests.processes import ended, free_port
+from tests.support.processes import ended, free_port
 
 SECONDS = 85.0
 """A window of a minute, and what comes before the first sample in it."""

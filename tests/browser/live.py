@@ -32,7 +32,7 @@ from tests.browser.page import (
 from tests.browser.test_journeys import charts, go
 from tests.lab.scenario import Scenario, load_scenario
 from tests.lab.stage import Stage
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 BASELINE_SECONDS, LIMIT_SECONDS = 15.0, 280.0
 PAGES = {

@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 
 from kvitals.app import page_process
 from kvitals.app.page_settings import PageSettings
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")

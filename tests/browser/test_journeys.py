@@ -32,6 +32,7 @@ from tests.browser.page import (
 from tests.unit.web import hostile
 
 CASCADE = Path(__file__).parents[2] / "ui" / "web" / "incidents" / "eviction_cascade.kvcap"
+STILL = "[data-testid='stApp'][data-test-script-state='notRunning']"
 DRAWN = "svg.marks"
 
 
@@ -88,6 +89,16 @@ def send(driver: webdriver.Chrome, file: Path) -> None:
     field = ".st-key-upload input[type='file']"
     wait_until(lambda: bool(driver.find_elements(By.CSS_SELECTOR, field)), "a file can be sent")
     driver.find_element(By.CSS_SELECTOR, field).send_keys(str(file))
+
+
+def choose_upload(driver: webdriver.Chrome, name: str) -> None:
+    """Choose the file that was sent: click when the page is drawn, since what is drawn above moves the button away, and
+    wait until the page shows the source, since to leave the page before discards the click."""
+    wait_for(driver, f"Look at {name}")
+    wait_until(lambda: bool(driver.find_elements(By.CSS_SELECTOR, STILL)), "the page is drawn")
+    button(driver, "choose-upload")
+    heading = "return [...document.querySelectorAll('.st-key-source-now h3')].map(e => e.innerText).join()"
+    wait_until(lambda: name in driver.execute_script(heading), f"{name} is the source")
 
 
 def picture(driver: webdriver.Chrome, path: Path) -> None:
@@ -192,8 +203,7 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     wait_for(driver, "Requests wait for a slot while the KV cache is idle")
     go(driver, "Sources")
     send(driver, CASCADE.parents[3] / "app" / "demo" / "healthy.kvcap")
-    wait_for(driver, "Look at healthy.kvcap")
-    button(driver, "choose-upload")
+    choose_upload(driver, "healthy.kvcap")
     go(driver, "Triage")
     wait_for(driver, "No trouble found")
     sound(driver)
@@ -256,8 +266,7 @@ def test_a_hostile_recording_is_refused_and_its_name_is_text(
     visit(driver, f"{url}/?page=sources")
     wait_for(driver, "Incidents that ship")
     send(driver, bad)
-    wait_for(driver, "Look at <img")
-    button(driver, "choose-upload")
+    choose_upload(driver, "<img")
     wait_for(driver, "This recording can not be shown")
     go(driver, "Triage")
     wait_for(driver, "This recording can not be shown")
@@ -268,8 +277,7 @@ def test_a_hostile_recording_is_refused_and_its_name_is_text(
 def test_hostile_names_in_a_recording_do_nothing(url: str, driver: webdriver.Chrome, tmp_path: Path) -> None:
     visit(driver, f"{url}/?page=sources")
     send(driver, hostile.written(tmp_path / "named.kvcap", hostile.named))
-    wait_for(driver, "Look at named.kvcap")
-    button(driver, "choose-upload")
+    choose_upload(driver, "named.kvcap")
     for title, said in (("Triage", "rules:"), ("Timeline", "Pick a window"), ("Fleet", "with any finding")):
         go(driver, title)
         wait_for(driver, said)

@@ -22,7 +22,7 @@ from tests.browser.page import (
     wait_for,
     wait_until,
 )
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 START_SECONDS = 60.0
 END_SECONDS = 15.0

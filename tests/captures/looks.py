@@ -9,8 +9,9 @@ from typing import Any
 
 from kvitals.agent.records import FactsRecord
 from kvitals.agent.service import decode
-from kvitals.app.pipeline import Pipeline, Setup
+from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.config import Config, SloTable
+from kvitals.diagnoser.signals import EvaluationSpan
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader
@@ -43,5 +44,5 @@ def cold_look(capture: Path, under: Setup, at: float, seconds: float = COLD_S) -
         pipeline.node.expect(reader.header.meta)
         records = [record for record in reader if record.t <= at]
         pipeline.feed(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
-    pipeline.observe(at, fast=seconds, cold=True)
+    list(pipeline.observe_all([EvaluationSpan(at, seconds, SLOW_SECONDS, cold=True)]))
     return pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from kvitals.rules.loader import load
 from tests.support.loops import for_each
 
 KNOWLEDGE = load()
-FILES, PROBLEMS = read_all(Path(__file__).parent)
-CASES = [pytest.param(f.code, case, id=f"{f.code}: {case.title}") for f in FILES for case in f.cases]
+FOLDER = Path(__file__).parent
+files = cache(read_all)  # when a test asks for them: whoever collects tests does not read them all
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,21 @@ def bench() -> Bench:
 
 
 def test_all_files_can_be_read() -> None:
-    assert not PROBLEMS
-    assert {f.code for f in FILES} <= KNOWLEDGE.rules.keys()
+    found, problems = files(FOLDER)
+    assert not problems
+    assert {f.code for f in found} <= KNOWLEDGE.rules.keys()
 
 
-@pytest.mark.parametrize(("code", "case"), [p for p in CASES if not p.values[1].cold][::20])
+def cases(code: str) -> tuple[Case, ...]:
+    """The cases of a rule."""
+    return tuple(case for file in files(FOLDER)[0] if file.code == code for case in file.cases)
+
+
+def every_twentieth() -> list[tuple[str, Case]]:
+    return [(f.code, case) for f in files(FOLDER)[0] for case in f.cases if not case.cold][::20]
+
+
+@for_each("code, case", every_twentieth)
 def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case) -> None:
     played, interval = bench.judged(code, case), seconds(case.interval)
     observed = Signals(bench.alone(code), WrittenSeries(case.series, START, interval))
@@ -50,12 +61,13 @@ def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case)
         np.testing.assert_allclose(one.values, other.values[:, order], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("code", "case"), CASES)
-def test_case(bench: Bench, code: str, case: Case) -> None:
-    assert bench.differences(code, case) == []
+@pytest.mark.parametrize("code", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+def test_cases_of_a_rule(bench: Bench, code: str) -> None:
+    assert cases(code)
+    assert [(case.title, wrong) for case in cases(code) if (wrong := bench.differences(code, case))] == []
 
 
 @for_each("code", sorted(KNOWLEDGE.rules), ids=str)
 def test_every_rule_has_cases_of_every_outcome(code: str) -> None:
-    outcomes = {case.expect for f in FILES if f.code == code for case in f.cases}
+    outcomes = {case.expect for case in cases(code)}
     assert wanted_outcomes(KNOWLEDGE.rules[code], KNOWLEDGE) <= outcomes

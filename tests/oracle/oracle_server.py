@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kvitals.series.types import Frame, Labels
-from tests.processes import ended, free_port
+from tests.support.processes import ended, free_port
 
 BATCH_SECONDS = 1200  # Prometheus refuses samples more than an hour older than its newest
 START_SECONDS = 30

@@ -29,7 +29,6 @@ import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kvitals.series.recordings import CaptureReader
-from tests.processes import free_port
 from tests.ship.planted_engine import (
     ANSWER,
     BEARER,
@@ -44,6 +43,7 @@ from tests.ship.planted_engine import (
     as_text,
     kv_events,
 )
+from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 LITELLM = ROOT / "tests/fixtures/request_logs/litellm.jsonl"

@@ -9,22 +9,23 @@ from typing import Any
 
 
 def for_each(
-    names: str, cases: Iterable[Any], ids: Callable[[Any], str] | None = None
+    names: str, cases: Iterable[Any] | Callable[[], Iterable[Any]], ids: Callable[[Any], str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Like `pytest.mark.parametrize`, as a loop in one test.
 
     names: the arguments of the test that a case fills, with commas between them. A case is a value, a tuple of as many
-    values as there are names, or a `pytest.param`. ids: how a case is called in the report. The test fails with one
-    line per case that failed, and where there is no case at all.
+    values as there are names, or a `pytest.param`; a function returns the cases when the test runs. ids: how a case is
+    called in the report. The test fails with one line per case that failed, and where there is no case at all.
     """
     arguments = [name.strip() for name in names.split(",")]
-    listed = list(cases)
+    ready = cases if callable(cases) else list(cases)
 
     def looped(test: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(test)
 
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
+            listed = list(ready()) if callable(ready) else ready
             assert listed, "no cases: this test would pass whatever the code does"
             failures = []
             for case in listed:

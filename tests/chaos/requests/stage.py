@@ -19,7 +19,7 @@ import aiohttp
 from kvitals.agent.requests.stitch import SETTLE_SECONDS
 from kvitals.agent.requests.tenant_names import open_tenants
 from kvitals.config import TenantsTable
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 from .clients import HOST, page
 from .pages import Page

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from kvitals.rules.shipped import load_shipped
+
 from ..paths import LabError
 from ..scenario import Pair, Scenario, Slo, SystemName
 from ..traffic import Tenant
@@ -128,7 +130,7 @@ def load(name: str, seed: int) -> Incident:
     if not path.exists():
         raise LabError(f"no incident called {name!r}; there are {', '.join(names())}")
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = load_shipped(path)
         drawn = _draw(raw.get("vary", {}), random.Random(f"{name}/{seed}"))
         file = msgspec.convert(_filled(raw, drawn), _File)
         return _incident(file, name, seed, drawn)

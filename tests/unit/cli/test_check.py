@@ -15,7 +15,7 @@ from kvitals.config import Config
 from kvitals.rules.inspection import Inspection
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
-from tests.processes import free_port
+from tests.support.processes import free_port
 from tests.support.served import served
 from tests.unit.cli.test_commands import run
 

@@ -24,7 +24,7 @@ from kvitals.series.promql import PromQLError
 from kvitals.ui.cli.compare import ROWS, change, differences
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

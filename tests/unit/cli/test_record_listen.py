@@ -12,7 +12,7 @@ import pytest
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.service import decode
 from kvitals.series.recordings import CaptureReader
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 PATIENCE_S = 30.0
 

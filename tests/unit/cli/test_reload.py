@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 PAGE = (Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom").read_bytes()
 MODEL = "tiny"

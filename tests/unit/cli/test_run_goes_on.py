@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.processes import HOST, ended, free_port
+from tests.support.processes import HOST, ended, free_port
 
 PATIENCE = 60.0
 BEGIN = """

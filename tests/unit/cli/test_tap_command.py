@@ -16,7 +16,7 @@ from kvitals.app.errors import UsageError
 from kvitals.config import Config, build
 from kvitals.ui.cli.main import parser
 from kvitals.ui.cli.tap import _settings
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 
 def settings(*arguments: str) -> object:

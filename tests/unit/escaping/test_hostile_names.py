@@ -6,10 +6,11 @@ import pytest
 
 from kvitals.series.csv_cells import cell
 from tests.fuzz import texts
+from tests.support.loops import for_each
 
 
-@pytest.mark.parametrize("name", texts.HOSTILE)
 @pytest.mark.parametrize("check", texts.CHECKS.values(), ids=texts.CHECKS)
+@for_each("name", texts.HOSTILE, ids=repr)
 def test_a_name_is_a_name(check: texts.TextCheck, name: str) -> None:
     check(name)
     check(f"a {name} b")

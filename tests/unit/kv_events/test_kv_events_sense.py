@@ -23,7 +23,7 @@ from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, TargetTable, TenantsTable, build
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 URL = "http://127.0.0.1:8000"
 

@@ -19,7 +19,7 @@ from kvitals.app.sources.live import Collector
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 PATIENCE_S = 20.0

@@ -24,7 +24,7 @@ from kvitals.agent.collectors.kv_events_sockets import (
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
 from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
-from tests.processes import ended, free_port
+from tests.support.processes import ended, free_port
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -15,32 +15,44 @@ from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from kvitals.app import page_process
-from kvitals.app.demo import DEMO
 from kvitals.app.page_settings import PageSettings
-from tests.processes import free_port
+from tests.support.processes import free_port
 
+ROOT = Path(__file__).parents[3]
+RECORDING = ROOT / "tests" / "captures" / "requests" / "stages.kvcap"
 START_SECONDS = 90.0
 
 
-@contextlib.asynccontextmanager
-async def page(**more: Any) -> AsyncIterator[tuple[int, int]]:
-    """The server's port and process id."""
-    port, settings = free_port(), PageSettings(recording=str(DEMO), **more)
-    process = await asyncio.create_subprocess_exec(
-        *page_process.command(port, settings),
+class Server(NamedTuple):
+    """The page's own server: its port and process id."""
+
+    port: int
+    pid: int
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Server]:
+    """A page of a small recording, that takes uploads of 1 MB."""
+    port, settings = free_port(), PageSettings(recording=str(RECORDING), upload_megabytes=1)
+    process = subprocess.Popen(
+        page_process.command(port, settings),
         env=page_process.environment(settings),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        cwd=Path(__file__).parents[3],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
     )
     try:
-        async with asyncio.timeout(START_SECONDS):
-            while await health(port) != "ok":  # noqa: ASYNC110 (it is another process)
-                await asyncio.sleep(0.2)
-        yield port, process.pid
+        asyncio.run(started(port))
+        yield Server(port, process.pid)
     finally:
         process.terminate()
-        await process.wait()
+        process.wait()
+
+
+async def started(port: int) -> None:
+    async with asyncio.timeout(START_SECONDS):
+        while await health(port) != "ok":  # noqa: ASYNC110 (it is another process)
+            await asyncio.sleep(0.2)
 
 
 def open_files(pid: int) -> int:
@@ -58,13 +70,14 @@ async def health(port: int) -> str:
         return repr(error)
 
 
-async def test_idle_connections_leave_the_page_and_its_sessions_alone() -> None:
-    async with page() as (port, pid), aiohttp.ClientSession() as session:
+async def test_idle_connections_leave_the_page_and_its_sessions_alone(page: Server) -> None:
+    port = page.port
+    async with aiohttp.ClientSession() as session:
         url = f"http://127.0.0.1:{port}/_stcore/stream"
         async with session.ws_connect(url, origin=f"http://127.0.0.1:{port}", protocols=("streamlit",)) as own:
             idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1000)]
             assert await health(port) == "ok"
-            assert open_files(pid) < 300
+            assert open_files(page.pid) < 300
             await own.ping()
             assert not own.closed
             for _, writer in idle:
@@ -83,9 +96,9 @@ async def session_of(own: aiohttp.ClientWebSocketResponse) -> str:
             return message.new_session.initialize.session_id
 
 
-async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive() -> None:
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with page(upload_megabytes=1) as (port, _), aiohttp.ClientSession(cookie_jar=jar) as session:
+async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive(page: Server) -> None:
+    port, jar = page.port, aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
         root = f"http://127.0.0.1:{port}"
         async with session.get(f"{root}/_stcore/health") as answer:
             token = answer.cookies["_streamlit_xsrf"].value
