@@ -14,7 +14,7 @@ from kvitals.dashboards.recording import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.engine_map import load_map, systems
-from kvitals.rules.loader import SIGNAL_PREFIX, parameters, signal_names
+from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, parameters, signal_names
 from kvitals.rules.model import SCOPES, Rule
 from kvitals.series.promql import Binary, Expr, expand, parse
 
@@ -50,6 +50,32 @@ def applies(rule: Rule, options: Options) -> Iterator[str]:
         yield f"unless on ({scope}) kvitals_engine_info{{{matcher}}}"
     if about.traffic:
         yield f"unless on ({scope}) {SIGNAL_PREFIX}{TRAFFIC} == 0"
+
+
+def unless_harmless(rule: Rule, knowledge: Knowledge) -> str:
+    """What keeps the alert of a cause from where the symptoms by which it does harm are known to be clear, as the
+    verdict makes it a note there; empty for a rule that names none. At least one of them must apply and be clear."""
+    symptoms = [knowledge.rules[code] for code in rule.harm]
+    if not symptoms:
+        return ""
+    on = f"on ({', '.join(SCOPES[rule.scope])})"
+    clear = [f"({negative(knowledge.condition(symptom))})" for symptom in symptoms]
+    kept = [
+        f"({f' or {on} '.join([is_clear, *_elsewhere(symptom, rule)])})"
+        for symptom, is_clear in zip(symptoms, clear, strict=True)
+    ]
+    if all(any(_elsewhere(symptom, rule)) for symptom in symptoms):
+        kept.append(f"({f' or {on} '.join(clear)})")
+    return f"unless {on}\n(\n{indent_text(f'{chr(10)}and {on} '.join(kept))}\n)"
+
+
+def _elsewhere(symptom: Rule, cause: Rule) -> Iterator[str]:
+    """Selectors of engines for which the cause is and the symptom is not."""
+    applies_to, caused_on = symptom.applies, cause.applies
+    if applies_to.kinds and not set(caused_on.kinds) <= set(applies_to.kinds):
+        yield f'kvitals_engine_info{{kind!~"{"|".join(applies_to.kinds)}|"}}'
+    if roles := [role for role in applies_to.not_roles if role not in caused_on.not_roles]:
+        yield f'kvitals_engine_info{{role=~"{"|".join(roles)}"}}'
 
 
 def _condition(rule: Rule, text: str) -> str:

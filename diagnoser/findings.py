@@ -73,7 +73,7 @@ class Findings:
         self._predictions = Predictions(self._ask)
         self._courses: dict[str, list[Series]] = {}  # query -> its course over time, of all entities
         self._outlines: dict[int, Finding] = {}  # by id of a judgement, which are all kept here
-        self._open_ways: dict[int, bool] = {}  # by id of a judgement: whether what it explains comes of it now
+        self._explains_now: dict[int, Sequence[str]] = {}  # by id of a judgement: the codes that it explains now
         self._reasons: dict[int, str] = {}  # likewise: why it is ruled out
         self._true = _codes(j for j in judgements if j.outcome == "fired")
         # What another rule says better explains nothing and is explained by nothing.
@@ -235,14 +235,27 @@ class Findings:
         return sorted({j.rule.code for j in fired if judgement.rule.code in self._explains(j)})
 
     def _explains(self, cause: Judgement) -> Sequence[str]:
-        """The codes that a cause explains here and now; none where the way from it to them is not seen to be open."""
+        """The codes that a cause explains on its entity now: all of `explains` whose condition, if any, holds."""
         rule = cause.rule
-        if not rule.explains_when or cause.outcome != "fired":
+        if cause.outcome != "fired" or not (rule.explains_when or rule.explains_causes_when):
             return rule.explains
-        if id(cause) not in self._open_ways:
-            number = self._ask.number(rule, cause.entity, rule.explains_when)
-            self._open_ways[id(cause)] = number is not None
-        return rule.explains if self._open_ways[id(cause)] else ()
+        if id(cause) not in self._explains_now:
+            self._explains_now[id(cause)] = self._open_explanations(cause)
+        return self._explains_now[id(cause)]
+
+    def _open_explanations(self, cause: Judgement) -> Sequence[str]:
+        """What `_explains` returns, calculated from the rule's conditions."""
+        rule = cause.rule
+
+        def holds(condition: str) -> bool:
+            return not condition or self._ask.number(rule, cause.entity, condition) is not None
+
+        if not holds(rule.explains_when):
+            return ()
+        if holds(rule.explains_causes_when):
+            return rule.explains
+        rules = self._judge.knowledge.rules
+        return [code for code in rule.explains if code in rules and rules[code].kind != "cause"]
 
     def _amiss(self, judgement: Judgement) -> set[Quantity]:
         """What the open symptoms are about that a finding is, or explains, causes in between included."""

@@ -239,10 +239,11 @@ def _check_page(rule: Rule, file: YamlFile) -> Found:
 
 
 def _check_parameters(rule: Rule, file: YamlFile) -> Found:
-    used = set(re.findall(r"\$(\w+)", f"{rule.when} {rule.clear}"))
+    conditions = (rule.when, rule.clear, rule.explains_when, rule.explains_causes_when)
+    used = set(re.findall(r"\$(\w+)", " ".join(conditions)))
     for name, param in rule.params.items():
         if name not in used:
-            yield file.line("params", name), f"params: neither `when` nor `clear` reads `${name}`"
+            yield file.line("params", name), f"params: no condition of the rule reads `${name}`"
         if len(param.why.split()) < MIN_REASON_WORDS:
             yield file.line("params", name, "why"), f"params: say why `${name}` is {param.default:g}"
 

@@ -437,9 +437,9 @@ def check_rule(rule: Rule, knowledge: Knowledge, file: YamlFile) -> Iterator[tup
             yield from _check_expr(parameters(rule), knowledge, use.when, file.line("levers", i, "when"))
         yield from _check_placeholders(rule, knowledge, use.why, file.line("levers", i, "why"))
     yield from _check_placeholders(rule, knowledge, rule.conclusion, file.line("conclusion"))
-    if rule.explains_when:
-        line = file.line("explains_when")
-        yield from _check_expr(parameters(rule), knowledge, rule.explains_when, line)
+    for key, text in [("explains_when", rule.explains_when), ("explains_causes_when", rule.explains_causes_when)]:
+        if text:
+            yield from _check_expr(parameters(rule), knowledge, text, file.line(key))
     for key, codes in [("explains", rule.explains), ("excluded_by", rule.excluded_by), ("harm", rule.harm)]:
         for code in codes:
             if code not in knowledge.rules:

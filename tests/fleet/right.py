@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from kvitals.rules.finding import Finding, Triage
 
-ROUTING = "PFX05"
-"""An engine that gets far more requests than its peers: told before memory and slots, which it explains."""
-
 
 def first_causes(document: Triage) -> dict[str, str]:
-    """The code of the best ranked cause of each engine that has one; where it has both, what uneven routing explains.
-
-    The recordings get different numbers of requests, so the busiest of them are also routed unevenly in one pool.
-    """
+    """The code of the best ranked cause of each engine that has one."""
     found: dict[str, str] = {}
     for cause in document.causes:
-        address = _address(cause)
-        if found.get(address, ROUTING) == ROUTING:
-            found[address] = cause.code
+        found.setdefault(_address(cause), cause.code)
     return found
 
 

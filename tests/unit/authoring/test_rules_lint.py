@@ -64,7 +64,7 @@ WRONG = {
         "when: kvitals:node_waiting_avg",
         "10: when: `kvitals:node_waiting_avg` is of a node",
     ),
-    "a parameter that nobody reads": ("> $waiting", "> 10", "12: params: neither `when` nor `clear` reads `$waiting`"),
+    "a parameter that nobody reads": ("> $waiting", "> 10", "12: params: no condition of the rule reads `$waiting`"),
     "a number without a reason": (
         'why: "by our own measure, this and no other"',
         'why: "ok"',

@@ -140,12 +140,6 @@ def test_a_cause_explains_nothing_while_the_way_to_it_is_not_seen_to_be_open(jud
     assert document.verdict.startswith("Cause unknown: time to first token")
 
 
-def test_routing_comes_before_the_queue_and_the_full_cache_that_it_makes(judge: Judge) -> None:
-    document = told(judge, on("LAT01", "a"), on("SCH01", "a"), on("KVC01", "a"), on("PFX05", "a"))
-    assert document.causes[0].code == "PFX05"
-    assert document.verdict == f"{KNOWLEDGE.rules['PFX05'].title}."
-
-
 def test_slots_that_bind_while_the_objective_is_kept_are_noted(judge: Judge) -> None:
     """A batch queue: it waits, and nothing that anybody promised is late."""
     kept = [on("LAT01", "a", "clear"), on("SCH10", "a", "clear")]
