@@ -197,12 +197,30 @@ class Engines:
 
     def stop_core(self, name: str) -> None:
         """Stop the process that computes, as a deadlock would, and leave the one that answers HTTP."""
+        for core in self._cores(name):
+            os.kill(core, signal.SIGSTOP)
+
+    async def pauses(self, name: str, share: float, every_s: float = 0.5) -> None:
+        """Stop the process that computes for a share of each `every_s` seconds, until this is cancelled."""
+        cores = self._cores(name)
+        try:
+            while True:
+                for core in cores:
+                    os.kill(core, signal.SIGSTOP)
+                await asyncio.sleep(share * every_s)
+                for core in cores:
+                    os.kill(core, signal.SIGCONT)
+                await asyncio.sleep((1 - share) * every_s)
+        finally:
+            for core in cores:
+                os.kill(core, signal.SIGCONT)
+
+    def _cores(self, name: str) -> list[int]:
         threads = Path(f"/proc/{self._running[name].pid}/task").glob("*/children")
-        cores = [core for thread in threads for core in thread.read_text().split()]
+        cores = [int(core) for thread in threads for core in thread.read_text().split()]
         if not cores:
             raise LabError(f"engine {name} has no core process of its own to stop")
-        for core in cores:
-            os.kill(int(core), signal.SIGSTOP)
+        return cores
 
     async def check(self) -> None:
         """Raise LabError, with its last log lines, when an engine has died."""
