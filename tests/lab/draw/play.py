@@ -19,6 +19,7 @@ from kvitals.rules.finding import Finding, Triage
 from tests.captures.looks import setup
 
 from ..engines import Engines
+from ..incidents.judging import in_order
 from ..incidents.recording import fork_server
 from ..incidents.stand import stand
 from ..paths import REPO, LabError
@@ -68,8 +69,9 @@ def verdict(capture: Path, played: Played) -> Triage:
     return judge_recording(capture, setup_of(played), Moments(at=last, start=played.began + SETTLE_S)).document
 
 
-def first_cause(document: Triage) -> Finding | None:
-    return document.causes[0] if document.causes else None
+def leading(document: Triage) -> Finding | None:
+    """What the verdict names first: a cause, else trouble with the telemetry, else a symptom."""
+    return next(iter(in_order(document)), None)
 
 
 async def play_all(drawn: Sequence[Drawn], kvitals: Sequence[str], out: Path) -> list[str]:
@@ -107,7 +109,7 @@ async def _play_one(drawn: Drawn, lab: Engines | None, kvitals: Sequence[str], o
 
 
 async def _first_lever(drawn: Drawn, played: Played, lab: Engines | None, kvitals: Sequence[str], out: Path) -> None:
-    cause = first_cause(verdict(out / f"{drawn.name}.kvcap", played))
+    cause = leading(verdict(out / f"{drawn.name}.kvcap", played))
     if cause is None:
         played.lever = "(no cause)"
         return
