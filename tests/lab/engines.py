@@ -116,6 +116,7 @@ class Engines:
         self._env = dict(env or {})
         self._folder = RUN / str(os.getpid())
         self._running: dict[str, Engine] = {}
+        self._started: dict[str, Engine] = {}  # by name, the latest; also what was killed since
         self._ports: dict[str, Port] = {}
         self._server: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -174,7 +175,7 @@ class Engines:
             await self._forget(name)
             raise
         ready = replace(pending, start_s=time.monotonic() - started)
-        self._running[name] = ready
+        self._running[name] = self._started[name] = ready
         return ready
 
     async def stop(self, name: str) -> None:
@@ -191,8 +192,9 @@ class Engines:
 
     async def restart(self, name: str, **changed: FlagValue) -> Engine:
         """End one engine as a crash would and start it anew, on the same port, with the same flags but `changed`."""
-        old = self._running[name]
-        await self.kill(name)
+        old = self._started[name]
+        if name in self._running:
+            await self.kill(name)
         return await self._start_at(self._ports[name], name, old.env, {**old.flags, **changed})
 
     def stop_core(self, name: str) -> None:

@@ -10,13 +10,19 @@ from kvitals.rules.finding import Finding
 
 from ..engines import FlagValue
 from ..incidents.incident import Act
-from .faults import MEMORY
+from .faults import FAULTS, MEMORY
 from .grammar import Drawn
 from .plan import Plan
 
 MORE = 4
 SLOTS = {"vllm": "max_num_seqs", "pd": "max_num_seqs", "sglang": "max_running_requests"}
 BLOCKS = {"vllm": "num_gpu_blocks_override", "pd": "num_gpu_blocks_override", "sglang": "max_total_tokens"}
+CODES: Mapping[str, tuple[str, ...]] = {
+    **{f"without {fault.name}": fault.codes for fault in FAULTS},
+    f"{MORE} times the slots": ("SCH01", "PDX03"),
+    f"{MORE} times the blocks": MEMORY,
+}
+"""By the name of an arm: the causes that it is evidence for."""
 USUAL = {"max_num_seqs": 16, "num_gpu_blocks_override": 1024, "max_running_requests": 16, "max_total_tokens": 4096}
 
 SAME_AS_WITHOUT: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +51,6 @@ class Play:
 
     name: str
     kind: Literal["fault", "limit", "calm", "lever"]
-    codes: tuple[str, ...]
     before: Plan
     plan: Plan
 
@@ -53,17 +58,17 @@ class Play:
 def plays(drawn: Drawn) -> list[Play]:
     """Without each fault; without all of them; with more of what demand may be bound by."""
     found = [
-        Play(f"without {fault.name}", "fault", fault.codes, drawn.before(fault.name), drawn.plan(fault.name))
+        Play(f"without {fault.name}", "fault", drawn.before(fault.name), drawn.plan(fault.name))
         for fault, _ in drawn.faults
     ]
     if len(found) > 1:
-        found.append(Play("calm", "calm", (), drawn.calm, drawn.calm))
+        found.append(Play("calm", "calm", drawn.calm, drawn.calm))
     if any(fault.demand for fault, _ in drawn.faults):
-        found += [more(drawn, "slots", SLOTS, ("SCH01", "PDX03")), more(drawn, "blocks", BLOCKS, MEMORY)]
+        found += [more(drawn, "slots", SLOTS), more(drawn, "blocks", BLOCKS)]
     return found
 
 
-def more(drawn: Drawn, name: str, flags: Mapping[str, str], codes: tuple[str, ...]) -> Play:
+def more(drawn: Drawn, name: str, flags: Mapping[str, str]) -> Play:
     """Four times the slots or the blocks of every engine."""
     plan = drawn.plan()
     flag = flags[plan.system]
@@ -76,7 +81,7 @@ def more(drawn: Drawn, name: str, flags: Mapping[str, str], codes: tuple[str, ..
     for engine, own in plan.apart.items():
         if flag in own:
             wider = wider.with_flags_apart(engine, **{flag: int(own[flag] or 1) * MORE})
-    return Play(f"{MORE} times the {name}", "limit", codes, drawn.before().with_flags(**changed), wider)
+    return Play(f"{MORE} times the {name}", "limit", drawn.before().with_flags(**changed), wider)
 
 
 def lever_play(drawn: Drawn, finding: Finding, played: Sequence[str]) -> Play | str:
@@ -90,7 +95,7 @@ def lever_play(drawn: Drawn, finding: Finding, played: Sequence[str]) -> Play | 
     plan = _pulled(drawn.plan(), finding)
     if plan is None:
         return "(the lab cannot pull it)"
-    return Play(f"lever {lever.lever}", "lever", (), drawn.before(), plan)
+    return Play(f"lever {lever.lever}", "lever", drawn.before(), plan)
 
 
 def _pulled(plan: Plan, finding: Finding) -> Plan | None:

@@ -171,7 +171,7 @@ FAULTS = (
     Fault("slow replica", ("ENG10", "ENG01"), slow_replica, _replicas),
     Fault("wedged", ("ENG01", "ENG02"), wedged, _vllm),
     Fault("dead", ("TEL01",), dead, _vllm),
-    Fault("neighbours", ("GPU13", "SCH15"), neighbours, _any),
+    Fault("neighbours", ("ENG11", "SCH15", "GPU13"), neighbours, _any),
     Fault("hangs up", ("PDX07",), hangs_up, _pair),
     Fault("slow hand-over", ("PDX09", "PDX03"), slow_hand_over, _pair),
 )

@@ -143,7 +143,7 @@ async def _arm(drawn: Drawn, play: Play, lab: Engines | None, kvitals: Sequence[
     with tempfile.TemporaryDirectory(prefix="kvitals-") as folder:
         scratch = Path(folder) / "arm.kvcap"
         _, seen = await _played(drawn, play.before, play.plan, lab, kvitals, scratch, ARM_BASELINE_S)
-    return Arm(play.name, play.kind, play.codes, seen)
+    return Arm(play.name, play.kind, seen)
 
 
 async def _played(

@@ -43,7 +43,9 @@ def score(capture: Path) -> Scored:
     played = msgspec.json.decode(capture.with_suffix(".json").read_bytes(), type=Played)
     truth, document = played.truth, verdict(capture, played)
     told = tuple(dict.fromkeys(f.code for f in in_order(document)))
-    heavy = dict.fromkeys(c.code for c in document.causes if c.severity in HEAVY)
+    known = {*truth.also, *truth.codes}
+    alone = [c for c in document.causes if not known & set(c.explained_by)]
+    heavy = dict.fromkeys(c.code for c in alone if c.severity in HEAVY)
     breached = truth.state == "breached"
     arm = next((a for a in played.arms if a.name == played.lever), None)
     return Scored(
@@ -53,7 +55,7 @@ def score(capture: Path) -> Scored:
         healthy=document.healthy,
         first=bool(told) and told[0] in truth.codes if breached else None,
         health=document.healthy is True if truth.state == "in order" else None,
-        wrong=() if truth.state in ("void", "marginal") else tuple(c for c in heavy if c not in truth.also),
+        wrong=() if truth.state in ("void", "marginal") else tuple(c for c in heavy if c not in known),
         lever=restored(played.harm, arm.harm) if breached and arm is not None else None,
     )
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ..load import CUT, LEFT, Sample
 from ..scenario import Slo
+from .arms import CODES
 
 ALLOWED = 0.01
 """An objective for the 99th percentile allows one in a hundred to be late; of failures the same is allowed."""
@@ -71,12 +72,16 @@ def restored(before: Harm, after: Harm) -> float:
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """A play with one thing changed. codes: the causes that it is evidence for."""
+    """A play with one thing changed."""
 
     name: str
     kind: Literal["fault", "limit", "calm", "lever"]
-    codes: tuple[str, ...]
     harm: Harm
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The causes that it is evidence for."""
+        return CODES.get(self.name, ())
 
 
 class Truth(msgspec.Struct, frozen=True):
