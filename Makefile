@@ -20,8 +20,10 @@ SOAK_SECONDS ?= 3600
 CUTS ?= 200
 FAULTS ?= 0
 SIEGE_SECONDS ?= 600
+SEED ?= 4000
+N ?= 1
 
-.PHONY: help run test check format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -74,6 +76,12 @@ incidents: $(VENV)/.dev ## the verdict on every recorded incident beside its lab
 
 live-incidents: lab ## induce ten incidents anew on a real vLLM, or INCIDENTS=names, and diagnose them while they last
 	@$(BIN)/python -m tests.lab.incidents live $(INCIDENTS)
+
+draw: lab ## draw N incidents from SEED on, play each with every fault and the first lever pulled; hours, resumable (SEED=4000 N=10)
+	@$(BIN)/python -m tests.lab.draw play --seed $(SEED) --number $(N)
+
+drawn: $(VENV)/.dev ## the verdicts on the drawn incidents that are recorded, beside their truth
+	@$(BIN)/python -m tests.lab.draw score
 
 record: lab ## record the incidents that ship, anew
 	@for s in healthy heavy_tenant caching_off few_slots working_set unique_prompts; do \

@@ -116,6 +116,7 @@ class Engines:
         self._env = dict(env or {})
         self._folder = RUN / str(os.getpid())
         self._running: dict[str, Engine] = {}
+        self._started: dict[str, Engine] = {}  # by name, the latest; also what was killed since
         self._ports: dict[str, Port] = {}
         self._server: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -174,7 +175,7 @@ class Engines:
             await self._forget(name)
             raise
         ready = replace(pending, start_s=time.monotonic() - started)
-        self._running[name] = ready
+        self._running[name] = self._started[name] = ready
         return ready
 
     async def stop(self, name: str) -> None:
@@ -191,18 +192,37 @@ class Engines:
 
     async def restart(self, name: str, **changed: FlagValue) -> Engine:
         """End one engine as a crash would and start it anew, on the same port, with the same flags but `changed`."""
-        old = self._running[name]
-        await self.kill(name)
+        old = self._started[name]
+        if name in self._running:
+            await self.kill(name)
         return await self._start_at(self._ports[name], name, old.env, {**old.flags, **changed})
 
     def stop_core(self, name: str) -> None:
         """Stop the process that computes, as a deadlock would, and leave the one that answers HTTP."""
+        for core in self._cores(name):
+            os.kill(core, signal.SIGSTOP)
+
+    async def pauses(self, name: str, share: float, every_s: float = 0.5) -> None:
+        """Stop the process that computes for a share of each `every_s` seconds, until this is cancelled."""
+        cores = self._cores(name)
+        try:
+            while True:
+                for core in cores:
+                    os.kill(core, signal.SIGSTOP)
+                await asyncio.sleep(share * every_s)
+                for core in cores:
+                    os.kill(core, signal.SIGCONT)
+                await asyncio.sleep((1 - share) * every_s)
+        finally:
+            for core in cores:
+                os.kill(core, signal.SIGCONT)
+
+    def _cores(self, name: str) -> list[int]:
         threads = Path(f"/proc/{self._running[name].pid}/task").glob("*/children")
-        cores = [core for thread in threads for core in thread.read_text().split()]
+        cores = [int(core) for thread in threads for core in thread.read_text().split()]
         if not cores:
             raise LabError(f"engine {name} has no core process of its own to stop")
-        for core in cores:
-            os.kill(int(core), signal.SIGSTOP)
+        return cores
 
     async def check(self) -> None:
         """Raise LabError, with its last log lines, when an engine has died."""

@@ -42,11 +42,16 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that is done to an engine during the incident."""
+    """Something that is done to an engine, or to the host, during the incident."""
 
-    do: Literal["stop_core", "kill", "restart"]
+    do: Literal["stop_core", "kill", "restart", "pauses", "neighbours"]
+    """`pauses` and `neighbours` last until the incident ends."""
     engine: str = "engine"
     after_s: float = 0.0
+    share: float = 0.0
+    """Of pauses: the share of each half second in which the engine's core is stopped."""
+    number: int = 0
+    """Of neighbours: processes that compute all the time."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +96,8 @@ class Incident(msgspec.Struct, frozen=True):
     adapters: int = 0
     tap: bool = False
     sticky: bool = False
+    shares: tuple[int, ...] = ()
+    """How many of every `sum(shares)` requests go to each engine; empty: the same number to each."""
     baseline_s: float = BASELINE_S
     """Where the cause is known by what was usual before, there has to be some of it."""
     incident_s: float = INCIDENT_S

@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +38,8 @@ ENVIRONMENT = {"PYTHONPATH": str(ENGINE_SIDE / "host_tier")}
 ADAPTERS = HOME / "adapters"
 DRAIN_S = 1.0
 RECORDER_LIMIT_S = 180.0
+NEIGHBOURS_LIMIT_S = 120.0
+"""They end by then, whatever becomes of the lab."""
 
 
 @dataclass
@@ -60,6 +65,7 @@ class Stand:
     phases: list[Played] = field(default_factory=list)
     acts: list[tuple[str, str, float]] = field(default_factory=list)
     _draining: list[asyncio.Task[None]] = field(default_factory=list)
+    _lasting: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def play(self, baseline_s: float, incident_s: float, *, end: Callable[[], Awaitable[None]]) -> None:
         """Baseline and incident; `end` is awaited when the incident has lasted so long and its load is still on."""
@@ -84,13 +90,14 @@ class Stand:
     @contextlib.asynccontextmanager
     async def _playing(self, name: str, tenants: Any, cache: InfiniteCache) -> AsyncIterator[None]:
         seed = f"{self.incident.run}/{name}"
-        load = Load(self.door, tenants, cache=cache, seed=seed, sticky=self.incident.sticky)
+        load = Load(self._doors(name), tenants, cache=cache, seed=seed, sticky=self.incident.sticky)
         async with contextlib.AsyncExitStack() as undo:
             watches = {server.name: await undo.enter_async_context(Watch(server.url)) for server in self.site.watched}
             await load.start()
             try:
                 yield
             finally:
+                await self._end_lasting()
                 load.stop_sending()
                 self._draining.append(asyncio.create_task(load.drain(DRAIN_S)))
         servers = {
@@ -98,6 +105,18 @@ class Stand:
             for server in self.site.watched
         }
         self.phases.append(Played(name, load, servers))
+
+    def _doors(self, phase: str) -> Sequence[str]:
+        """Where clients send, in turn; one that gets more than its share stands there more often."""
+        if phase == "baseline" or not self.incident.shares:
+            return self.door
+        return [door for door, share in zip(self.door, self.incident.shares, strict=True) for _ in range(share)]
+
+    async def _end_lasting(self) -> None:
+        for task in self._lasting:
+            task.cancel()
+        await asyncio.gather(*self._lasting, return_exceptions=True)
+        self._lasting.clear()
 
     async def _act(self) -> None:
         began = time.monotonic()
@@ -107,6 +126,9 @@ class Stand:
             await self._do(act)
 
     async def _do(self, act: Act) -> None:
+        if act.do == "neighbours":
+            self._lasting.append(asyncio.create_task(neighbours(act.number)))
+            return
         assert self.lab is not None, "only engines of the fork server can be acted upon"
         match act.do:
             case "kill":
@@ -115,6 +137,8 @@ class Stand:
                 await self.lab.restart(act.engine)
             case "stop_core":
                 self.lab.stop_core(act.engine)
+            case "pauses":
+                self._lasting.append(asyncio.create_task(self.lab.pauses(act.engine, act.share)))
 
     async def warm(self) -> None:
         """First requests are slow and first sights of a prompt are misses: have both before anything is recorded."""
@@ -135,6 +159,19 @@ class Stand:
             "acts": self.acts,
             "phases": [{"name": p.name, **p.load.truth(), "engines": p.servers} for p in self.phases],
         }
+
+
+async def neighbours(number: int) -> None:
+    """Processes that compute all the time, each in a scheduling group of its own, until this is cancelled."""
+    command = ["timeout", f"{NEIGHBOURS_LIMIT_S:.0f}", sys.executable, "-c", "while True: pass"]
+    others = [await asyncio.create_subprocess_exec(*command, start_new_session=True) for _ in range(number)]
+    try:
+        await asyncio.gather(*(other.wait() for other in others))
+    finally:
+        for other in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(other.pid, signal.SIGKILL)
+        await asyncio.gather(*(other.wait() for other in others))
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,164 @@
+"""Drawn incidents: what a seed draws, what harm is, and what arms prove. Nothing is played here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ..load import CUT, Sample
+from ..scenario import Slo
+from .arms import MORE, flags_of, plays
+from .faults import BLOCK, BY_NAME, FAULTS
+from .grammar import HEALTHY, SYSTEMS, draw, of_faults
+from .score import wilson
+from .truth import Arm, Harm, harm, restored, truth_of
+
+SEEDS = range(3000, 3400)
+SLO = Slo(0.5, 0.2)
+ORDER = Harm(100, 0, 1000, 0, 0)
+BROKEN = Harm(100, 40, 1000, 0, 0)
+SLOTS, DEMAND = BY_NAME["few slots"].codes, BY_NAME["flood"].codes
+
+
+def test_a_seed_draws_one_incident_for_ever() -> None:
+    assert [draw(seed) for seed in SEEDS[:20]] == [draw(seed) for seed in SEEDS[:20]]
+    assert len({repr(draw(seed).plan()) for seed in SEEDS}) > 0.98 * len(SEEDS)
+
+
+def test_all_systems_and_faults_are_drawn_and_a_third_has_none() -> None:
+    drawn = [draw(seed) for seed in SEEDS]
+    assert {one.system for one in drawn} == set(SYSTEMS)
+    assert {fault.name for one in drawn for fault, _ in one.faults} == {fault.name for fault in FAULTS}
+    assert sum(not one.faults for one in drawn) / len(drawn) == pytest.approx(HEALTHY, abs=0.06)
+    assert any(len(one.faults) == 2 for one in drawn)
+
+
+def test_every_play_fits_its_engine() -> None:
+    """vLLM refuses to start with fewer blocks than the longest request needs, or fewer tokens in a step than slots."""
+    wrong = []
+    for one in map(draw, SEEDS):
+        for name, plan in (("drawn", one.plan()), *((p.name, p.plan) for p in plays(one))):
+            flags = plan.flags
+            blocks, budget = flags.get("num_gpu_blocks_override"), flags.get("max_num_batched_tokens")
+            room = min(int(flags.get("max_model_len") or 2048), (int(blocks or 1024) - 1) * BLOCK)
+            if plan.system == "vllm" and plan.longest > room:
+                wrong.append(f"{one.name} {name}: {plan.longest} tokens in {room}")
+            if plan.system == "vllm" and budget and int(budget) < int(flags.get("max_num_seqs") or 16):
+                wrong.append(f"{one.name} {name}: {flags}")
+    assert not wrong
+
+
+def test_arms_take_each_fault_away_and_widen_what_demand_may_be_bound_by() -> None:
+    one = of_faults(3000, "vllm", [("flood", 0.8), ("few slots", 1.0)])
+    arms = {play.name: play for play in plays(one)}
+    assert list(arms) == [
+        "without flood",
+        "without few slots",
+        "calm",
+        f"{MORE} times the slots",
+        f"{MORE} times the blocks",
+    ]
+    assert one.plan().flags["max_num_seqs"] == 1
+    assert arms["without few slots"].plan.flags["max_num_seqs"] == one.calm.flags["max_num_seqs"]
+    assert "guest" not in [t.name for t in arms["without flood"].plan.tenants]
+    assert arms[f"{MORE} times the slots"].plan.flags["max_num_seqs"] == MORE
+    assert arms["calm"].plan == one.calm
+
+
+def test_the_same_arm_sends_the_same_requests() -> None:
+    one = of_faults(3000, "vllm", [("flood", 0.8), ("long prompts", 0.6)])
+    kept = next(play for play in plays(one) if play.name == "without flood").plan.tenants[-1]
+    assert kept == next(t for t in one.plan().tenants if t.name == "reports")
+
+
+def sample(ttft: float | None, *itl: float, status: str = "ok", sent: float = 0.0) -> Sample:
+    return Sample("t", sent, 10, 0, status=status, ttft=ttft, itl=list(itl))
+
+
+def test_harm_counts_late_missing_and_failed_requests() -> None:
+    samples = [
+        sample(0.4, 0.1, 0.3),
+        sample(0.6),
+        sample(None, status=CUT, sent=9.0),  # unanswered for longer than the objective
+        sample(None, status=CUT, sent=9.8),  # still in time when the load ended
+        sample(None, status="503"),
+    ]
+    seen = harm(samples, 10.0, SLO)
+    assert seen == Harm(requests=4, late=3, gaps=2, late_gaps=1, failed=1)
+    assert seen.value == 75.0
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (ORDER, "in order"),
+        (Harm(100, 1, 1000, 0, 0), "in order"),
+        (Harm(20, 1, 1000, 0, 0), "marginal"),  # one late request of twenty says little
+        (Harm(1000, 15, 9000, 0, 0), "marginal"),
+        (BROKEN, "breached"),
+        (Harm(0, 0, 0, 0, 0), "in order"),
+    ],
+)
+def test_state(seen: Harm, state: str) -> None:
+    assert seen.state == state
+
+
+def test_restored_is_in_logarithms() -> None:
+    assert restored(BROKEN, ORDER) == 1.0
+    assert restored(BROKEN, BROKEN) == 0.0
+    assert restored(BROKEN, Harm(1000, 63, 1, 0, 0)) == pytest.approx(0.5, abs=0.01)
+    assert restored(BROKEN, Harm(100, 80, 1, 0, 0)) < 0
+
+
+def arm(name: str, seen: Harm, kind: str = "fault") -> Arm:
+    return Arm(name, kind, seen)  # type: ignore[arg-type]
+
+
+def test_the_cause_is_what_restores_the_objective() -> None:
+    arms = [
+        arm("without flood", BROKEN),
+        arm("without few slots", ORDER),
+        arm("calm", ORDER, kind="calm"),
+    ]
+    truth = truth_of(BROKEN, arms)
+    assert (truth.state, truth.codes, truth.also) == ("breached", SLOTS, (*DEMAND, *SLOTS))
+    assert truth.restored == {"without flood": 0.0, "without few slots": 1.0, "calm": 1.0}
+
+
+def test_where_both_faults_are_needed_both_are_causes() -> None:
+    arms = [
+        arm("without flood", BROKEN),
+        arm("without few slots", BROKEN),
+        arm("calm", ORDER, kind="calm"),
+    ]
+    assert truth_of(BROKEN, arms).codes == (*DEMAND, *SLOTS)
+
+
+def test_what_is_not_in_order_without_any_fault_is_void() -> None:
+    both = [arm("without flood", BROKEN), arm("calm", BROKEN, kind="calm")]
+    assert truth_of(BROKEN, both).state == "void"
+    assert truth_of(BROKEN, [arm("without flood", BROKEN)]).state == "void"
+    assert truth_of(BROKEN, []).state == "void"
+
+
+def test_what_was_not_felt_has_no_cause() -> None:
+    truth = truth_of(ORDER, [arm("without few slots", ORDER)])
+    assert (truth.state, truth.codes, truth.also) == ("in order", (), SLOTS)
+
+
+def test_settings_that_the_lab_can_apply() -> None:
+    assert flags_of("--max-num-batched-tokens", "2,048") == {"max_num_batched_tokens": 2048}
+    assert flags_of("--no-enable-prefix-caching", "off") == {"no_enable_prefix_caching": False}
+    assert flags_of("--kv-cache-dtype", "fp8") == {}
+
+
+def test_wilson() -> None:
+    """R. G. Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263."""
+    low, high = wilson(81, 263)
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+
+
+def test_a_plan_knows_its_longest_request() -> None:
+    plan = of_faults(3000, "vllm", []).calm
+    assert replace(plan, tenants=()).with_tenants(*plan.tenants).longest == plan.longest
