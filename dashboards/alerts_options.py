@@ -27,7 +27,7 @@ class Options:
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2
     monitor: Monitor = "pod"  # what the Prometheus Operator selects agents by
-    alerts: AlertSet = "extended"  # core: what users feel and lost capacity; extended: every rule's alert as well
+    alerts: AlertSet = "core"  # what users feel and lost capacity; extended: every rule's alert as well
     page: str = "page"  # what alerts that page have as their label `severity`
     ticket: str = "ticket"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvitals.dashboards.alerts import alertable, severity
+from kvitals.dashboards.alerts import alertable, is_core, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_burn import name as burn_name
 from kvitals.rules.loader import Knowledge
@@ -107,7 +107,8 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         yield f"None: severity {rule.severity} is {_SEVERITY[rule.severity]}."
     else:
         written = severity(rule)
-        yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}."
+        among = "core set" if is_core(rule) else "extended set (`--alerts extended`)"
+        yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}. It is in the {among}."
     if rule.code in OBJECTIVES:
         yield f"`{burn_name(rule)}` pages where the budget of late requests is spent 14.4 or 6 times too fast."
     yield ""

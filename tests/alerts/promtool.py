@@ -36,14 +36,14 @@ def knowledge() -> Knowledge:
 
 @lru_cache(maxsize=1)
 def shipped() -> tuple[Groups, Groups]:
-    """Recording and alerting rules as they are generated with the defaults."""
-    return with_agents(knowledge(), Options())
+    """Recording and alerting rules of the extended set, which has the core alerts too."""
+    return with_agents(knowledge(), Options(alerts="extended"))
 
 
 @lru_cache(maxsize=1)
 def shipped_raw() -> tuple[Groups, Groups]:
     """The same over engines' own metrics."""
-    recording, alerting, _ = without_agents(knowledge(), Options())
+    recording, alerting, _ = without_agents(knowledge(), Options(alerts="extended"))
     return recording, alerting
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import yaml
 
 from kvitals.dashboards import boards
 from kvitals.dashboards.alertmanager import configuration, held_back
@@ -19,6 +20,7 @@ from kvitals.dashboards.alerts_conditions import expression, negative, positive
 from kvitals.dashboards.alerts_files import with_agents, without_agents
 from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.generate import GENERATED
 from kvitals.dashboards.recording import DERIVED, in_order, reads, record
 from kvitals.dashboards.runbooks import files as runbooks
 from kvitals.rules.condition import parse_condition
@@ -26,7 +28,7 @@ from kvitals.rules.loader import Knowledge, load
 from kvitals.series.promql import parse
 from kvitals.series.promql.lexer import MAX_LENGTH
 
-OPTIONS = Options(runbooks="https://r.test/books", boards="https://g.test")
+OPTIONS = Options(runbooks="https://r.test/books", boards="https://g.test", alerts="extended")
 
 
 @lru_cache(maxsize=1)
@@ -230,3 +232,10 @@ def test_the_core_set_is_what_a_team_can_know_by_heart(make: Any, most: int) -> 
     assert names < {rule["alert"] for rule in rules(whole)}
     paging = {rule["alert"] for rule in rules(whole) if rule["labels"]["severity"] == "page"}
     assert paging <= names
+
+
+def test_the_core_set_is_what_is_shipped() -> None:
+    """A team that loads the checked-in files gets no more alerts than it can know."""
+    for flavour in ("agents", "engines"):
+        shipped = yaml.safe_load((GENERATED / "prometheus" / flavour / "alerts.yaml").read_text())
+        assert 20 <= len(rules(shipped)) <= 28
