@@ -18,9 +18,7 @@ LISTS_THE_WORDS = frozenset({STYLE, "docs/glossary.md"})
 
 TO_REWRITE: frozenset[str] = frozenset(
     [
-        "docs/design.md",
         "docs/incidents.md",
-        "docs/internals.md",
         "docs/measured.md",
     ]
 )
