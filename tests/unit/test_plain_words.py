@@ -33,7 +33,7 @@ REFUSED = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, refused_words()))}
 
 
 def pages() -> dict[str, Path]:
-    """The documents for users and contributors by their names: not the changelog and the decisions, which quote the past."""
+    """The documents by their names. Not among them: the changelog and the decisions, which quote the past."""
     docs = ROOT / "docs"
     paths = [*(ROOT / f"{name}.md" for name in TOP), *docs.glob("*.md"), *(docs / "journeys").glob("*.md")]
     named = {str(path.relative_to(ROOT)): path for path in sorted(paths)}
