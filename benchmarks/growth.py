@@ -55,7 +55,7 @@ def engines(count: int) -> Point:
     pipeline = Pipeline(setup, DocumentSource("agent", "growth"))
     pipeline.node.expect({"targets": [{"url": url} for url in urls]})
     played = [Engine(n) for n in range(count)]
-    t, spent = 1_790_000_000.0, dict.fromkeys(("parse", "judge", "tell"), 0.0)
+    t, spent = 1_790_000_000.0, dict.fromkeys(("parse", "evaluate", "document"), 0.0)
     for look in range(LOOKS):
         for one in played:
             for _ in range(int(INTERVAL_SECONDS)):
@@ -78,7 +78,7 @@ def engines(count: int) -> Point:
         t += INTERVAL_SECONDS
     whole = sum(spent.values()) / MEASURED
     parts = {f"{part} ms": seconds / MEASURED * 1e3 for part, seconds in spent.items()}
-    return {"look ms": whole * 1e3, **parts, "of a core %": whole / INTERVAL_SECONDS * 100, "MB": _resident()}
+    return {"cycle ms": whole * 1e3, **parts, "of a core %": whole / INTERVAL_SECONDS * 100, "MB": _resident()}
 
 
 def tenants(count: int) -> Point:

@@ -80,6 +80,11 @@ def test_the_readme_names_every_command() -> None:
     assert [name for name in COMMANDS if f"`kvitals {name}" not in readme] == []
 
 
+def test_no_block_of_the_readme_is_longer_than_a_screen() -> None:
+    """25 lines: a reader sees the command, its answer and the next sentence at once."""
+    assert [len(text.splitlines()) for _, text in fences(ROOT / "README.md") if len(text.splitlines()) > 25] == []
+
+
 def test_some_commands_were_found() -> None:
     assert len([line for path in DOCUMENTS for line in commands(path)]) > 60
 
