@@ -69,6 +69,7 @@ def _field_names(node: type[Expr]) -> tuple[str, ...]:
 
 
 N = TypeVar("N", bound=type[Expr])
+E = TypeVar("E", bound=Expr)
 
 
 def _hashed_once(node: N) -> N:
@@ -290,6 +291,6 @@ def _offset(seconds: float) -> str:
     return f" offset {'-' if seconds < 0 else ''}{duration(abs(seconds))}"
 
 
-def rebuild(expr: Expr, /, **changes: Any) -> Expr:
+def rebuild(expr: E, /, **changes: Any) -> E:
     """A copy of the node with fields replaced (`dataclasses.replace`, typed for any node)."""
     return replace(expr, **changes)  # type: ignore[type-var]  # every subclass is a dataclass
