@@ -88,7 +88,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         knowledge = self.setup.knowledge
         self.node = Node(self.setup.config, self.setup.slo_sources)
-        self.judge = Judge(knowledge, Ahead(knowledge, self.node.window), self.setup.config.params)
+        self.judge = Judge(knowledge, Ahead(knowledge, self.node.window), self.setup.config.params, glances=True)
         self.operating = Operating(self.node.window)
         self.replays = Replays(self._recorded)
 

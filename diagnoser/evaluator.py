@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -29,6 +29,9 @@ TRAFFIC = "traffic"
 IN_FRONT = ("router", "gateway")
 """Programs that see requests pass and engines from outside: what they do not tell is not missing."""
 FORGET_SECONDS = 300.0
+GLANCE_SECONDS = 10.0
+"""The shortest window in which a change is confirmed: two looks of an agent after the first that saw it."""
+GLANCE_STEP = 5.0
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
@@ -83,6 +86,12 @@ class Judgement(msgspec.Struct, frozen=True):
     def is_pending(self) -> bool:
         """Whether its condition holds, and nobody has watched for as long as its `for`: it is too early to judge."""
         return self.early is not None and self.outcome == "unknown"
+
+    @property
+    def is_new_symptom(self) -> bool:
+        """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
+        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+        return pages and self.early is not None and self.outcome != "fired"
 
     @property
     def is_true(self) -> bool:
@@ -175,6 +184,7 @@ class Judge:
     params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
     only: Mapping[str, Sequence[Labels]] | None = None  # rule code -> entities that are looked at; None: all
+    glances: bool = False  # whether a symptom counts before its `for` where a short window shows it by itself
     crashed: dict[str, str] = field(default_factory=dict)  # rule code -> what went wrong in it
     _conditions: dict[str, tuple[Condition, Condition]] = field(default_factory=dict)
     _needs: dict[str, list[str]] = field(default_factory=dict)
@@ -184,10 +194,11 @@ class Judge:
     _values: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # by id of a comparison, at that moment
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
+    _glance: Judge | None = None  # judges the short window; made when first needed
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
-        return Judge(knowledge, signals, params, self.memory, _since=self._since)
+        return Judge(knowledge, signals, params, self.memory, glances=self.glances, _since=self._since)
 
     def judge(self, span: EvaluationSpan) -> list[Judgement]:
         """Evaluate the signals and then every rule for every entity of its scope."""
@@ -197,7 +208,44 @@ class Judge:
         """The same in steps."""
         yield from self.signals.observe_steps(span)
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
-        return judgements
+        short = self._glance_span(judgements, span)
+        if short is None:
+            return self._promoted(judgements, span.at)
+        in_short: list[Judgement] = yield from self._glance_judge().judge_steps(short)
+        over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
+        return self._promoted(self._confirmed(judgements, in_short), span.at, over)
+
+    def _glance_span(self, found: Sequence[Judgement], span: EvaluationSpan) -> EvaluationSpan | None:
+        """The window since a page-worthy symptom became true, to be judged by itself; None where no symptom is new, or
+        the newest is not yet true for long enough."""
+        held = [j.early or 0.0 for j in found if j.is_new_symptom]
+        since = max((seconds for seconds in held if seconds >= GLANCE_SECONDS), default=0.0)
+        if not self.glances or span.cold or not since:
+            return None
+        length = since // GLANCE_STEP * GLANCE_STEP  # few lengths, as each is compiled anew
+        return EvaluationSpan(span.at, length, length, cold=True)
+
+    def _glance_judge(self) -> Judge:
+        """A judge of the same rules that remembers nothing from one moment to the next."""
+        if self._glance is None:
+            families = self.signals.source.families
+            self._glance = Judge(self.knowledge, Signals(self.knowledge, families, GLANCE_SECONDS), self.params)
+        self._glance.memory.clear()
+        return self._glance
+
+    def _confirmed(self, found: list[Judgement], in_short: Sequence[Judgement]) -> list[Judgement]:
+        """New symptoms that are true in the short window as well count now. Each keeps the moment since which it is
+        true, so it is the same episode once its `for` is over."""
+        true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired"}
+
+        def confirmed(judgement: Judgement) -> Judgement:
+            rule, entity = judgement.rule, judgement.entity
+            if judgement.early is None or rule.kind != "symptom" or (rule.code, entity) not in true:
+                return judgement
+            self.memory[f"{rule.code}{entity}"].fired = True
+            return msgspec.structs.replace(judgement, outcome="fired", why="")
+
+        return [confirmed(judgement) for judgement in found]
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
@@ -212,7 +260,7 @@ class Judge:
                 self.crashed[rule.code] = f"{type(error).__name__}: {error}"
         self._since = span.at if self._since is None else self._since
         self._forget(span.at)
-        return self._promoted(found, span.at)
+        return found
 
     def again(self, found: Sequence[Judgement], span: EvaluationSpan, before: Mapping[str, Memory]) -> list[Judgement]:
         """What was found true at a moment, judged once more with the memory of the moments before it."""
@@ -451,11 +499,12 @@ class Judge:
         since = span.at if self._since is None else self._since
         return memory.last_true is not None and memory.last_true < since and span.at - since < span.fast
 
-    def _promoted(self, found: list[Judgement], at: float) -> list[Judgement]:
+    def _promoted(self, found: list[Judgement], at: float, over: Container[tuple[str, Labels]] = ()) -> list[Judgement]:
         """A cause that is true, if not for long yet, counts at once where a symptom that it explains is open.
 
         `for` keeps short spikes from raising an alarm; when the alarm is there already, withholding the cause that is
-        true right now would only leave it unexplained.
+        true right now would only leave it unexplained. `over`: rules and entities of which a shorter window shows that
+        they are true no longer.
         """
         symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
         open_ = {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
@@ -463,6 +512,7 @@ class Judge:
             msgspec.structs.replace(j, outcome="fired", why="")
             if j.early is not None
             and j.rule.kind == "cause"
+            and (j.rule.code, j.entity) not in over
             and any((j.rule.scope, j.entity, code) in open_ for code in j.rule.explains)
             else j
             for j in found

@@ -230,8 +230,10 @@ def is_healthy(judge: Judge, judgements: Sequence[Judgement], open_: Sequence[Fi
 
 
 def pending_judgements(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """What would be trouble, is true, and was not watched for long enough to count; the gravest first."""
+    """What would be trouble, is true, and was not watched for long enough to count, or is a page-worthy symptom that is
+    not true for long enough; the gravest first."""
     early = [j for j in judgements if j.is_pending and j.rule.kind != "note" and _WEIGHT[j.rule.severity] > 0]
+    early += [j for j in judgements if j.is_new_symptom and not j.is_pending]
     early = [j for j in early if not harmless(j, judgements)]
     return sorted(early, key=lambda j: (-_WEIGHT[j.rule.severity], j.rule.code, str(j.entity)))
 

@@ -24,6 +24,7 @@ EDGES = [
     for rule in CAUSES
     for code in rule.explains
     if not rule.explains_when and WITHIN[rule.scope] >= WITHIN[KNOWLEDGE.rules[code].scope]
+    if not rule.explains_causes_when or KNOWLEDGE.rules[code].kind != "cause"
 ]
 
 
