@@ -79,11 +79,11 @@ _LARGE_PAGE = 256 * 1024
 """Bytes beyond which a page is parsed in a thread: about 2 ms where it is like the last one, 50 ms where it is new."""
 
 _UNPACKED_AT_ONCE = 1024 * 1024
+"""Bytes between which others have their turn."""
 
 _JOINED_AT_ONCE = 1 << 20
 """Bytes of a body that are put together on the loop. Memory for larger ones comes from the kernel page by page: 40 ms
 of CPU time for 8 MB on a busy virtual machine."""
-"""Bytes between which others have their turn."""
 
 MAX_RATIO = 100
 """Bytes unpacked for one byte, beyond the first megabyte. A page of 64 engines has 10."""
