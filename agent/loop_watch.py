@@ -56,6 +56,8 @@ SAMPLE_SECONDS = 0.05
 """How often the thread looks whether the loop is late: 20 times a second, 10 microseconds each."""
 
 _OURS = "kvitals."
+_BETWEEN = (__name__, "kvitals.agent.garbage", "kvitals.ui.cli.main")
+"""Modules of ours that do nothing on the loop, or are called by the collector in the midst of what does."""
 
 
 class Stall(NamedTuple):
@@ -176,7 +178,7 @@ class LoopWatch:
 
 def _is_ours(module: str) -> bool:
     """Whether it is a module of kvitals that does something on the loop."""
-    return module.startswith(_OURS) and module not in (__name__, "kvitals.ui.cli.main")
+    return module.startswith(_OURS) and module not in _BETWEEN
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

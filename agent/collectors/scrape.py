@@ -84,6 +84,10 @@ _LARGE_PAGE = 256 * 1024
 _UNPACKED_AT_ONCE = 1024 * 1024
 """Bytes between which others have their turn."""
 
+_JOINED_AT_ONCE = 1 << 20
+"""Bytes of a body that are put together on the loop. Memory for larger ones comes from the kernel page by page: 40 ms
+of CPU time for 8 MB on a busy virtual machine."""
+
 MAX_RATIO = 100
 """Bytes unpacked for one byte, beyond the first megabyte. A page of 64 engines has 10."""
 
@@ -346,7 +350,7 @@ async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
     if (response.content_length or 0) > cap:
         raise _UnusableError("too_large", cap)
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding == "identity" and response.content_length is not None:
+    if encoding == "identity" and response.content_length is not None and response.content_length <= _JOINED_AT_ONCE:
         return await response.read()
     if encoding not in ("identity", "gzip", "deflate"):
         raise _UnusableError("bad_compression", encoding[:40])
@@ -368,7 +372,7 @@ async def _body(response: aiohttp.ClientResponse, cap: int) -> bytes:
                 await asyncio.sleep(0)
     if unpack is not None and not unpack.eof:
         raise _UnusableError("truncated", "")
-    return b"".join(parts)
+    return b"".join(parts) if size <= _JOINED_AT_ONCE else await asyncio.to_thread(b"".join, parts)
 
 
 def _inflated(unpack: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from kvitals.agent.ledger.parties import Party
+from kvitals.series.slices import Steps, complete
 
 UNKNOWN = -1
 """The depth of blocks of which it is not known what lies before them."""
@@ -25,17 +26,25 @@ MAX_CHAIN_RUNS = 4_096
 MAX_KNOWN = 300_000
 """Blocks that the ledgers of a node know together, ghosts included: about 50 MB."""
 
+MAX_RUNS = 75_000
+"""Runs that they know together, about 30 MB. Most have tens of blocks; an engine whose blocks all lie behind different
+ones could make one of each block, and whoever walks all runs would walk four times as many."""
+
+FORGOTTEN_AT_ONCE = 256
+"""Runs that are forgotten in one step."""
+
 RUN_BYTES, BLOCK_BYTES, GHOST_BYTES = 400, 110, 8
 """What a run takes, each of its blocks, and each that is a ghost in addition. Measured: docs/measured.md."""
 
 
 class Room:
-    """How many blocks more the ledgers of a node may know."""
+    """How many blocks and runs more the ledgers of a node may know."""
 
-    __slots__ = ("left", "walked")
+    __slots__ = ("left", "runs", "walked")
 
-    def __init__(self, limit: int = MAX_KNOWN) -> None:
+    def __init__(self, limit: int = MAX_KNOWN, runs: int = MAX_RUNS) -> None:
         self.left = limit
+        self.runs = runs  # below 0 where runs were split meanwhile
         self.walked = 0
         """What events have cost so far besides their own blocks: runs and blocks that chains were followed through, and
         blocks of runs that were split."""
@@ -291,6 +300,7 @@ class Blocks:
         """Forget everything. Returns how many blocks were live."""
         live = self.live
         self._room.left += len(self._of)
+        self._room.runs += len(self.runs)
         self.runs.clear()
         self._of.clear()
         self._copies.clear()
@@ -300,12 +310,19 @@ class Blocks:
 
     def purge(self, before: float) -> int:
         """Forget the runs that were last heard of before a time. Returns how many live blocks that were."""
+        return complete(self.purge_steps(before))
+
+    def purge_steps(self, before: float) -> Steps[int]:
+        """The same in steps."""
         lost = 0
-        for run in [run for run in self.runs if run.last < before]:
-            lost += run.live
+        for number, run in enumerate([run for run in self.runs if run.last < before], 1):
+            was_live = run.live
             self.ghosts -= len(run.gone)
-            lost += self._forget(run, 0)
-        self.live -= lost
+            was_live += self._forget(run, 0)
+            self.live -= was_live
+            lost += was_live
+            if number % FORGOTTEN_AT_ONCE == 0:
+                yield None
         return lost
 
     def _take(self, said: StoreResult, hashes: Sequence[int], depth: int, at: float, extend: bool) -> None:
@@ -319,8 +336,13 @@ class Blocks:
             run.hashes += hashes
             run.live += len(hashes)
             run.last = at
-        else:
+        elif self._has_room_for_a_run():
             run = self._begin(list(hashes), run, depth, at)
+        else:
+            self._room.left += len(hashes)
+            self._drop("run_limit", len(hashes))
+            said.run = None
+            return
         if len(hashes) == 1:
             self._of[hashes[0]] = run
         else:
@@ -332,8 +354,12 @@ class Blocks:
         run = BlockRun(hashes, parent, depth, at)
         if parent is not None:
             parent.leaf = False
-        self.runs.add(run)
+        self._add(run)
         return run
+
+    def _add(self, run: BlockRun) -> None:
+        self.runs.add(run)
+        self._room.runs -= 1
 
     def _merge(self, said: StoreResult, hashes: tuple[int, ...], at: float) -> None:
         """Blocks of which some are known: those that are live have a copy more, ghosts come back."""
@@ -404,7 +430,7 @@ class Blocks:
         del run.hashes[:at]
         run.parent, run.depth = head, head.end
         self._of.update(dict.fromkeys(head.hashes, head))
-        self.runs.add(head)
+        self._add(head)
         if head.gone:
             self._oldest[head] = None
             if not run.gone:
@@ -415,7 +441,15 @@ class Blocks:
         """Split a run behind a live block within it. None where the block is a ghost already."""
         k = run.hashes.index(block)
         self._room.walked += len(run.hashes) // MOVED_AT_ONCE
-        return self._split(run, k + 1) if k < run.live else None
+        if k >= run.live:
+            return None
+        if not self._has_room_for_a_run():
+            self._drop("run_limit", len(run.hashes))
+            self.ghosts -= len(run.gone)
+            self.live -= run.live
+            self.live -= self._forget(run, 0)
+            return None
+        return self._split(run, k + 1)
 
     def _remove_copy(self, block: int) -> None:
         self.live -= 1
@@ -432,6 +466,12 @@ class Blocks:
             return False
         self._room.left -= blocks
         return True
+
+    def _has_room_for_a_run(self) -> bool:
+        """Whether there may be one run more; the oldest ghosts are forgotten for it."""
+        if self._room.runs <= 0 and self.ghosts:
+            self._trim(max(self.ghosts // 64, 1))
+        return self._room.runs > 0
 
     def _trim(self, blocks: int) -> None:
         """Forget that many ghosts or some more, the oldest first."""
@@ -454,8 +494,9 @@ class Blocks:
         run.gone.clear()
         run.live = min(run.live, start)
         self._oldest.pop(run, None)
-        if not run.hashes:
-            self.runs.discard(run)
+        if not run.hashes and run in self.runs:
+            self.runs.remove(run)
+            self._room.runs += 1
         return copies
 
     def _drop(self, reason: str, blocks: int) -> None:

@@ -143,7 +143,7 @@ class EngineLedger:
         for batch in record.batches:
             yield from self._feed_batch_steps(batch, record.t)
             yield None
-        self._heal()
+        yield from self._heal_steps()
 
     def request(self, record: RequestRecord) -> None:
         """A request of this engine, as a record tells it."""
@@ -437,12 +437,12 @@ class EngineLedger:
         for table in self.tables.values():
             table.doubt = nextafter(self._now, inf)
 
-    def _heal(self) -> None:
+    def _heal_steps(self) -> Steps[None]:
         """After as many blocks were stored anew as the pool has, what was not heard of since the hole is gone."""
         if not self.confidence.is_whole and self.share == 1.0:
             for (medium, _), table in self.tables.items():
                 if medium == GPU:
-                    table.purge(table.doubt)
+                    yield from table.purge_steps(table.doubt)
             self.confidence.fresh()
 
     def _forget_steps(self, reason: str) -> Steps[None]:

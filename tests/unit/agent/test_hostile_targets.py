@@ -407,6 +407,28 @@ def test_the_time_for_the_largest_pages_is_bounded() -> None:
     assert time.process_time() - began < 20.0
 
 
+@pytest.mark.parametrize(("size", "joined"), [(1 << 20, 0), (8 << 20, 1)])
+async def test_a_large_body_is_put_together_in_a_thread(
+    size: int, joined: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"Content-Length: %d\r\n\r\n" % size + b"\n" * size)
+
+    threads = []
+    to_thread = asyncio.to_thread
+
+    async def noted(work: Callable[..., object], *given: object) -> object:
+        threads.append(work)
+        return await to_thread(work, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    async with serving(answer) as address, ScrapeSense(Window(3600, 1000)) as sense:
+        (record, *_) = await sense.read(sense.add(Scraped(url=address, timeout=60)))
+    assert isinstance(record, ScrapeRecord)
+    assert record.body == b"\n" * size
+    assert len(threads) == joined
+
+
 async def test_a_large_page_is_parsed_in_a_thread() -> None:
     head = b"# TYPE vllm:num_requests_running gauge\n"
     page = head + b"".join(b'vllm:num_requests_running{engine="%d"} 0\n' % number for number in range(45_000))

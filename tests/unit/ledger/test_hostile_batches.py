@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kvitals.agent.ledger.accesses import Access, Style
-from kvitals.agent.ledger.blocks import MAX_PAIRS, EngineStep, Room
+from kvitals.agent.ledger.blocks import MAX_KNOWN, MAX_PAIRS, MAX_RUNS, Blocks, EngineStep, Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import (
     BlockEventBatch,
@@ -115,3 +115,25 @@ def test_chains_of_look_ups_that_wait_have_a_size() -> None:
     assert sum(len(one.chain or ()) for one in looks) <= MAX_SETTLED_BLOCKS
     assert watched.ledger.dropped["settled_limit"] == 100 - MAX_SETTLED_BLOCKS // 50_000
     assert watched.take_settled() == []
+
+
+def test_runs_of_one_block_each_have_a_bound() -> None:
+    """Whoever walks all runs, such as the survey of what the blocks are for, walks a bounded number of them."""
+    room = Room()
+    table = Blocks(room)
+    for n in range(2 * MAX_RUNS):
+        table.store((1 + n,), None, T, False)
+    assert len(table.runs) == MAX_RUNS == MAX_KNOWN - room.left
+    assert table.dropped == {"run_limit": MAX_RUNS}
+    table.store(tuple(range(1 << 40, (1 << 40) + 100)), 1, T, False)
+    assert table.purge(T + 1.0) == MAX_RUNS
+    assert (room.runs, room.left) == (MAX_RUNS, MAX_KNOWN)
+
+
+def test_a_removal_in_the_middle_without_room_for_a_run_forgets_the_whole_run() -> None:
+    room = Room(runs=1)
+    table = Blocks(room)
+    table.store((1, 2, 3, 4), None, T, False)
+    table.remove((2,), EngineStep(T))
+    assert table.dropped == {"run_limit": 4, "unknown_removal": 1}
+    assert (table.live, table.ghosts, room.left, room.runs) == (0, 0, MAX_KNOWN, 1)
