@@ -105,7 +105,7 @@ def _rows(sides: Sequence[ComparedSource], signals: Mapping[str, Signal], everyt
     first = list(dict.fromkeys([*OBJECTIVES, *measured]))
     ranked = {row[0]: row for row in differences(a.values, b.values, everything)}
     ranked |= {row[0]: row for row in differences(a.values, b.values, True) if row[0] in OBJECTIVES}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, one, other in [ranked[key] for key in dict.fromkeys([*first, *ranked]) if key in ranked]:
         signal = signals[name]
         texts = render(one, signal.unit), render(other, signal.unit)

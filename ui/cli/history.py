@@ -143,10 +143,14 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
     table.add_column("family", no_wrap=True)
     for title in ("series", "size"):
         table.add_column(title, justify="right")
-    for family in kept.families:
+    sealed = [family for family in kept.families if family.bytes]
+    for family in sealed:
         table.add_row(family.name, str(family.series), _size(family.bytes))
     console.print()
-    console.print(table)
+    if sealed:
+        console.print(table)
+    if rest := len(kept.families) - len(sealed):
+        console.print(f"{rest} families have no sealed chunk yet: --json lists them", style="dim")
     console.print(f"\n{_size(kept.waiting)} more wait to be sealed", style="dim")
 
 

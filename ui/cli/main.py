@@ -81,7 +81,7 @@ class CommandParser(argparse.ArgumentParser):
         print(f"{self.prog}: {message}. {self.prog} --help lists the options.", file=sys.stderr)
         sys.exit(EXIT_BAD_USE)
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As the base class does, but what is not known ends here, where the command's own options are known."""
         known, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
