@@ -23,7 +23,7 @@ SIEGE_SECONDS ?= 600
 SEED ?= 4000
 N ?= 1
 
-.PHONY: help run test check format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
+.PHONY: help run test check generate format goldens system ship root lab live live-others live-requests live-ledger live-knee incidents live-incidents draw drawn record bench bench-growth bench-agent bench-tap bench-otlp bench-requests bench-history bench-ledger bench-whatif fleet fleet-week fuzz chaos chaos-requests power-cuts soak sbom image lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ check: $(VENV)/.dev ## format, lint, types, generated files, rules, floors and n
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m kvitals.dashboards.generate --check
 	@$(BIN)/kvitals rules lint rules
 	@$(BIN)/python -m pytest -q tests/unit/test_floors.py tests/unit/test_language.py tests/unit/test_plain_words.py
+
+generate: $(VENV)/.dev ## regenerate what is generated: boards, rules, alerts, runbooks, reference pages
+	@$(BIN)/python -m kvitals.dashboards.generate
 
 format: $(VENV)/.dev ## format the code and regenerate what is generated
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/python -m kvitals.dashboards.generate

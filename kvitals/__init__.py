@@ -13,9 +13,10 @@ and so on; those are not stable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it; the import of `typing` would be most of the time of this one
 if TYPE_CHECKING:
+    from typing import Any
+
     from kvitals.ui.python_api import Client, Review, Triage, frame, review, triage
 
 __all__ = ["Client", "Review", "Triage", "frame", "review", "triage"]

@@ -25,8 +25,12 @@ class ReadingError(Exception):
     """A file is none that can be checked; the message says why and what can."""
 
 
+class OtherKindError(ReadingError):
+    """A file is neither a board nor rules."""
+
+
 def read_path(path: Path) -> tuple[list[Document], list[str]]:
-    """The documents of a file, or of all files of a folder; and what of a folder was left out, with why.
+    """The documents of a file, or of all files of a folder; and what of a folder could not be read, with why.
 
     Raises ReadingError where a file that was named can not be read, or is neither a board nor rules.
     """
@@ -41,6 +45,8 @@ def read_path(path: Path) -> tuple[list[Document], list[str]]:
             break
         try:
             found += _documents(file, str(file.relative_to(path)))
+        except OtherKindError:
+            continue  # a folder may hold other things, such as the configuration of an Alertmanager
         except ReadingError as error:
             left_out.append(str(error))
     return found, left_out
@@ -70,7 +76,7 @@ def _documents(path: Path, name: str) -> Iterator[Document]:
     several = [_json(text, str(path))] if text.lstrip().startswith(("{", "[")) else _yaml(text, str(path))
     found = [document for data in several for document in documents_in(data, name)]
     if not found:
-        raise ReadingError(
+        raise OtherKindError(
             f"{path} is neither a Grafana board (JSON with panels) nor a file of Prometheus' rules (YAML with groups)"
         )
     yield from found

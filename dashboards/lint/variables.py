@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from kvitals.series.promql import Expr, PromQLError, parse
 from kvitals.series.promql.nodes import duration
 
-MAX_QUERY = 16 * 1024
+MAX_QUERY = 64 * 1024
+"""Characters: queries over the engines' own names, which have a variant for each version, take 25,000."""
+
 _VARIABLE = re.compile(r"\$\{(\w+)(?::[^}]*)?\}|\[\[(\w+)(?::[^\]]*)?\]\]|\$(\w+)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`')
 _DURATIONS = ("__rate_interval", "__interval", "__range")
@@ -27,7 +29,7 @@ class OpenedQuery:
         last: PromQLError | None = None
         for numbers in (False, True):
             try:
-                self.expr: Expr = parse(self._without(text, numbers))
+                self.expr: Expr = parse(self._without(text, numbers), MAX_QUERY)
                 return
             except PromQLError as error:
                 last = error

@@ -49,13 +49,14 @@ class Token:
     offset: int
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str, length: int = MAX_LENGTH) -> list[Token]:
     """The tokens of `text` without spaces and comments; a bracketed range is one token of kind `range`.
 
     Raises PromQLError with the place for anything that is too large or is no token of the subset.
     """
-    if len(text) > MAX_LENGTH:
-        raise PromQLError(f"the query has {len(text)} characters; {MAX_LENGTH} are allowed: split it")
+    most = MAX_TOKENS * max(1, length // MAX_LENGTH)
+    if len(text) > length:
+        raise PromQLError(f"the query has {len(text)} characters; {length} are allowed: split it")
     if (half := _SURROGATE.search(text)) is not None:
         raise PromQLError("the query has half of a surrogate pair: write whole characters", offset=half.start())
     tokens: list[Token] = []
@@ -65,8 +66,8 @@ def tokenize(text: str) -> list[Token]:
         if token.kind != "space":
             tokens.append(token)
         at += len(token.text)
-        if len(tokens) > MAX_TOKENS:
-            raise PromQLError(f"the query has more than {MAX_TOKENS} tokens: split it", offset=at)
+        if len(tokens) > most:
+            raise PromQLError(f"the query has more than {most} tokens: split it", offset=at)
     _check_depth(tokens)
     return tokens
 

@@ -11,7 +11,7 @@ import promql_parser as p
 
 from kvitals.series.promql.check import FUNCTIONS, check
 from kvitals.series.promql.errors import PromQLError, shorten
-from kvitals.series.promql.lexer import Token, tokenize
+from kvitals.series.promql.lexer import MAX_LENGTH, Token, tokenize
 from kvitals.series.promql.nodes import (
     AGGREGATIONS,
     Aggregate,
@@ -37,13 +37,14 @@ _OPERATORS = frozenset(op.value for op in MatchOp)
 _MARKED = {mark: op for op, mark in _MARKS.items()}
 
 
-def parse(text: str) -> Expr:
+def parse(text: str, length: int = MAX_LENGTH) -> Expr:
     """The expression that `text` means.
 
     Raises PromQLError for wrong syntax, wrong types and everything outside the subset; the message says
-    what, where and what is allowed. The text may have 16 KiB and the expression 100 levels.
+    what, where and what is allowed. The text may have `length` characters, 16 KiB unless a local file is read, and the
+    expression 100 levels.
     """
-    tokens = tokenize(text)
+    tokens = tokenize(text, length)
     if not tokens:
         raise PromQLError("the query is empty")
     _check_words(tokens)

@@ -24,7 +24,7 @@ from kvitals.agent.collectors import gpu, host
 from kvitals.app.errors import UsageError
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.live import Collector, is_agent
-from kvitals.app.sources.recording import judge_recording
+from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.inspect import inspect
 from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema
 from kvitals.ui.cli import prometheus
@@ -50,6 +50,9 @@ _STATE_WORDS = {
     "off": "off (a flag brings them)",
     "newer": "in a newer version",
 }
+LIVE = "3s"
+"""How long live engines are observed."""
+
 _BAR = 20
 MAX_LACKS = 4
 REASONS = {"gpu": {reason: text for reason, (_, text) in gpu.REASONS.items()}, "host": host.REASONS}
@@ -61,7 +64,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "source", nargs="*", metavar="URL|FILE", help="engines, or one recording; none: the engines on this node"
     )
-    parser.add_argument("--for", dest="look", default="3s", metavar="TIME", help="how long to look (default: 3s)")
+    parser.add_argument(
+        "--for",
+        dest="look",
+        metavar="TIME",
+        help="time to observe engines (3s); of a recording: its last TIME",
+    )
     parser.add_argument("--json", action="store_true", help="the inspection as JSON")
     parser.add_argument("--schema", action="store_true", help="the JSON schema of --json, and nothing else")
     parser.add_argument("-v", "--verbose", action="store_true", help="every family and fact, not only what is amiss")
@@ -82,14 +90,16 @@ def do(args: argparse.Namespace) -> int:
 
 
 def _recording(path: Path, args: argparse.Namespace) -> Inspection:
-    judged = judge_recording(path, setup(args))
+    seconds = parse_duration(args.look, "--for") if args.look else None
+    start = None if seconds is None else span_of(path)[1] - seconds
+    judged = judge_recording(path, setup(args), Moments(start=start))
     if judged.damage:
         status_console().print(f"{path.name}: {judged.damage}", style="yellow")
     return _inspected(judged.pipeline)
 
 
 async def _live(args: argparse.Namespace) -> int:
-    seconds = parse_duration(args.look, "--for")
+    seconds = parse_duration(args.look or LIVE, "--for")
     if len(args.source) == 1 and await is_agent(parse_url(args.source[0])):
         raise UsageError(
             f"{args.source[0]} is a kvitals agent, and check reads engines. Name the engines, as in kvitals check"

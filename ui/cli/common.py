@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import socket
 import sys
 import time
@@ -32,6 +33,7 @@ EXIT_HEALTHY, EXIT_FINDINGS, EXIT_BAD_USE, EXIT_UNKNOWN = 0, 1, 2, 3
 SLO_NAMES = {"ttft": "ttft_p99", "ttft_p99": "ttft_p99", "itl": "itl_p99", "itl_p99": "itl_p99"}
 _LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _EXAMPLE = "2026-01-31T04:05:06Z"
+_AFTER_START = re.compile(r"[\d.]+(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -140,12 +142,19 @@ def parse_duration(text: str, where: str) -> float:
     return seconds
 
 
-def parse_moment(text: str, start: float, where: str) -> float:
-    """A moment in a recording: `+75` seconds after its start, RFC 3339, or seconds since the epoch."""
-    if text.startswith("+"):
-        return start + parse_duration(text[1:], where)
+def parse_moment(text: str, start: float, where: str, end: float | None = None) -> float:
+    """A moment in a recording: `+75s` or `75s` after its start, `-5s` before its end, RFC 3339, or seconds since the
+    epoch. start, end: of the recording, seconds since the epoch."""
+    if text.startswith("+") or _AFTER_START.fullmatch(text):
+        return start + parse_duration(text.removeprefix("+"), where)
+    if text.startswith("-") and end is not None:
+        return end - parse_duration(text[1:], where)
     if (moment := _moment(text)) is None:
-        raise UsageError(f"{where}: `{text}` is not a moment; write +75s, {_EXAMPLE} or a unix time")
+        before = "" if end is None else ", -5s before its end"
+        raise UsageError(
+            f"{where}: `{text}` is not a moment; write +75s after the recording's start{before}, {_EXAMPLE} or a unix"
+            " time"
+        )
     return moment
 
 

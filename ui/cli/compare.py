@@ -181,7 +181,7 @@ async def _side(spec: str, args: argparse.Namespace, chosen: Setup) -> ComparedS
             return _compared(spec, collector.document(), collector.pipeline, seconds)
     file, _, at_text = (spec, "", "") if is_recording(spec) else spec.rpartition("@")
     first, last = span_of(Path(file))
-    at = parse_moment(at_text, first, spec) if at_text else None
+    at = parse_moment(at_text, first, spec, last) if at_text else None
     say_beyond(file, first, last, at)
     judged = judge_recording(Path(file), chosen, Moments(at))
     return _compared(spec, judged.document, judged.pipeline, judged.document.window.end - first)

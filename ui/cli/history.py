@@ -143,10 +143,16 @@ def _show(kept: _Kept, path: Path, console: Console) -> None:
     table.add_column("family", no_wrap=True)
     for title in ("series", "size"):
         table.add_column(title, justify="right")
-    for family in kept.families:
+    sealed = [family for family in kept.families if family.bytes]
+    for family in sealed:
         table.add_row(family.name, str(family.series), _size(family.bytes))
     console.print()
-    console.print(table)
+    if not sealed:  # of a young history: no family has a size
+        console.print(f"no chunk is sealed yet; families: {', '.join(family.name for family in kept.families)}")
+    else:
+        console.print(table)
+    if sealed and (rest := len(kept.families) - len(sealed)):
+        console.print(f"{rest} families have no sealed chunk yet: --json lists them", style="dim")
     console.print(f"\n{_size(kept.waiting)} more wait to be sealed", style="dim")
 
 

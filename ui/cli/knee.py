@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="all of it as JSON")
     add_judging_options(parser)
-    prometheus.add_options(parser)
+    prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(do=do)
 
 

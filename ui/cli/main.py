@@ -10,12 +10,16 @@ import difflib
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import NoReturn
+
+from kvitals.ui.cli import letters
+from kvitals.ui.cli.launch import EXIT_INTERRUPTED, STOPPED, stop
 
 GROUPS = {
     "diagnose": {
@@ -52,8 +56,12 @@ GROUPS = {
 """Every command with one line of help, in the order of `kvitals --help`. The module `kvitals.ui.cli.NAME` has it."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
-EXIT_BAD_USE, EXIT_INTERRUPTED = 2, 130
-STOPPED = "kvitals: stopped"
+EXIT_BAD_USE = 2
+PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
+"""So long ago: a value that begins as an option does."""
+
+MOMENTS = {"--at", "--from", "--to", "--before"}
+"""Options that take it."""
 ABOUT = "Says what is wrong with an LLM serving system, proves it, and names the lever that fixes it."
 EXAMPLES = """\
 exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 130 stopped
@@ -66,9 +74,31 @@ exit codes: 0 healthy or done, 1 findings, 2 bad use, 3 unknown or unreachable, 
 """
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line that names the command, and the nearest option where one is not known."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}. {self.prog} --help lists the options.", file=sys.stderr)
+        sys.exit(EXIT_BAD_USE)
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """As the base class does, but what is not known ends here, where the command's own options are known."""
+        known, unknown = super().parse_known_args(args, namespace)
+        for word in unknown:
+            self.error(self._unknown(word))
+        return known, unknown
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"argument {word!r} is one too many"
+        option = word.partition("=")[0]
+        near = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        return f"there is no option {option}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
 def parser(command: str) -> argparse.ArgumentParser:
     """The command line of one command, with the name of the command as its first argument."""
-    top = argparse.ArgumentParser(prog="kvitals", description=ABOUT)
+    top = CommandParser(prog="kvitals", description=ABOUT)
     commands = top.add_subparsers(dest="command", required=True)
     _imported(command).add(commands)
     chosen = commands.choices[command]
@@ -107,7 +137,7 @@ def _run(words: list[str]) -> int:
     if first not in COMMANDS:
         print(_unknown(first), file=sys.stderr)
         return EXIT_BAD_USE
-    args = parser(first).parse_args(words)
+    args = parser(first).parse_args(list(_joined(words)))
     do: Callable[[argparse.Namespace], int] = args.do
     try:
         return do(args)
@@ -119,6 +149,19 @@ def _run(words: list[str]) -> int:
         return report_failure(error)
 
 
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """`--at -5s` as `--at=-5s`: argparse takes `-5s` for an option."""
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, None) if word in MOMENTS else None
+        if value is None:
+            yield word
+        elif PAST.fullmatch(value):
+            yield f"{word}={value}"
+        else:
+            yield from (word, value)
+
+
 def _prepare_streams() -> None:
     """Open /dev/null in place of a standard stream that the caller closed, since files would get its number; replace
     letters that a terminal does not have."""
@@ -128,9 +171,10 @@ def _prepare_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    letters.register()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=letters.NAME)
 
 
 def _imported(command: str) -> ModuleType:
@@ -139,16 +183,11 @@ def _imported(command: str) -> ModuleType:
     name = f"kvitals.ui.cli.{command}"
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         return importlib.import_module(name)
-    before = signal.signal(signal.SIGINT, _end)
+    before = signal.signal(signal.SIGINT, stop)
     try:
         return importlib.import_module(name)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _end(_: int, __: FrameType | None) -> NoReturn:
-    os.write(2, f"{STOPPED}\n".encode())
-    os._exit(EXIT_INTERRUPTED)
 
 
 def _help() -> str:

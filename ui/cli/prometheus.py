@@ -22,7 +22,7 @@ from kvitals.ui.cli.common import (
     configuration,
     judged_until,
     parse_duration,
-    parse_moment,
+    parse_past,
     setup,
     status_console,
 )
@@ -31,15 +31,15 @@ CONFIGURED = "[prometheus]"
 """Stands for the URL of the configuration."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """`--prometheus` and how the server is reached."""
+def add_options(parser: argparse.ArgumentParser, moments: str = "") -> None:
+    """`--prometheus` and how the server is reached. moments: the command's options that choose what time is judged."""
     group = parser.add_argument_group("a fleet, from a Prometheus, Thanos, Mimir or VictoriaMetrics")
     group.add_argument(
         "--prometheus",
         nargs="?",
         const=CONFIGURED,
         metavar="URL",
-        help="its URL, or none: the one of [prometheus]; --at, --from and --to say which moment is judged",
+        help="its URL (default: the one of [prometheus])" + (f"; {moments} choose the time" if moments else ""),
     )
     group.add_argument("--prometheus-bearer", type=Path, metavar="FILE", help="a file with the bearer token")
     group.add_argument("--prometheus-basic", type=Path, metavar="FILE", help="a file with user:password")
@@ -165,8 +165,8 @@ def _moments(args: argparse.Namespace, now: float) -> tuple[float | None, float]
     for option, text in (("--at", args.at), ("--from", args.from_), ("--to", args.to)):
         if text and text.startswith("+"):
             raise UsageError(f"{option} {text}: with a server, write 2026-01-31T04:05:06Z or a unix time")
-    end = parse_moment(until, now, said) if until else now
-    start = parse_moment(args.from_, now, "--from") if args.from_ else None
+    end = parse_past(until, said) if until else now
+    start = parse_past(args.from_, "--from") if args.from_ else None
     if start is not None and start >= end:
         raise UsageError("--from must lie before --to")
     return start, end

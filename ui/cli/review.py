@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
         "--gpus", type=float, metavar="N", help="GPUs of an engine that does not tell how many it has (1)"
     )
     add_judging_options(parser)
-    prometheus.add_options(parser)
+    prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(do=do)
 
 

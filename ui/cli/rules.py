@@ -13,14 +13,16 @@ from rich.table import Table
 from kvitals.app.errors import UsageError
 from kvitals.dashboards import runbooks, runbooks_site
 from kvitals.rules.loader import Knowledge, load
+from kvitals.rules.model import Rule
 from kvitals.ui.cli import rules_authoring
-from kvitals.ui.cli.common import add_rules_option, answer_console
+from kvitals.ui.cli.common import add_rules_option, answer_console, print_json, status_console
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("rules")
     sub = parser.add_subparsers(dest="what", metavar="list|show|site|new|test|lint", required=True)
     listed = sub.add_parser("list", help="every rule, a line each")
+    listed.add_argument("--json", action="store_true", help="the list as JSON")
     add_rules_option(listed)
     listed.set_defaults(do=list_)
     shown = sub.add_parser("show", help="a rule's page")
@@ -36,6 +38,9 @@ def add(commands: Any) -> None:
 
 def list_(args: argparse.Namespace) -> int:
     knowledge = load(args.rules)
+    if args.json:
+        print_json([_listed(knowledge.rules[code]) for code in sorted(knowledge.rules)])
+        return _problems(knowledge, status_console())
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("code", "kind", "severity", "what it means when it fires"):
         table.add_column(column, no_wrap=column != "what it means when it fires")
@@ -45,6 +50,13 @@ def list_(args: argparse.Namespace) -> int:
     console = answer_console()
     console.print(table)
     return _problems(knowledge, console)
+
+
+def _listed(rule: Rule) -> dict[str, str]:
+    return {
+        "code": rule.code, "name": rule.name, "kind": rule.kind, "severity": rule.severity, "scope": rule.scope,
+        "stage": rule.stage, "title": rule.title,
+    }  # fmt: skip
 
 
 def show(args: argparse.Namespace) -> int:

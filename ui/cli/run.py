@@ -35,6 +35,7 @@ from kvitals.ui.cli import screen
 from kvitals.ui.cli.common import (
     add_judging_options,
     answer_console,
+    configuration,
     parse_address,
     parse_slo,
     port_number,
@@ -74,10 +75,22 @@ def do(args: argparse.Namespace) -> int:
     give_back()
     raise_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
+    _check_port(args)
     # Before the loop, whose signal handlers would let Ctrl-C wait until all of it is judged.
     judged = judge_recording(Path(args.demo), setup(args)) if args.demo else None
     loop_watch.run(_run(args, judged))
     return 0
+
+
+def _check_port(args: argparse.Namespace) -> None:
+    """Raises UsageError where something listens on the API's port already: a demo is judged for seconds first."""
+    host, port = parse_address(args.listen, "--listen") if args.listen else configuration(args).agent.address
+    local = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104 (asked, not bound to)
+    with socket.socket(socket.AF_INET6 if ":" in local else socket.AF_INET) as probe:
+        if probe.connect_ex((local, port)) == 0:
+            raise UsageError(
+                f"port {port} of {local} is taken, perhaps by another agent; choose another with --listen HOST:PORT"
+            )
 
 
 async def _run(args: argparse.Namespace, judged: RecordingVerdict | None) -> None:

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--at",
         metavar="T",
-        help="judge this moment: RFC 3339, +75s after a recording's start, --at=-2h in history",
+        help="moment to judge: RFC 3339; in a recording 75s after its start or -5s before its end; in history -2h ago",
     )
     parser.add_argument("--from", dest="from_", metavar="T", help="judge the window from T ...")
     parser.add_argument("--to", metavar="T", help="... to T")
@@ -72,7 +72,7 @@ def add(commands: Any) -> None:
         " reason as well",
     )
     add_judging_options(parser)
-    prometheus.add_options(parser)
+    prometheus.add_options(parser, "--at, --from and --to")
     parser.set_defaults(do=do)
 
 
@@ -99,9 +99,9 @@ def do(args: argparse.Namespace) -> int:
 
 def _recording(path: Path, args: argparse.Namespace) -> Triage:
     first, last = span_of(path)
-    start = parse_moment(args.from_, first, "--from") if args.from_ else None
+    start = parse_moment(args.from_, first, "--from", last) if args.from_ else None
     until, option = judged_until(args)
-    end = parse_moment(until, first, option) if until else None
+    end = parse_moment(until, first, option, last) if until else None
     if start is not None and end is not None and start >= end:
         raise UsageError("--from must lie before --to")
     say_beyond(path.name, first, last, end)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kvitals.ui.cli import letters
 from kvitals.ui.cli import main as entry
+from kvitals.ui.cli.common import parse_moment
 from tests.support.loops import for_each
 
 HEAVY = {"numpy", "aiohttp", "msgspec", "streamlit", "rich", "yaml"}
@@ -81,3 +84,60 @@ def test_a_closed_standard_output_is_no_traceback() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["triage", "--jsn", "x.kvcap"], "kvitals triage: there is no option --jsn (did you mean --json?)."),
+        (["rules", "list", "extra"], "kvitals rules list: argument 'extra' is one too many."),
+        (["rules", "list", "--rulez=x"], "kvitals rules list: there is no option --rulez (did you mean --rules?)."),
+        (["triage", "--at"], "kvitals triage: argument --at: expected one argument."),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_the_command(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _ended(capsys, *words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(message)
+
+
+@for_each("command", ["check", "knee", "audit", "size", "review", "notify"])
+def test_help_names_no_option_that_the_command_does_not_have(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = _ended(capsys, command, "--help")
+    options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", out, re.MULTILINE))
+    mentioned = set(re.findall(r"(?<![\w-])--(?:at|from|to)\b", out))
+    assert mentioned <= options
+
+
+@for_each("text", ["75s", "+75s", "-25s"])
+def test_a_moment_of_a_recording_has_three_short_forms(text: str) -> None:
+    assert parse_moment(text, 1000.0, "--at", 1100.0) == 1075.0
+
+
+def test_a_value_that_begins_with_a_minus_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _ended(capsys, "triage", "http://127.0.0.1:1", "--at", "-5s")
+    assert code == 2
+    assert "a live triage is about now" in err
+
+
+def test_letters_that_an_encoding_lacks_are_replaced_by_some_that_it_has() -> None:
+    letters.register()
+    assert "129 → 258 · ▁█…".encode("ascii", letters.NAME) == b"129 -> 258 - _#..."
+    assert "日".encode("ascii", letters.NAME) == b"?"
+
+
+def test_ctrl_c_before_the_command_line_is_read_is_one_line() -> None:
+    code = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kvitals.ui.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from kvitals.ui.cli.launch import main
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (130, "kvitals: stopped\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from kvitals.agent.service import Node
+from kvitals.app.errors import UsageError
+from kvitals.app.sources.recording import Moments, span_of
 from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 
@@ -141,6 +144,38 @@ def test_a_target_that_nobody_reaches_ends_the_command_after_one_scrape(
     assert (code, out, len(reads)) == (3, "", 1)
     assert err.startswith("kvitals: no target can be reached\n") and why in err
     assert len(err.splitlines()) == 2
+
+
+def test_a_port_that_is_taken_is_said_before_a_demo_is_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, not_found: tuple[str, list[str]]
+) -> None:
+    monkeypatch.setattr("kvitals.ui.cli.run.judge_recording", None)
+    address = not_found[0].removeprefix("http://")
+    code, _, err = run(capsys, "run", "--demo", "--no-web", "--listen", address)
+    assert code == 2
+    assert "is taken, perhaps by another agent; choose another with --listen HOST:PORT" in err
+
+
+def test_rules_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "rules", "list", "--json")
+    listed = {one["code"]: one for one in json.loads(out)}
+    assert code == 0
+    assert listed["KVC01"]["kind"] == "cause" and listed["KVC01"]["title"]
+
+
+def test_check_judges_the_last_seconds_of_a_recording(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = []
+
+    def judged(_: object, __: object, of: Moments) -> None:
+        moments.append(of)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("kvitals.ui.cli.check.judge_recording", judged)
+    for words in ([], ["--for", "10s"]):
+        assert run(capsys, "check", str(HEALTHY), *words)[0] == 2
+    assert [one.start for one in moments] == [None, span_of(HEALTHY)[1] - 10]
 
 
 def test_cache_asks_a_server_that_is_no_engine_once(

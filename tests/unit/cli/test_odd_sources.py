@@ -84,7 +84,8 @@ def test_a_terminal_without_the_letters_gets_others(monkeypatch: pytest.MonkeyPa
         main(["triage", str(FOLDER / "caching_off.kvcap")])
     sys.stdout.flush()
     assert stop.value.code == 1
-    assert b"--enable-prefix-caching off ? on" in written.getvalue()
+    assert b"--enable-prefix-caching (now off)" in written.getvalue()
+    assert b" - window 60 s" in written.getvalue() and b"?" not in written.getvalue()
 
 
 def test_a_disk_that_is_full_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

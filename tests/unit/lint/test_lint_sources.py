@@ -16,6 +16,7 @@ from kvitals.dashboards.lint import grafana_server, reading
 from kvitals.dashboards.lint.grafana_server import GrafanaAccess, read_grafana
 from kvitals.dashboards.lint.pages import read_page
 from kvitals.dashboards.lint.reading import ReadingError, read_path
+from kvitals.dashboards.lint.variables import OpenedQuery
 from kvitals.ui.cli.main import main
 
 INPUTS = Path(__file__).parent / "inputs"
@@ -74,7 +75,7 @@ def test_a_folder_leaves_out_what_is_none(tmp_path: Path) -> None:
     (tmp_path / "sub" / "board.json").write_text(json.dumps(BOARD))
     (tmp_path / "package.json").write_text("{}")
     documents, left_out = read_path(tmp_path)
-    assert [one.name for one in documents] == ["sub/board.json (b)"] and len(left_out) == 1
+    assert [one.name for one in documents] == ["sub/board.json (b)"] and left_out == []
 
 
 @contextmanager
@@ -185,3 +186,17 @@ def test_the_command_on_sound_ones_and_on_nothing(tmp_path: Path, capsys: pytest
     assert run(str(tmp_path / "none.json")) == 2
     assert run(str(tmp_path / "a.json"), "--engine", "vlm=1") == 2
     assert "vllm" in capsys.readouterr().err
+
+
+def test_a_folder_may_hold_files_of_other_kinds(tmp_path: Path) -> None:
+    (tmp_path / "board.json").write_text(json.dumps(BOARD))
+    (tmp_path / "alertmanager.yaml").write_text("route: {receiver: a}")
+    (tmp_path / "broken.json").write_text("{")
+    documents, left_out = read_path(tmp_path)
+    assert len(documents) == 1
+    assert [line.partition(" is ")[2][:7] for line in left_out] == ["no JSON"]
+
+
+def test_a_query_over_the_engines_own_names_is_read_whole() -> None:
+    name = "vllm:" + "a" * 20_000
+    assert str(OpenedQuery(f"rate({name}[5m])").expr) == f"rate({name}[5m])"
