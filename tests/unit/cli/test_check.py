@@ -13,6 +13,8 @@ from kvitals.ui.cli.main import main
 from tests.support.processes import free_port
 from tests.unit.cli.test_commands import run
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from kvitals.ui.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 ROOT = Path(__file__).parents[3]
 TENANTS = ROOT / "tests/captures/requests/tenants.kvcap"
 HEALTHY = ROOT / "app/demo/healthy.kvcap"
