@@ -7,7 +7,7 @@ this module, so that `$window` and `$scope` are expanded, and "enough samples" i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from kvitals.rules.model import SCOPES, SIGNAL_PREFIX, Samples, Scope, Signal
@@ -202,9 +202,8 @@ class _Durations:
 
     def selector(self, selector: Selector) -> Selector:
         """The selector with its offset replaced."""
-        return (
-            rebuild(selector, offset=self._seconds[selector.offset]) if selector.offset in self._seconds else selector
-        )
+        offset = self._seconds.get(selector.offset)
+        return selector if offset is None else replace(selector, offset=offset)
 
     def _replace(self, expr: Expr) -> Expr:
         if isinstance(expr, Selector):

@@ -7,6 +7,7 @@ decided by itself, so that "no data" can be told from "no" (docs/decisions/0003)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kvitals.series.promql import Binary, Expr, PromQLError, parse
 
@@ -36,8 +37,12 @@ class Connective:
 Condition = Comparison | Connective
 
 
+@lru_cache(maxsize=1024)
 def parse_condition(text: str) -> Condition:
-    """Take a `when` text apart. Raises PromQLError when it is anything but connected comparisons."""
+    """Take a `when` text apart. Raises PromQLError when it is anything but connected comparisons.
+
+    The conditions of all rules are kept: whatever judges, and the loader, parse each text once.
+    """
     return _structure(parse(text))
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,7 +72,7 @@ class Knowledge:
 
     def needs(self, rule: Rule) -> list[str]:
         """The signals that decide a rule's outcome: those that its `when` names."""
-        return signal_names(parse(expand(rule.when, parameters(rule))))
+        return list(_signals_in(expand(rule.when, parameters(rule))))
 
 
 def parameters(rule: Rule, overrides: Mapping[str, float] | None = None) -> dict[str, str]:
@@ -86,6 +86,12 @@ def signal_names(expr: Expr) -> list[str]:
     """The signals that an expression names, without their prefix, from left to right and once each."""
     found = [use.selector.name for use in selectors(expr)]
     return list(dict.fromkeys(n.removeprefix(SIGNAL_PREFIX) for n in found if n.startswith(SIGNAL_PREFIX)))
+
+
+@lru_cache(maxsize=1024)
+def _signals_in(text: str) -> tuple[str, ...]:
+    """The signals that a text names. Raises PromQLError."""
+    return tuple(signal_names(parse(text)))
 
 
 def family_of(metric: str, families: Mapping[str, Family]) -> str | None:

@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from kvitals.rules.loader import load
+from kvitals.ui.cli import check, triage
 from kvitals.ui.review.markdown import markdown
 from tests.support.command import answer
 from tests.support.fortnight import reviewed
+from tests.support.recordings import judged_once
 
 ROOT = Path(__file__).parent / "documents"
 COLUMNS = 80
@@ -54,7 +56,8 @@ def texts(name: str) -> dict[str, str]:
         made = msgspec.structs.replace(made, made=made.end)
         return {f"{name}.md": markdown(made), f"{name}.json": _json([msgspec.to_builtins(made)])}
     command = COMMANDS[name]
-    plain, machine = answer(command, COLUMNS), answer([*command, "--json"])
+    with judged_once(check, triage):
+        plain, machine = answer(command, COLUMNS), answer([*command, "--json"])
     head = f"$ kvitals {' '.join(command)}    exit code {plain.code}\n"
     return {
         f"{name}.txt": head + plain.out + plain.err,

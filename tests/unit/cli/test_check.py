@@ -19,6 +19,8 @@ from tests.support.processes import free_port
 from tests.support.served import served
 from tests.unit.cli.test_commands import run
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 PAGE = Path(__file__).parents[2] / "fixtures" / "exposition" / "vllm-0.32-loaded.prom"
 
 

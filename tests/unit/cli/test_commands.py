@@ -15,7 +15,6 @@ from kvitals.app.demo import DEMO, FOLDER, incidents
 from kvitals.app.pipeline import Setup
 from kvitals.app.serve_recorded import read_pages, serve
 from kvitals.app.sources.live import Collector, agent_document
-from kvitals.app.sources.recording import judge_recording
 from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.rules.finding import encode
@@ -25,6 +24,7 @@ from kvitals.ui.cli.compare import ROWS, change, differences
 from kvitals.ui.cli.main import main
 from kvitals.ui.cli.render import spark
 from tests.support.processes import free_port
+from tests.support.recordings import judge, setup
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -34,6 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return stop.value.code, capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("shared_verdicts")
 def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "triage", "-v", str(DEMO))
     assert code == 1
@@ -42,12 +43,14 @@ def test_triage_puts_verdict_proof_levers_and_ruled_out_in_this_order(capsys: py
     assert "\x1b[" not in out  # colour only on a terminal
 
 
+@pytest.mark.usefixtures("shared_verdicts")
 def test_a_healthy_engine_is_exit_code_zero(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "triage", str(FOLDER / "healthy.kvcap"), "--slo", "ttft=1s", "--slo", "itl=300ms")
     assert code == 0
     assert "✓ No trouble found" in out
 
 
+@pytest.mark.usefixtures("shared_verdicts")
 def test_the_baseline_of_an_incident_is_not_the_incident(capsys: pytest.CaptureFixture[str]) -> None:
     _, out = run(capsys, "triage", str(DEMO), "--at", "+55s", "--json")
     assert json.loads(out)["causes"] == []
@@ -60,6 +63,7 @@ def test_a_window_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["causes"][0]["code"] == "KVC01"
 
 
+@pytest.mark.usefixtures("shared_verdicts")
 def test_compare_shows_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "compare", f"{DEMO}@+55s", str(DEMO))
     assert code == 0
@@ -138,7 +142,7 @@ def test_a_spark_line_begins_at_zero() -> None:
 
 async def test_the_answer_of_an_agent_is_taken_whole() -> None:
     """The document comes in several parts, as one of a busy node does."""
-    document = judge_recording(DEMO, Setup(load(), Config())).document
+    document = judge(DEMO, setup()).document
     body = encode(document)
 
     async def findings(request: web.Request) -> web.StreamResponse:

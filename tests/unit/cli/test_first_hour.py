@@ -19,6 +19,8 @@ from kvitals.app.sources.recording import Moments, span_of
 from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 ROOT = Path(__file__).parents[3]
 TENANTS = ROOT / "tests/captures/requests/tenants.kvcap"
 HEALTHY = ROOT / "app/demo/healthy.kvcap"

@@ -13,6 +13,8 @@ import pytest
 from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 BIG = b"kvitals_filler_total 1\n" * 2_200_000  # 50 MB
 
 

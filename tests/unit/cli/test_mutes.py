@@ -8,6 +8,8 @@ import pytest
 from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 MUTE = """
 [[mute]]
 rule = "KVC01"

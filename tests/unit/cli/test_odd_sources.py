@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.demo import DEMO, FOLDER
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import judge_recording
-from kvitals.config import Config
 from kvitals.rules.finding import encode
-from kvitals.rules.loader import load
 from kvitals.ui.cli import rules
 from kvitals.ui.cli.main import main
+from tests.support.recordings import judge, setup
+
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
 
 NOTHING = "no-such-host-or-file.invalid"
 
@@ -100,7 +99,7 @@ def test_a_disk_that_is_full_is_said(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_objectives_that_an_agent_does_not_judge_by_are_not_silently_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    document = encode(judge_recording(FOLDER / "healthy.kvcap", Setup(load(), Config())).document)
+    document = encode(judge(FOLDER / "healthy.kvcap", setup()).document)
 
     class Agent(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

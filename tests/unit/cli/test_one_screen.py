@@ -10,13 +10,10 @@ import pytest
 from rich.console import Console
 
 from kvitals.app.demo import DEMO
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import judge_recording
-from kvitals.config import Config
 from kvitals.rules.finding import LeverSetting, Triage
-from kvitals.rules.loader import load
 from kvitals.ui.cli import screen
 from tests.support.loops import for_each
+from tests.support.recordings import judge, setup
 
 INCIDENTS = sorted(DEMO.parent.glob("*.kvcap"))
 VERDICT_WITHIN = 3
@@ -30,8 +27,7 @@ def _screen(document: Triage, columns: int = 80) -> list[str]:
 
 @pytest.fixture(scope="module")
 def documents() -> dict[Path, Triage]:
-    setup = Setup(load(), Config())
-    return {path: judge_recording(path, setup).document for path in INCIDENTS}
+    return {path: judge(path, setup()).document for path in INCIDENTS}
 
 
 @for_each("path", INCIDENTS, ids=lambda path: path.stem)

@@ -9,6 +9,8 @@ import pytest
 from kvitals.app.demo import DEMO
 from kvitals.ui.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("shared_verdicts")
+
 
 def triage(capsys: pytest.CaptureFixture[str], config: Path, *arguments: str) -> dict[str, Any]:
     with pytest.raises(SystemExit):

@@ -10,14 +10,11 @@ import pytest
 from rich.table import Table
 
 from kvitals.app.demo import DEMO
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import judge_recording
-from kvitals.config import Config
 from kvitals.rules.finding import Entity, Triage
-from kvitals.rules.loader import load
 from kvitals.ui.cli.common import answer_console, status_console
 from kvitals.ui.cli.piped import COLUMNS, TrimmedStream
 from kvitals.ui.cli.render import show
+from tests.support.recordings import judge, setup
 
 NAMES = ["http://[fd00::1]:8000", "a[/b]c", "[red]engine[/red]", "node :fire: 7"]
 
@@ -35,7 +32,7 @@ def test_names_are_no_markup(name: str, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.fixture(scope="module")
 def document() -> Triage:
-    return judge_recording(DEMO, Setup(load(), Config())).document
+    return judge(DEMO, setup()).document
 
 
 @pytest.mark.parametrize(

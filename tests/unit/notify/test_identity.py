@@ -17,6 +17,7 @@ from kvitals.app.sources.recording import RecordingVerdict, judge_recording
 from kvitals.config import Config, NodeLabels
 from kvitals.rules.finding import Entity, Finding, Triage
 from kvitals.rules.loader import load
+from tests.support.recordings import judge, setup
 from tests.unit.notify.notify_stage import AT, ENGINE, alert
 
 NAMED = known_engine({"engine": "chat-a", "pool": "chat"}, {"http://127.0.0.1:29600/metrics", "127.0.0.1:29600"})
@@ -52,7 +53,7 @@ def test_an_alert_names_its_engine(platform: str, labels: dict[str, str], expect
 
 @cache
 def demo() -> RecordingVerdict:
-    return judge_recording(DEMO, Setup(load(), Config()))
+    return judge(DEMO, setup())
 
 
 def of_pool(finding: Finding, pool: str) -> Finding:

@@ -1,0 +1,17 @@
+"""Commands run in this process, and may judge a recording once for all tests that ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kvitals.ui.cli import check, compare, triage
+from tests.support.recordings import judged_once
+
+
+@pytest.fixture
+def shared_verdicts() -> Iterator[None]:
+    """For tests of what a command prints; not for those that change what judges."""
+    with judged_once(check, compare, triage):
+        yield
