@@ -66,7 +66,8 @@ _WORKLOADS = (
 
 
 def _missing_replicas() -> str:
-    """Workloads named as a pool that had fewer replicas than they wanted, all the time and outside of rollouts."""
+    """Workloads named as a pool that had fewer replicas than they wanted, all the time and outside of rollouts. Nobody
+    is paged a second time where an engine that is gone pages already."""
     parts = []
     for label, wanted, there, updated in _WORKLOADS:
         missing = (
@@ -75,7 +76,10 @@ def _missing_replicas() -> str:
         )
         parts.append(f'max by (cluster, pool) (label_replace({missing}, "pool", "$1", "{label}", "(.+)"))')
     known = "group by (cluster, pool) (present_over_time(kvitals_target_up[1d]))"
-    return "(\n  " + "\n  or\n  ".join(parts) + f"\n)\nand on (cluster, pool) {known}"
+    paged = f'ALERTS{{alertname=~"{CODE}-(engine|pool)-gone", alertstate="firing"}}'
+    return (
+        "(\n  " + "\n  or\n  ".join(parts) + f"\n)\nand on (cluster, pool) {known}\nunless on (cluster, pool) {paged}"
+    )
 
 
 GUARDS = (

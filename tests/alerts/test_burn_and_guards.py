@@ -208,6 +208,12 @@ def workload(wanted: str, there: str, updated: str = "", name: str = "p", kind: 
             workload("6x120", "6x10 5x110", "6x10 1x10 2x10 3x10 4x10 5x10 6x70"), "45m", False, id="a slow rollout"
         ),
         pytest.param(workload("6x20 0x100", "6x20 0x100"), "45m", False, id="scaled to zero"),
+        pytest.param(
+            workload("6x120", "6x20 5x100") | life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale")),
+            "45m",
+            False,
+            id="the missing engine pages already",
+        ),
         pytest.param(workload("6x120", "6x20 5x100", name="web"), "45m", False, id="no pool of ours"),
     ],
 )
