@@ -85,7 +85,8 @@ class PageCoverage:
 
     def _families(self, metrics: Sequence[str], options: Options) -> dict[str, list[dict[str, Any]]]:
         """A normalising rule for each metric that pages report, and what identifies the engines after these."""
-        plain, histograms = [], []
+        plain: list[dict[str, Any]] = []
+        histograms: list[dict[str, Any]] = []
         for metric in metrics:
             if metric not in _IDENTITY and self._pages.sources(metric):
                 whole = histograms if metric not in self._knowledge.families else plain
