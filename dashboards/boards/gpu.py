@@ -121,7 +121,7 @@ _POWER = BoardRow(
             unit="bool_yes_no",
         ),
         LinePanel(
-            title="GPU energy",
+            title="GPU power, by the energy counter",
             question="How much energy is used?",
             lines=(
                 PanelLine(
