@@ -11,17 +11,16 @@ from kvitals.dashboards.alerts_conditions import expression, positive, undecidab
 from kvitals.dashboards.alerts_guards import guards, watched_engines
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
-from kvitals.dashboards.recording import RecordingRules, Translate, indent_text
-from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
+from kvitals.dashboards.recording import RecordingRules, indent_text
+from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Rule, Severity
-from kvitals.series.promql import parse
 
 ALERTING = ("page", "ticket")
 
 
 @dataclass(frozen=True)
 class Alerts:
-    """Alerting rules by group, and the rules that have none, each with why."""
+    """Alerting rules by group, and the rules that can have none here, each with why."""
 
     groups: Mapping[str, list[dict[str, Any]]]
     left_out: Mapping[str, str]
@@ -32,25 +31,24 @@ def alertable(rule: Rule) -> bool:
     return rule.severity in ALERTING and rule.alias_of is None
 
 
-def is_core(rule: Rule) -> bool:
-    """Whether a rule's alert is among the core ones: what users feel, and the causes that explain most of it."""
-    return rule.core or rule.kind == "symptom"
+def is_core(rule: Rule, knowledge: Knowledge) -> bool:
+    """Whether a rule's alert is in the core set: what users feel, the causes that explain most of it, and each rule of
+    the user's own."""
+    return rule.core or rule.kind == "symptom" or not knowledge.files[rule.code].is_relative_to(ROOT)
 
 
-def alert_rules(
-    knowledge: Knowledge, recorded: RecordingRules, options: Options, translate: Translate = lambda expr: expr
-) -> Alerts:
-    """The alerts over recorded signals. `translate`: what is read beside these, in the server's own names."""
+def alert_rules(knowledge: Knowledge, recorded: RecordingRules, options: Options) -> Alerts:
+    """The alerts over recorded signals."""
     groups: dict[str, list[dict[str, Any]]] = {}
     left_out: dict[str, str] = {}
     for code in sorted(code for code, rule in knowledge.rules.items() if alertable(rule)):
         rule = knowledge.rules[code]
-        if options.alerts == "core" and not is_core(rule):
-            continue
         try:
-            made = alert(rule, knowledge, recorded, options, translate)
+            made = alert(rule, knowledge, recorded, options)
         except CannotTellError as why:
             left_out[code] = str(why)
+            continue
+        if options.alerts == "core" and not is_core(rule, knowledge):
             continue
         groups.setdefault(f"kvitals-alerts-{rule.group}", []).append(made)
     groups["kvitals-alerts-slo"] = list(burn_alerts(knowledge, options))
@@ -62,26 +60,18 @@ class CannotTellError(Exception):
     """An alert asks for what is not recorded."""
 
 
-def alert(
-    rule: Rule,
-    knowledge: Knowledge,
-    recorded: RecordingRules,
-    options: Options,
-    translate: Translate = lambda expr: expr,
-) -> dict[str, Any]:
+def alert(rule: Rule, knowledge: Knowledge, recorded: RecordingRules, options: Options) -> dict[str, Any]:
     """One rule as an alert. Raises CannotTellError."""
     guards_of_rule = (several_late(rule, options), watched_engines(rule, knowledge), unless_harmless(rule, knowledge))
     kept_to = [guard for guard in guards_of_rule if guard]
     text = expression(rule, options)
     text = "\n".join([f"(\n{indent_text(text)}\n)", *kept_to]) if kept_to else text
-    expr = parse(text)
     missing = undecidable(positive(knowledge.condition(rule)), recorded.signals)
     if missing:
         raise CannotTellError(f"{SIGNAL_PREFIX}{missing} is not recorded")
-    translated = translate(expr)
     made: dict[str, Any] = {
         "alert": rule.slug,
-        "expr": text if translated == expr else str(translated),
+        "expr": text,
         "for": rule.for_,
         "keep_firing_for": rule.keep,
         "labels": labels(rule, options),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from kvitals.dashboards import alertmanager, manifests
+from kvitals.dashboards import alertmanager, boards, manifests
 from kvitals.dashboards.alerts import Alerts, alert_rules
 from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.grafana import RAW_SUFFIX
 from kvitals.dashboards.recording import DERIVED, RecordingRules, record
-from kvitals.dashboards.recording_raw import RawCoverage
-from kvitals.rules.loader import Knowledge
-from kvitals.series.promql import parse
+from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage, interval_of
+from kvitals.rules.loader import Knowledge, family_of
+from kvitals.series.promql import names, parse
 
 FOLDER = "prometheus"
 RATES_INTERVAL = "1m"
@@ -27,19 +25,24 @@ Groups = dict[str, Any]
 def with_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups]:
     """Recording and alerting rules over the families of agents."""
     recorded = record(knowledge, options)
-    return recording_groups(recorded, rates(), in_flight()), alert_groups(alert_rules(knowledge, recorded, options))
+    alerts = alert_groups(alert_rules(knowledge, recorded, options))
+    return recording_groups(recorded, rates(), in_flight(), options), alerts
 
 
 def without_agents(knowledge: Knowledge, options: Options) -> tuple[Groups, Groups, Mapping[str, str]]:
-    """The same over the engines' own metrics, and the rules that have no alert there."""
-    options = replace(options, board_suffix=RAW_SUFFIX)
-    raw = RawCoverage(knowledge)
-    recorded = raw.record(options)
-    alerts = alert_rules(knowledge, recorded, options, raw.rewrite)
-    burn = [{**rule, "expr": str(raw.rewrite(parse(rule["expr"])))} for rule in rates()]
-    flying = in_flight()
-    flying["expr"] = str(raw.rewrite(parse(flying["expr"])))
-    return recording_groups(recorded, burn, flying), alert_groups(alerts), alerts.left_out
+    """The same where engines are scraped themselves, after rules that record families of their pages; and the rules
+    that have no alert there."""
+    recorded = PageCoverage(knowledge).record(options, _read(knowledge, options))
+    alerts = alert_rules(knowledge, recorded, options)
+    return recording_groups(recorded, rates(), in_flight(), options), alert_groups(alerts), alerts.left_out
+
+
+def _read(knowledge: Knowledge, options: Options) -> frozenset[str]:
+    """The metrics of families that boards, alerts and their own recording rules read; signals' come from these."""
+    alerts = alert_rules(knowledge, record(knowledge, options), options)
+    made = [*rates(), in_flight(), *(rule for group in alerts.groups.values() for rule in group)]
+    read = {name for rule in made for name in names(parse(rule["expr"])) if family_of(name, knowledge.families)}
+    return boards.metrics(knowledge) | read
 
 
 def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
@@ -60,15 +63,20 @@ def files(knowledge: Knowledge, options: Options) -> dict[str, str]:
             raw_recording, note=f"Over engines' own metrics, without agents. {every}"
         ),
         f"{FOLDER}/engines/alerts.yaml": dump(
-            raw_alerts, note=f"Over recording.yaml beside it. Without an agent there is no alert of:\n{missing}"
+            raw_alerts,
+            note=f"Over recording.yaml beside it. Of the extended set, these need the agent and have none:\n{missing}",
         ),
     }
 
 
-def recording_groups(recorded: RecordingRules, burn: list[dict[str, Any]], flying: dict[str, Any]) -> Groups:
-    """Signals made of others come last, in the file as in the order of evaluation."""
-    names = sorted(recorded.groups, key=lambda name: name == DERIVED)
-    groups = [{"name": name, "rules": recorded.groups[name]} for name in names]
+def recording_groups(
+    recorded: RecordingRules, burn: list[dict[str, Any]], flying: dict[str, Any], options: Options
+) -> Groups:
+    """Families come first and signals made of others last, in the file as in the order of evaluation."""
+    order = sorted(recorded.groups, key=lambda name: (name == DERIVED, name not in (FAMILIES, HISTOGRAMS)))
+    groups: list[dict[str, Any]] = [
+        {"name": name, **interval_of(name, options), "rules": recorded.groups[name]} for name in order
+    ]
     groups.append({"name": GROUP, "rules": [flying]})
     return {"groups": [*groups, {"name": RATES, "interval": RATES_INTERVAL, "rules": burn}]}
 

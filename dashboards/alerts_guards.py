@@ -50,6 +50,38 @@ _UNWATCHED = (
 )
 """Nodes whose agent is gone: nothing can be said of their engines."""
 
+_WANTED_FOR = "20m"
+"""For so long replicas have to be missing: a new engine loads its model before it is ready."""
+_WORKLOADS = (
+    (
+        "deployment", "kube_deployment_spec_replicas", "kube_deployment_status_replicas_available",
+        "kube_deployment_status_replicas_updated",
+    ),
+    (
+        "statefulset", "kube_statefulset_replicas", "kube_statefulset_status_replicas_ready",
+        "kube_statefulset_status_replicas_updated",
+    ),
+)  # fmt: skip
+"""Label, and the metrics of kube-state-metrics for what is wanted, what is there, and what has the newest template."""
+
+
+def _missing_replicas() -> str:
+    """Workloads named as a pool that had fewer replicas than they wanted, all the time and outside of rollouts. Nobody
+    is paged a second time where an engine that is gone pages already."""
+    parts = []
+    for label, wanted, there, updated in _WORKLOADS:
+        missing = (
+            f"min_over_time({wanted}[{_WANTED_FOR}]) > max_over_time({there}[{_WANTED_FOR}])"
+            f" unless max_over_time(({updated} < bool {wanted})[{_WANTED_FOR}:1m]) > 0"
+        )
+        parts.append(f'max by (cluster, pool) (label_replace({missing}, "pool", "$1", "{label}", "(.+)"))')
+    known = "group by (cluster, pool) (present_over_time(kvitals_target_up[1d]))"
+    paged = f'ALERTS{{alertname=~"{CODE}-(engine|pool)-gone", alertstate="firing"}}'
+    return (
+        "(\n  " + "\n  or\n  ".join(parts) + f"\n)\nand on (cluster, pool) {known}\nunless on (cluster, pool) {paged}"
+    )
+
+
 GUARDS = (
     AlertGuard(
         "engine-gone",
@@ -67,6 +99,7 @@ GUARDS = (
         "group by (cluster, pool) (present_over_time(kvitals_target_up[1h]))\n"
         "unless on (cluster, pool) kvitals_target_up == 1\n"
         f"unless on (cluster, pool) ({_LOST}\nand on (cluster, node) {_UNWATCHED})\n"
+        f"and on (cluster, pool) ({_LOST} or {{firing}})\n"
         f"and on (cluster, pool) (sum by (cluster, pool) ({_BUSY}) > 0 or {{firing}})",
         "1m",
         "page",
@@ -94,6 +127,16 @@ GUARDS = (
         "No engine is left, and requests ran on some",
         "All engines are gone, or Prometheus scrapes nothing. A fleet that was scaled to zero while idle fires"
         " nothing.",
+    ),
+    AlertGuard(
+        "below-replicas",
+        _missing_replicas(),
+        "1m",
+        "page",
+        "pool",
+        "A pool has fewer engines than it wants",
+        f"Its Deployment or StatefulSet wants {{{{ $value }}}} replicas and had fewer for {_WANTED_FOR}, outside of a"
+        " rollout: pods crash, cannot be scheduled, or never become ready.",
     ),
     AlertGuard(
         "nothing-told",

@@ -22,7 +22,6 @@ class Options:
     scrape_seconds: float = 5.0
     runbooks: str = f"https://kvitals.{PLACEHOLDER_HOST}/runbooks"
     boards: str = f"https://grafana.{PLACEHOLDER_HOST}"
-    board_suffix: str = ""  # of the boards' uids
     receiver: str = "http://127.0.0.1:9477/api/v1/notify"  # takes Alertmanager's messages
     slo_ttft_seconds: float = 2.0  # with agents the objectives are those that they export
     slo_itl_seconds: float = 0.2

@@ -24,8 +24,6 @@ _AS = {
     "count": "{{ . | first | value | humanize }}",
     "bytes": "{{ . | first | value | humanize1024 }}B",
 }
-_INSTANCE = '$labels.engine | reReplaceAll "^(.*:[0-9]+)/.*$|/[^/]*$" "$1"'
-"""The instance in the name of an engine, `instance/rank` without agents. Boards over raw names select by it."""
 _WHOSE = {"engine": "engine", "node": "node", "pool": "pool", "fleet": "cluster"}
 
 
@@ -75,11 +73,16 @@ def _who(label: str, rule: Rule) -> str:
     return f"{{{{ with printf `{asked}` {names} | query }}}}{found}{{{{ else }}}}unknown{{{{ end }}}}"
 
 
+def board_of(group: str) -> str:
+    """The uid of the board that shows most of the evidence of a group's rules."""
+    return f"kvitals-{_BOARDS.get(group, 'overview')}"
+
+
 def links(code: str, scope: Scope, group: str, options: Options) -> dict[str, str]:
     """Where to read on: the rule's page, and the board that shows the entity and the rule's group."""
-    values = {"cluster": "$labels.cluster", "engine": _INSTANCE if options.board_suffix else "$labels.engine"}
-    chosen = "&".join(f"var-{name}={{{{ {values[name]} | urlquery }}}}" for name in SCOPES[scope] if name in values)
+    labels = [name for name in SCOPES[scope] if name in ("cluster", "engine")]
+    chosen = "&".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in labels)
     return {
         "runbook_url": f"{options.runbooks}/{quote(code)}.html",
-        "dashboard_url": f"{options.boards}/d/kvitals-{_BOARDS.get(group, 'overview')}{options.board_suffix}?{chosen}",
+        "dashboard_url": f"{options.boards}/d/{board_of(group)}?{chosen}",
     }

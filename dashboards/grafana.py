@@ -19,8 +19,6 @@ except ModuleNotFoundError as error:
 
 SCHEMA = 39  # Grafana 10.4 to 11; newer ones migrate it when they load it
 TAG = "kvitals"
-RAW_SUFFIX = "-raw"
-"""Of the uids of boards over engines' own metrics."""
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _LEGACY = {"__inputs", "gnetId", "hideControls", "rows", "sharedCrosshair", "style", "editable", "timepicker"}
 _MAY_BE_NULL = {"id", "value"}  # a new board has no id yet; the first threshold has no value
@@ -106,58 +104,26 @@ class QueryVariable:
         }
 
 
-@dataclass(frozen=True)
-class Flavour:
-    """What boards have in common that read the same kind of names. `tag` keeps their links among themselves."""
-
-    name: str
-    tag: str
-    suffix: str  # of the uids
-    variables: tuple[DatasourceVariable | QueryVariable, ...]
-
-
-_ENGINES = (
-    'kvitals_target_up{cluster=~"$cluster"}'
-    ' unless on (cluster, node, engine) kvitals_engine_info{cluster=~"$cluster", model!~"$model"}'
-    ' unless on (cluster, node, engine) kvitals_engine_info{cluster=~"$cluster", role!~"$role"}'
+_ABOUT = 'kvitals_engine_info{cluster=~"$cluster"}'
+_NARROWED = ("model", "role", "namespace", "pod", "job")
+"""Labels of an engine that narrow the choice of engines, where they are there."""
+_ENGINES = 'kvitals_target_up{cluster=~"$cluster"}' + "".join(
+    f' unless on (cluster, node, engine) kvitals_engine_info{{cluster=~"$cluster", {label}!~"${label}"}}'
+    for label in _NARROWED
 )
-AGENT = Flavour(
-    "agent",
-    TAG,
-    "",
-    (
-        DatasourceVariable(),
-        QueryVariable("cluster", "Cluster", "label_values(kvitals_target_up, cluster)", all_value=".*"),
-        QueryVariable(
-            "model", "Model", 'label_values(kvitals_engine_info{cluster=~"$cluster"}, model)', all_value=".*"
-        ),
-        QueryVariable("role", "Role", 'label_values(kvitals_engine_info{cluster=~"$cluster"}, role)', all_value=".*"),
-        # An engine whose model or role is not known, as one that never answered, is offered whatever is chosen.
-        QueryVariable("engine", "Engine", f"query_result({_ENGINES})", regex='/engine="([^"]+)"/'),
-        QueryVariable(
-            "tenant", "Tenant", 'label_values(kvitals_tenant_requests_total{cluster=~"$cluster"}, tenant)', ".*"
-        ),
+VARIABLES = (
+    DatasourceVariable(),
+    QueryVariable("cluster", "Cluster", "label_values(kvitals_target_up, cluster)", all_value=".*"),
+    *(
+        QueryVariable(label, label.capitalize(), f"label_values({_ABOUT}, {label})", all_value=".*")
+        for label in _NARROWED
     ),
+    # An engine whose model or role is not known, as one that never answered, is offered whatever is chosen.
+    QueryVariable("engine", "Engine", f"query_result({_ENGINES})", regex='/engine="([^"]+)"/'),
+    QueryVariable("tenant", "Tenant", 'label_values(kvitals_tenant_requests_total{cluster=~"$cluster"}, tenant)', ".*"),
 )
 """The one variable scheme of all boards. Queries are bound to cluster and engine, those of single tenants to tenant;
-model and role narrow engine."""
-
-
-def raw_flavour(presence: Sequence[str]) -> Flavour:
-    """The same for engines' own pages; `presence`: names that every engine shows. Pages know no roles and tenants."""
-    shown = f'__name__=~"{"|".join(presence)}"'
-    chosen = f'{{{shown}, cluster=~"$cluster"'
-    return Flavour(
-        "raw",
-        f"{TAG}{RAW_SUFFIX}",
-        RAW_SUFFIX,
-        (
-            DatasourceVariable(),
-            QueryVariable("cluster", "Cluster", f"label_values({{{shown}}}, cluster)", all_value=".*"),
-            QueryVariable("model", "Model", f"label_values({chosen}}}, model_name)", all_value=".*"),
-            QueryVariable("engine", "Engine", f'label_values({chosen}, model_name=~"$model"}}, instance)'),
-        ),
-    )
+the others narrow engine. Namespace, pod and job are those of the target: the engine's own without agents."""
 
 
 def mark(name: str, expr: str, color: str, title: str, least_step: str, tags: str = "engine") -> dict[str, Any]:
@@ -174,11 +140,11 @@ def mark(name: str, expr: str, color: str, title: str, least_step: str, tags: st
     }
 
 
-def drill(uid: str, engine: str, title: str) -> dict[str, Any]:
-    """A link from a value to the board `uid`, narrowed to its engine. `engine`: what that board's variable selects."""
+def drill(uid: str, engine: str) -> dict[str, Any]:
+    """A link from a value to the board `uid`, narrowed to its engine."""
     chosen = "${datasource:queryparam}&${cluster:queryparam}&${model:queryparam}"
     url = f"/d/{uid}?{chosen}&var-engine={engine}&${{__url_time_range}}"
-    return {"title": f"Only {title} on {uid}", "url": url, "targetBlank": False}
+    return {"title": f"Only {engine} on {uid}", "url": url, "targetBlank": False}
 
 
 def runbook(base: str, code: str) -> dict[str, Any]:
@@ -187,23 +153,23 @@ def runbook(base: str, code: str) -> dict[str, Any]:
 
 
 def board(
-    flavour: Flavour, uid: str, title: str, description: str, panels: Sequence[Any], marks: Sequence[dict[str, Any]]
+    uid: str, title: str, description: str, panels: Sequence[Any], marks: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """A whole board as Grafana imports it."""
     dashboard = Dashboard(
         title=title,
         uid=uid,
         description=description,
-        tags=[flavour.tag],
+        tags=[TAG],
         panels=list(panels),
-        templating=Templating(list(flavour.variables)),
+        templating=Templating(list(VARIABLES)),
         annotations=Annotations(list(marks)),
         schemaVersion=SCHEMA,
         graphTooltip=1,
         refresh="10s",
         time=Time("now-30m", "now"),
         timezone="browser",
-        links=[_link("Boards", type="dashboards", includeVars=True, keepTime=True, tags=[flavour.tag])],
+        links=[_link("Boards", type="dashboards", includeVars=True, keepTime=True, tags=[TAG])],
     )
     data = {k: v for k, v in plain(dashboard).items() if k not in _LEGACY}
     cleaned: dict[str, Any] = _without_nulls(data | {"editable": True, "fiscalYearStartMonth": 0})

@@ -71,8 +71,7 @@ def boards(made: Mapping[str, str]) -> dict[str, str]:
     """Boards as ConfigMaps, one each: together they are larger than one may be. `made`: path -> text."""
     found = {}
     for path in map(PurePosixPath, made):
-        name = f"{path.parent.name}-{path.stem}"
-        found[f"{FOLDER}/boards/{name}.yaml"] = dump(_board(name, made[str(path)]))
+        found[f"{FOLDER}/boards/{path.stem}.yaml"] = dump(_board(path.stem, made[str(path)]))
     return found
 
 

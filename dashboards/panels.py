@@ -1,7 +1,7 @@
-"""Panels as questions: each knows its asks, its unit, its caveats and the rule that gives it colours.
+"""Panels: each knows its metric, its question, its asks, its unit, its caveats and the rule that gives it colours.
 
 A panel is data; what it says of itself is put together from the knowledge, never written beside it. `make` turns it
-into what Grafana draws, for one flavour of queries.
+into what Grafana draws.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from grafanalib.core import StateTimeline, TimeSeries
 
-from kvitals.dashboards.grafana import DATASOURCE, RAW_SUFFIX, GrafanaTarget, drill, grid, plain, runbook
-from kvitals.dashboards.queries import WINDOW, Ask, BoardQuery, ConditionQuery, JudgedBy, NotToldError, Queries
-from kvitals.dashboards.raw import INSTANCE
+from kvitals.dashboards.grafana import DATASOURCE, GrafanaTarget, drill, grid, plain, runbook
+from kvitals.dashboards.queries import WINDOW, Ask, BoardQuery, Judge, JudgedBy, Queries
 from kvitals.rules.model import SCOPES, Severity
 
 Style = Literal["data", "faint", "objective"]
@@ -34,7 +33,7 @@ UNITS = {
     "count": "short",
 }
 JUST_ABOVE_ZERO = 1e-9  # Grafana colours from a value on, a rule's `> 0` leaves zero out
-NO_DATA = "no data: nothing here tells it"
+NO_DATA = "no data: not reported"
 TOO_LITTLE = "too little traffic"
 TITLE_PER_COLUMN = 5.75
 """Characters of a title that a laptop's width has room for."""
@@ -66,10 +65,11 @@ class PanelLine:
 class BoardPanel:
     """What all kinds share. `judged` colours it; `by` names rules that judge by more than one number can show."""
 
-    title: str
+    title: str  # the metric's name in the field's words, which one searches for
+    question: str  # what the panel answers; its description begins with it
     lines: tuple[PanelLine, ...]
     unit: str = ""  # of Grafana; empty: from the first line
-    judged: ConditionQuery | None = None
+    judged: Judge | None = None
     by: tuple[str, ...] = ()
     note: str = ""
     width: int = 8
@@ -101,6 +101,11 @@ class Now(BoardPanel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tile(Now):
+    """One number of this moment over everything that is chosen, on a coloured background."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bars(BoardPanel):
     """Numbers of this moment side by side."""
 
@@ -115,20 +120,20 @@ class TablePanel(BoardPanel):
     """Numbers of this moment, a row for each entity and a column for each line, named by its legend."""
 
     units: tuple[str, ...] = ()  # by line, of Grafana; empty: from the ask
-    judges: tuple[ConditionQuery | None, ...] = ()  # by line
+    judges: tuple[Judge | None, ...] = ()  # by line
     hidden: tuple[str, ...] = ()  # labels and values that tell nothing
     matrix: tuple[str, str] = ("", "")  # labels of rows and columns: one number for each pair
+    worst_first: bool = False  # rows with the largest values of the first line come first
+    words: tuple[tuple[float, str], ...] = ()  # values of the first line that stand for something
 
 
 @dataclass(frozen=True)
 class Built:
-    """A panel's answered asks, without those that this flavour can not have."""
+    """A panel's answered asks."""
 
     panel: BoardPanel
     lines: tuple[tuple[int, PanelLine, BoardQuery], ...]
     judged: JudgedBy | None
-    missing: tuple[str, ...]  # legends of the lines that are left out
-    raw: bool  # over the names on engines' own pages
 
     @property
     def unit(self) -> str:
@@ -139,26 +144,16 @@ class Built:
 
 
 def answer(panel: BoardPanel, queries: Queries) -> Built:
-    """Build a panel's queries. Raises NotToldError where this flavour can not have what it is about."""
-    if not panel.title.endswith("?"):
-        raise PanelError(f"a panel's title is a question: {panel.title!r}")
+    """Build a panel's queries. Raises PanelError and UnknownSeriesError."""
+    if panel.title.endswith("?") or not panel.question.endswith("?"):
+        raise PanelError(f"a panel's title names a metric and its question ends with ?: {panel.title!r}")
     if len(panel.title) > TITLE_PER_COLUMN * panel.width:
         raise PanelError(f"{panel.title!r} does not fit over a panel of {panel.width} columns")
     if len(panel.lines) > MAX_QUERIES:
         raise PanelError(f"{panel.title!r} has more than {MAX_QUERIES} queries")
-    lines: list[tuple[int, PanelLine, BoardQuery]] = []
-    missing = []
-    for i, line in enumerate(panel.lines):
-        try:
-            lines.append((i, line, queries.ask(line.ask)))
-        except NotToldError:
-            if i == 0 and not isinstance(panel, TablePanel | States):
-                raise
-            missing.append(line.legend)
-    if not lines:
-        raise NotToldError(panel.title)
+    lines = tuple((i, line, queries.ask(line.ask)) for i, line in enumerate(panel.lines))
     judged = queries.judged(panel.judged) if panel.judged is not None else None
-    built = Built(panel, tuple(lines), judged, tuple(missing), queries.raw is not None)
+    built = Built(panel, lines, judged)
     _check_legends(built, queries)
     return built
 
@@ -194,13 +189,12 @@ def steps(judged: JudgedBy | None) -> list[dict[str, Any]]:
 def describe(built: Built, queries: Queries) -> str:
     """What the panel shows, when not to believe it, what it reads and who judges it."""
     panel = built.panel
-    said = [panel.note] if panel.note else []
+    said = [panel.question, *([panel.note] if panel.note else [])]
     for _, _, query in built.lines:
         said += _meanings(query, queries)
     if any(query.rule for _, _, query in built.lines):
         said.append("Each row is the condition of one rule; `kvitals rules show CODE` prints its page.")
-    if built.missing:
-        said.append(f"Only agents tell: {', '.join(built.missing)}.")
+    said += _agent_needed(built)
     parts = [*said, *_judges(built, queries), *_sources(built, queries)]
     return "\n\n".join(" ".join(text.split()) for text in dict.fromkeys(parts))
 
@@ -218,15 +212,20 @@ def _meanings(query: BoardQuery, queries: Queries) -> list[str]:
     return found
 
 
+def _agent_needed(built: Built) -> list[str]:
+    """What stays empty where no agent is scraped."""
+    empty = [line.legend for _, line, query in built.lines if query.needs_agent]
+    if len(empty) == len(built.lines):
+        return ["Needs an agent: engines' own pages do not report it."]
+    return [f"Only agents report: {', '.join(empty)}."] if empty else []
+
+
 def _sources(built: Built, queries: Queries) -> list[str]:
     """The families that are read, each with its caveat; a rule's page has those of the rule."""
     asked = [query for _, _, query in built.lines if not query.rule]
     families = dict.fromkeys(f for query in asked for f in query.families)
     caveats = [(f, queries.knowledge.families[f].caveat) for f in families]
     found = [f"Caveat of `{f}`: {caveat}" for f, caveat in caveats if caveat]
-    if queries.raw is not None:
-        reads = dict.fromkeys(name for query in asked for name in query.reads)
-        return [*found, f"Reads {', '.join(f'`{name}`' for name in reads)}."] if reads else found
     rest = ", ".join(f"`{f}`" for f, caveat in caveats if not caveat)
     return [*found, f"Reads {rest}." if not found else f"Reads also {rest}."] if rest else found
 
@@ -235,15 +234,11 @@ def _judges(built: Built, queries: Queries) -> list[str]:
     found = [f"Judged by {code}: {queries.rule(code).title}." for code in built.panel.by]
     judges = [built.judged] if built.judged is not None else []
     if isinstance(built.panel, TablePanel):
-        judges += [queries.judged(by) for i, by in enumerate(built.panel.judges) if by and _has(built, i)]
+        judges += [queries.judged(by) for by in built.panel.judges if by]
     for j in judges:
         why = f" ({j.why})" if j.why else ""
         found.append(f"Coloured where {j.code} ({j.title}) looks: {j.op} {j.limit:g}{why}.")
     return found
-
-
-def _has(built: Built, i: int) -> bool:
-    return any(number == i for number, _, _ in built.lines)
 
 
 def _codes(built: Built) -> list[str]:
@@ -292,11 +287,8 @@ def _defaults(built: Built, **more: Any) -> dict[str, Any]:
 
 
 def _drill(built: Built, labels: str) -> dict[str, Any]:
-    """The link of a value to the board of the same flavour. `labels`: how Grafana names the labels of the value."""
-    engine = f"${{{labels}.engine}}"
-    if built.raw:
-        return drill(built.panel.drill + RAW_SUFFIX, f"${{{labels}.{INSTANCE}}}", engine)
-    return drill(built.panel.drill, engine, engine)
+    """The link of a value to another board. `labels`: how Grafana names the labels of the value."""
+    return drill(built.panel.drill, f"${{{labels}.engine}}")
 
 
 def _question(built: Built, queries: Queries) -> dict[str, Any]:
@@ -331,15 +323,14 @@ def _question(built: Built, queries: Queries) -> dict[str, Any]:
 def _states(built: Built, queries: Queries) -> dict[str, Any]:
     panel = built.panel
     assert isinstance(panel, States)
-    words = {f"{value:g}": {"index": i, "text": text} for i, (value, text) in enumerate(panel.words)}
     made = plain(StateTimeline(title=panel.title, fillOpacity=70, lineWidth=0))
-    mappings = [{"type": "value", "options": words}, *_ABSENCE] if words else _ABSENCE
+    mappings = [_in_words(panel.words), *_ABSENCE] if panel.words else _ABSENCE
     colors = zip(range(len(panel.lines)), panel.severities, strict=False)
     return {
         "type": "state-timeline",
         "fieldConfig": {
             "defaults": {**_defaults(built, mappings=mappings), "custom": made["fieldConfig"]["defaults"]["custom"]},
-            "overrides": [_colored(i, severity) for i, severity in colors if _has(built, i)],
+            "overrides": [_colored(i, severity) for i, severity in colors],
         },
         "options": {
             "alignValue": "left",
@@ -352,9 +343,14 @@ def _states(built: Built, queries: Queries) -> dict[str, Any]:
     }
 
 
+def _in_words(words: tuple[tuple[float, str], ...]) -> dict[str, Any]:
+    options = {f"{value:.12g}": {"index": i, "text": text} for i, (value, text) in enumerate(words)}
+    return {"type": "value", "options": options}
+
+
 def _now(built: Built, queries: Queries) -> dict[str, Any]:
     options = {
-        "colorMode": "value" if built.judged is not None else "none",
+        "colorMode": "background" if isinstance(built.panel, Tile) else "value" if built.judged is not None else "none",
         "graphMode": "none",
         "justifyMode": "auto",
         "orientation": "auto",
@@ -419,6 +415,7 @@ def _table(built: Built, queries: Queries) -> dict[str, Any]:
     cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "minWidth": CELL_PIXELS}
     defaults = {**_defaults(built, links=[]), "custom": cells}
     rows, columns = panel.matrix
+    order = {"sortBy": [{"displayName": panel.lines[0].legend, "desc": True}]} if panel.worst_first else {}
     if rows:
         defaults["color"] = {"mode": "continuous-blues"}  # how much, not how bad
         defaults["custom"] = {**cells, "cellOptions": {"type": "color-background", "mode": "basic"}}
@@ -430,19 +427,20 @@ def _table(built: Built, queries: Queries) -> dict[str, Any]:
         names = {
             "Value" if single else f"Value #{string.ascii_uppercase[i]}": line.legend for i, line, _ in built.lines
         }
-        instance = () if built.raw and panel.drill else (INSTANCE,)  # its link needs the column
-        hidden = dict.fromkeys(("Time", "__name__", "cluster", "job", *instance, *panel.hidden), True)
+        hidden = dict.fromkeys(("Time", "__name__", "cluster", "job", "instance", *panel.hidden), True)
         reshaped = [
             {"id": "merge", "options": {}},
             {"id": "organize", "options": {"excludeByName": hidden, "indexByName": {}, "renameByName": names}},
         ]
         overrides = [_column(line.legend, _cell(built, queries, i, query)) for i, line, query in built.lines]
+        if panel.words:
+            overrides.append(_column(panel.lines[0].legend, {"mappings": [_in_words(panel.words), *_ABSENCE]}))
         if panel.drill:
             overrides.append(_column("engine", {"links": [_drill(built, "__data.fields")]}))
     return {
         "type": "table",
         "fieldConfig": {"defaults": defaults, "overrides": overrides},
-        "options": {"cellHeight": "sm", "frameIndex": 0, "showHeader": True},
+        "options": {"cellHeight": "sm", "frameIndex": 0, "showHeader": True, **order},
         "transformations": reshaped,
     }
 
@@ -494,4 +492,4 @@ def _colored(i: int, severity: Severity) -> dict[str, Any]:
     return {"matcher": matcher, "properties": [{"id": "thresholds", "value": value}]}
 
 
-_KINDS = {LinePanel: _question, States: _states, Now: _now, Bars: _bars, Heat: _heat, TablePanel: _table}
+_KINDS = {LinePanel: _question, States: _states, Now: _now, Tile: _now, Bars: _bars, Heat: _heat, TablePanel: _table}

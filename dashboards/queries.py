@@ -2,8 +2,9 @@
 
 A query is built as an expression, gets the variables' matchers on every selector, and is printed with Grafana's
 `$__rate_interval` as its window. So a board never holds a second definition of a signal, and a query that
-reads a series which nobody exports, or a label that it does not have, cannot be built. Of the same asks two flavours
-are built: over agents' families, and over the names on engines' own pages (`kvitals.dashboards.raw`).
+reads a series which nobody exports, or a label that it does not have, cannot be built. A query that would be longer
+than a person can edit reads the recorded signal instead. Agents export the families; without agents, rules record
+them of the engines' pages (`kvitals.dashboards.recording_raw`), so the same boards serve both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kvitals.dashboards.alerts_options import duration as written
-from kvitals.dashboards.raw import RawTranslator, keep_instance
+from kvitals.dashboards.recording_raw import PageCoverage
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
 from kvitals.rules.compiled_signal import STEPS, WindowDurations, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
@@ -47,8 +48,8 @@ SELECTED = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchO
 """What the board's variables select; what is of a node and no engine is always among it. `model` and `role` narrow the
 choice of engines, see `kvitals.dashboards.grafana`."""
 OF_TENANT = Matcher("tenant", MatchOp.RE, "$tenant")
-OF_PAGE = (Matcher("cluster", MatchOp.RE, "$cluster"), Matcher("engine", MatchOp.RE, "$engine"))
-"""The same where engines are scraped themselves; their pages know no tenants."""
+MAX_QUERY = 2000
+"""Characters of a query that a person can still read and edit."""
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
@@ -58,10 +59,6 @@ WINDOWS = WindowDurations(fast=_STAND_IN)
 
 class UnknownSeriesError(Exception):
     """A query reads a series that is neither a signal nor of a family, or a label that its families do not have."""
-
-
-class NotToldError(Exception):
-    """A query reads what no engine's page tells."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +97,29 @@ class ConditionQuery:
 
 
 @dataclass(frozen=True)
+class RuleLimit:
+    """The limit of a figure over several engines, from what a rule judges of each of them."""
+
+    code: str
+    op: str
+    limit: float
+    why: str
+
+
+Judge = ConditionQuery | RuleLimit
+
+
+@dataclass(frozen=True)
 class BoardQuery:
     """A query as a board has it, and what is known of what it reads."""
 
     expr: str
     families: tuple[str, ...]
-    reads: tuple[str, ...]  # names of series as the server has them
     signals: tuple[str, ...] = ()
     unit: str = ""
     scope: Scope = "engine"
     rule: str = ""  # the rule whose condition it asks for
+    needs_agent: bool = False  # whether it has no value where only engines' own pages are scraped
 
 
 @dataclass(frozen=True)
@@ -125,17 +135,17 @@ class JudgedBy:
 
 
 class Queries:
-    """Builds queries from one state of the knowledge; with `raw`, over the names on engines' own pages."""
+    """Builds queries from one state of the knowledge."""
 
-    def __init__(self, knowledge: Knowledge, raw: RawTranslator | None = None, window: float = FAST_SECONDS) -> None:
+    def __init__(self, knowledge: Knowledge, window: float = FAST_SECONDS) -> None:
         """window: that of the rules, in seconds."""
         self.knowledge = knowledge
-        self.raw = raw
+        self._pages = PageCoverage(knowledge)
         self.window = written(window)
         self.least_step = written(math.ceil(window / STEPS_IN_WINDOW))
 
     def ask(self, ask: Ask) -> BoardQuery:
-        """The query that answers. Raises UnknownSeriesError, and NotToldError where no engine's page tells it."""
+        """The query that answers. Raises UnknownSeriesError."""
         if isinstance(ask, SignalQuery):
             return self.signal(ask.signal)
         if isinstance(ask, Holds):
@@ -149,27 +159,33 @@ class Queries:
         expr = compiled.expr
         if (few := compiled.too_few) is not None:
             blank = Binary("*", few, NumberLiteral(float("nan")))
-            self._check_told(expr)
             expr = Binary("or", Binary("unless", expr, few), blank)
-        return replace(self._query(expr, signal.unit, signal.scope), signals=(name,))
+        recorded = Selector(SIGNAL_PREFIX + name)
+        needs_agent = bool(self._pages.why_not(inline(compiled.expr, self._definitions(names(compiled.expr)))))
+        return replace(self._query(expr, signal.unit, signal.scope, recorded), signals=(name,), needs_agent=needs_agent)
 
     def family(self, text: str, unit: str, scope: Scope = "engine") -> BoardQuery:
         """See `ExpressionQuery`."""
         expr = parse(expand(text, WINDOWS.values("fast", scope)))
         self._check_labels(expr)
-        return self._query(expr, unit, scope, tenants=True)
+        return self._query(expr, unit, scope, expr, tenants=True)
 
     def firing(self, code: str) -> BoardQuery:
         """See `Holds`."""
         rule = self.rule(code)
         when = parse(expand(rule.when, {**WINDOWS.values("fast", rule.scope), **parameters(rule)}))
-        self._check_told(when)
-        known = Aggregate("count", Selector("kvitals_target_up"))
-        counted = Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), known))
-        return replace(self._query(counted, "count", "fleet"), rule=code)
+        counted, recorded = (
+            Binary("or", Aggregate("count", when), Binary("*", NumberLiteral(0), Aggregate("count", Selector(known))))
+            for known in ("kvitals_target_up", f"{SIGNAL_PREFIX}target_up")
+        )
+        needs_agent = bool(self._pages.why_not(inline(when, self._definitions(names(when)))))
+        return replace(self._query(counted, "count", "fleet", recorded), rule=code, needs_agent=needs_agent)
 
-    def judged(self, by: ConditionQuery) -> JudgedBy:
+    def judged(self, by: Judge) -> JudgedBy:
         """The limit at which a rule judges a signal. Raises UnknownSeriesError where it makes no such comparison."""
+        if isinstance(by, RuleLimit):
+            rule = self.rule(by.code)
+            return JudgedBy(by.code, rule.title, rule.severity, by.op, by.limit, by.why)
         code, signal, param = by.code, by.signal, by.param
         rule = self.rule(code)
         condition = self.knowledge.condition(rule)
@@ -188,33 +204,27 @@ class Queries:
         except KeyError:
             raise UnknownSeriesError(f"no rule {code} in rules/codes/") from None
 
-    def _check_told(self, expr: Expr) -> None:
-        """That what a query is about is told, and not only what stands in for it. Raises NotToldError."""
-        self._query(expr, "", "engine")
-
-    def _query(self, expr: Expr, unit: str, scope: Scope, *, tenants: bool = False) -> BoardQuery:
+    def _query(self, expr: Expr, unit: str, scope: Scope, recorded: Expr, *, tenants: bool = False) -> BoardQuery:
+        """`recorded`: what is asked instead, over recorded signals, where the query would be too long."""
         read = sorted(names(expr))
         whole = inline(expr, self._definitions(read))
         families = self._families(whole)
-        bound = _bind(whole, self._matchers(tenants))
-        if self.raw is not None:
-            told = self.raw.translate(bound)
-            if told is None:
-                raise NotToldError(", ".join(f"`{f}`" for f in families))
-            bound = keep_instance(told)
-        text = str(bound).replace(f"[{_STAND_IN}", f"[{WINDOW}").replace(f":{_STAND_IN_STEP}]", f":{STEP}]")
+        text = self._text(whole, tenants)
+        if len(text) > MAX_QUERY:
+            text = self._text(recorded, tenants)
         signals = tuple(n.removeprefix(SIGNAL_PREFIX) for n in read if n.startswith(SIGNAL_PREFIX))
-        reads = tuple(sorted(names(bound))) if self.raw is not None else families
-        return BoardQuery(text, families, reads, signals, unit, scope)
+        return BoardQuery(text, families, signals, unit, scope, needs_agent=bool(self._pages.why_not(whole)))
+
+    def _text(self, expr: Expr, tenants: bool) -> str:
+        text = str(_bind(expr, self._matchers(tenants)))
+        return text.replace(f"[{_STAND_IN}", f"[{WINDOW}").replace(f":{_STAND_IN_STEP}]", f":{STEP}]")
 
     def _matchers(self, tenants: bool) -> Callable[[str], tuple[Matcher, ...]]:
         """What narrows a selector of a name. Signals that compare tenants go on comparing all of them."""
-        if self.raw is not None:
-            return lambda name: OF_PAGE
 
         def chosen(name: str) -> tuple[Matcher, ...]:
-            labels = self.knowledge.families[self._family(name)].labels
-            return (*SELECTED, OF_TENANT) if tenants and "tenant" in labels else SELECTED
+            family = self.knowledge.families.get(family_of(name, self.knowledge.families) or "")
+            return (*SELECTED, OF_TENANT) if tenants and family is not None and "tenant" in family.labels else SELECTED
 
         return chosen
 

@@ -6,7 +6,7 @@ group, in an order in which each finds what it reads. A signal has no value belo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -18,12 +18,9 @@ from kvitals.dashboards.alerts_options import Options
 from kvitals.rules.compiled_signal import compile_signal, sample_gate
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge, read_as
 from kvitals.rules.model import Signal
-from kvitals.series.promql import Expr, expand
+from kvitals.series.promql import expand
 
 DERIVED = "kvitals-derived"
-
-Translate = Callable[[Expr], Expr]
-"""An expression over families in a server's own names."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kvitals.dashboards.alerts import alertable, is_core, severity
 from kvitals.dashboards.alerts_burn import OBJECTIVES
 from kvitals.dashboards.alerts_burn import name as burn_name
+from kvitals.dashboards.alerts_text import board_of
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import Lever, Rule, SystemSetting
 
@@ -30,6 +31,13 @@ GROUPS = {
     "scaling": "Scaling",
     "guardrail": "Guardrails",
     "hetero": "Unlike hardware",
+}
+LIKELIEST = 8
+"""Causes in the box at the head of a page."""
+_WAITS = {
+    "page": "no.",
+    "ticket": "until working hours, unless a page fires beside it.",
+    "info": "yes; nobody is alerted.",
 }
 _SEVERITY = {"page": "wakes someone", "ticket": "a ticket", "info": "for who looks, no alert"}
 _THREAD = re.compile(r"(?<![\w/])([A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*)#(\d+)")
@@ -58,7 +66,14 @@ def index(knowledge: Knowledge) -> str:
 
 def page(rule: Rule, knowledge: Knowledge) -> str:
     """A rule as Markdown: what `kvitals rules show` prints."""
-    parts = (_head(rule), _text(rule), _condition(rule), _signals(rule, knowledge), _alert(rule, knowledge))
+    parts = (
+        _head(rule),
+        _first_minute(rule, knowledge),
+        _text(rule),
+        _condition(rule),
+        _signals(rule, knowledge),
+        _alert(rule, knowledge),
+    )
     more = (_levers(rule, knowledge), _related(rule, knowledge), _references(rule))
     return "\n".join(line for part in (*parts, *more) for line in part).rstrip() + "\n"
 
@@ -68,6 +83,38 @@ def _head(rule: Rule) -> Iterator[str]:
     yield ""
     yield f"**{rule.title}** ({rule.kind}, {rule.severity}, {rule.stage})"
     yield ""
+
+
+def _first_minute(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
+    """A box with what one needs before one reads: is it felt, can it wait, what to run, what it probably is."""
+    yield "> **First 60 seconds**"
+    yield ">"
+    yield f"> - Felt by users: {_felt(rule, knowledge)}"
+    waits = "no, where its burn alert pages; else until working hours." if rule.code in OBJECTIVES else ""
+    yield f"> - Can it wait: {waits or _WAITS[severity(rule)]}"
+    yield "> - Run, with the engine's host and port from the label `engine`: `kvitals triage http://HOST:PORT`;"
+    yield ">   over a Prometheus: `kvitals triage --prometheus URL`"
+    yield f"> - Board: `/d/{board_of(rule.group)}`, as the alert's `dashboard_url` selects it"
+    if likely := _likeliest(rule, knowledge):
+        yield f"> - Likeliest causes, in order: {', '.join(f'[{cause.code}]({cause.code}.md)' for cause in likely)}"
+    yield ""
+
+
+def _felt(rule: Rule, knowledge: Knowledge) -> str:
+    if rule.kind == "symptom":
+        return "yes, this is what they feel."
+    felt = sorted(code for code in rule.explains if knowledge.rules[code].kind == "symptom")
+    if not felt:
+        return "not by itself."
+    return f"where one of these fires too: {', '.join(f'[{code}]({code}.md)' for code in felt)}."
+
+
+def _likeliest(rule: Rule, knowledge: Knowledge) -> list[Rule]:
+    """The causes that explain a rule: core ones first, then stable ones, then by severity."""
+    causes = [other for other in knowledge.rules.values() if rule.code in other.explains]
+    order = ("page", "ticket", "info")
+    causes.sort(key=lambda one: (not one.core, one.stage != "stable", order.index(one.severity), one.code))
+    return causes[:LIKELIEST]
 
 
 def _text(rule: Rule) -> Iterator[str]:
@@ -107,7 +154,7 @@ def _alert(rule: Rule, knowledge: Knowledge) -> Iterator[str]:
         yield f"None: severity {rule.severity} is {_SEVERITY[rule.severity]}."
     else:
         written = severity(rule)
-        among = "core set" if is_core(rule) else "extended set (`--alerts extended`)"
+        among = "core set" if is_core(rule, knowledge) else "extended set (`--alerts extended`)"
         yield f"`{rule.slug}` in Prometheus, severity {written}: {_SEVERITY[written]}. It is in the {among}."
     if rule.code in OBJECTIVES:
         yield f"`{burn_name(rule)}` pages where the budget of late requests is spent 14.4 or 6 times too fast."

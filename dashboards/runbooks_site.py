@@ -19,6 +19,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 a { color: #0b57d0; } code { font-size: .9em; background: #f2f3f5; padding: .1em .3em; border-radius: 3px; }
 pre { background: #f2f3f5; padding: .8rem; overflow-x: auto; border-radius: 4px; } pre code { padding: 0; }
 li { margin: .2rem 0; }
+blockquote { margin: 1rem 0; padding: .2rem 1rem; border: 1px solid #0b57d0; border-radius: 4px; }
 @media (prefers-color-scheme: dark) {
   body { color: #e4e6eb; background: #18191a; } a { color: #8ab4f8; } code, pre { background: #2a2c2e; }
 }

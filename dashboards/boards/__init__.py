@@ -1,4 +1,4 @@
-"""The nine boards, in two flavours: over the families of agents, and over engines' own metrics without agents."""
+"""The nine boards, over families: those of agents, or those that rules record of engines' own metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvitals.dashboards.boards import (
     tenants,
 )
 from kvitals.dashboards.boards.board import Board, build
-from kvitals.dashboards.grafana import AGENT, encode, raw_flavour
-from kvitals.dashboards.queries import Queries
-from kvitals.dashboards.raw import PRESENCE, RawTranslator
+from kvitals.dashboards.grafana import encode
+from kvitals.dashboards.queries import Queries, readable
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
-from kvitals.rules.loader import Knowledge
+from kvitals.rules.loader import Knowledge, family_of
+from kvitals.series.promql import names
 
 
 def boards(knowledge: Knowledge) -> tuple[Board, ...]:
@@ -41,17 +41,20 @@ def boards(knowledge: Knowledge) -> tuple[Board, ...]:
 def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, dict[str, Any]]:
     """Every board by the path of its file. `runbooks`: URL under which the rules' pages are served; `window`: that of
     the rules, in seconds."""
-    raw = RawTranslator(knowledge)
-    flavours = (
-        (AGENT, Queries(knowledge, window=window)),
-        (raw_flavour(raw.raw_names(PRESENCE)), Queries(knowledge, raw, window)),
-    )
-    return {
-        f"boards/{flavour.name}/{board.name}.json": found
-        for flavour, queries in flavours
-        for board in boards(knowledge)
-        if (found := build(board, flavour, queries, runbooks)) is not None
-    }
+    queries = Queries(knowledge, window)
+    return {f"boards/{board.name}.json": build(board, queries, runbooks) for board in boards(knowledge)}
+
+
+def metrics(knowledge: Knowledge) -> frozenset[str]:
+    """The metrics of families that the boards read."""
+    found = built(knowledge, "")
+    read: set[str] = set()
+    for board in found.values():
+        asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        asked += [mark["target"]["expr"] for mark in board["annotations"]["list"]]
+        for expr in asked:
+            read |= {name for name in names(readable(expr)) if family_of(name, knowledge.families)}
+    return frozenset(read)
 
 
 def files(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, str]:

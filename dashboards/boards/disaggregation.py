@@ -21,10 +21,11 @@ def _by_role(signal: str, unit: str) -> ExpressionQuery:
 
 
 _SIDES = BoardRow(
-    "Are both sides as busy?",
+    "Balance of prefill and decode",
     (
         TablePanel(
-            title="Which side is each engine, how busy?",
+            title="Prefill and decode engines: role and load",
+            question="Which side is each engine, how busy?",
             width=10,
             lines=(
                 PanelLine(gauge("kvitals_engine_info", "role", unit="count"), "there"),
@@ -46,7 +47,8 @@ _SIDES = BoardRow(
             hidden=("there",),
         ),
         LinePanel(
-            title="On which side do requests wait?",
+            title="Queue by pool (prefill, decode)",
+            question="On which side do requests wait?",
             width=7,
             lines=(
                 PanelLine(SignalQuery("pd_prefill_wait_seconds"), "{{pool}} prefill"),
@@ -55,7 +57,8 @@ _SIDES = BoardRow(
             judged=ConditionQuery("PDX03", "pd_prefill_wait_seconds", "wait"),
         ),
         LinePanel(
-            title="What is a request's time made of?",
+            title="Request latency by phase",
+            question="What is a request's time made of?",
             width=7,
             lines=(
                 PanelLine(
@@ -72,10 +75,11 @@ _SIDES = BoardRow(
 )
 
 _TRANSFER = BoardRow(
-    "Does the KV get there?",
+    "KV transfers",
     (
         LinePanel(
-            title="How long does a transfer take?",
+            title="KV transfer time",
+            question="How long does a transfer take?",
             lines=(
                 PanelLine(percentile(0.99, "kvitals_transfer_seconds"), "{{engine}} p99"),
                 engine_signal("transfer_mean_seconds", "{{engine}} mean"),
@@ -84,7 +88,8 @@ _TRANSFER = BoardRow(
             by=("PDX04",),
         ),
         LinePanel(
-            title="How many bytes a second are moved?",
+            title="KV transfer throughput",
+            question="How many bytes a second are moved?",
             lines=(
                 engine_signal("transfer_bytes_per_second", "{{engine}} moved"),
                 engine_signal("transfer_speed", "{{engine}} within a transfer"),
@@ -93,12 +98,14 @@ _TRANSFER = BoardRow(
             by=("PDX05",),
         ),
         LinePanel(
-            title="How many transfers are under way at once?",
+            title="KV transfers in flight",
+            question="How many transfers are under way at once?",
             lines=(engine_signal("transfers_in_flight"),),
             judged=ConditionQuery("PDX05", "transfers_in_flight", "busy"),
         ),
         LinePanel(
-            title="Do transfers fail?",
+            title="KV transfer failures",
+            question="Do transfers fail?",
             lines=(
                 engine_signal("transfer_failures", "{{engine}} failed"),
                 PanelLine(
@@ -109,7 +116,8 @@ _TRANSFER = BoardRow(
             judged=ConditionQuery("PDX06", "transfer_failures", "failures"),
         ),
         LinePanel(
-            title="Is KV given up because nobody fetched it?",
+            title="KV transfers expired",
+            question="Is KV given up because nobody fetched it?",
             lines=(
                 engine_signal("transfer_expired", "{{engine}} requests"),
                 PanelLine(
@@ -120,17 +128,20 @@ _TRANSFER = BoardRow(
             judged=ConditionQuery("PDX07", "transfer_expired", "expired"),
         ),
         LinePanel(
-            title="How much KV is pinned while nothing runs?",
+            title="KV cache usage while idle",
+            question="How much KV is pinned while nothing runs?",
             lines=(engine_signal("kv_stranded_ratio"),),
             highest=1,
         ),
         Heat(
-            title="How are transfers' sizes spread?",
+            title="KV transfer size heat map",
+            question="How are transfers' sizes spread?",
             lines=(PanelLine(buckets("kvitals_transfer_size_bytes", "bytes"), "{{le}}"),),
             note="All chosen engines together.",
         ),
         LinePanel(
-            title="Is the tail longer than that of sizes?",
+            title="KV transfer time and size: p99 to p50",
+            question="Is the tail longer than that of sizes?",
             lines=(
                 engine_signal("transfer_tail", "{{engine}} time, p99 over median"),
                 engine_signal("transfer_size_spread", "{{engine}} size, p99 over median"),
@@ -139,7 +150,8 @@ _TRANSFER = BoardRow(
             unit="none",
         ),
         LinePanel(
-            title="How much of a first token is transfer?",
+            title="TTFT share of KV transfer",
+            question="How much of a first token is transfer?",
             lines=(engine_signal("request_transfer_share"),),
             judged=ConditionQuery("PDX09", "request_transfer_share", "most"),
             highest=1,
@@ -148,10 +160,11 @@ _TRANSFER = BoardRow(
 )
 
 _DECODE = BoardRow(
-    "What does the decode side do with it?",
+    "Decode",
     (
         LinePanel(
-            title="What part of the prompts came from elsewhere?",
+            title="External prefix cache hit rate",
+            question="What part of the prompts came from elsewhere?",
             lines=(
                 PanelLine(
                     share("kvitals_external_prefix_hit_tokens_total", "kvitals_external_prefix_query_tokens_total"),
@@ -161,7 +174,8 @@ _DECODE = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="Who waits for KV, and where?",
+            title="Requests waiting for KV by stage",
+            question="Who waits for KV, and where?",
             lines=(
                 PanelLine(
                     gauge("kvitals_requests_kv_fetch", "stage", unit="requests", of="sum"), "{{engine}} {{stage}}"
@@ -172,7 +186,8 @@ _DECODE = BoardRow(
             ),
         ),
         LinePanel(
-            title="Does decode throw requests out?",
+            title="Decode preemptions per request",
+            question="Does decode throw requests out?",
             lines=(engine_signal("preemptions_per_request"),),
             judged=ConditionQuery("PDX08", "preemptions_per_request", "preemptions"),
             note="Per finished request.",

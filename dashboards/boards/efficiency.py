@@ -8,20 +8,23 @@ from kvitals.dashboards.panels import LinePanel, PanelLine
 from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery
 
 _YIELD = BoardRow(
-    "What do we get for it?",
+    "Throughput",
     (
         LinePanel(
-            title="How many tokens does an hour of a GPU give?",
+            title="Tokens per GPU-hour",
+            question="How many tokens does an hour of a GPU give?",
             lines=(engine_signal("tokens_per_gpu_hour"),),
             note="Generated tokens at the present pace. Needs the agent on the node; absent where engines share a GPU.",
         ),
         LinePanel(
-            title="How many tokens go in and come out?",
+            title="Token throughput: prompt and generation",
+            question="How many tokens go in and come out?",
             lines=tokens(),
             unit="suffix:tokens/s",
         ),
         LinePanel(
-            title="How much power does a generated token take?",
+            title="Energy per generated token",
+            question="How much power does a generated token take?",
             lines=(
                 PanelLine(
                     share(
@@ -37,10 +40,11 @@ _YIELD = BoardRow(
 )
 
 _WASTE = BoardRow(
-    "What work was for nothing?",
+    "Wasted work",
     (
         LinePanel(
-            title="How many tokens are computed a second time?",
+            title="Recomputed tokens (refaults)",
+            question="How many tokens are computed a second time?",
             lines=(
                 engine_signal("refaulted_tokens_per_second", "{{engine}} after eviction"),
                 PanelLine(
@@ -57,7 +61,8 @@ _WASTE = BoardRow(
             by=("KVC04", "KVC09"),
         ),
         LinePanel(
-            title="How many drafted tokens are thrown away?",
+            title="Speculative decoding: rejected draft tokens",
+            question="How many drafted tokens are thrown away?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -73,7 +78,8 @@ _WASTE = BoardRow(
             note="Only where the engine speculates.",
         ),
         LinePanel(
-            title="How many requests were worked on for nobody?",
+            title="Aborted and failed requests",
+            question="How many requests were worked on for nobody?",
             lines=(
                 engine_signal("aborted_per_request", "{{engine}} left by clients"),
                 engine_signal("failed_per_request", "{{engine}} failed"),
@@ -83,18 +89,21 @@ _WASTE = BoardRow(
             by=("ENG06", "ENG05", "PDX07"),
         ),
         LinePanel(
-            title="How much of what could be found is not found?",
+            title="Prefix cache hits missed",
+            question="How much of what could be found is not found?",
             lines=(engine_signal("hits_to_win"),),
             unit="percentunit",
             by=("PFX01",),
         ),
         LinePanel(
-            title="What GPU time would twice the blocks save?",
+            title="GPU time saved by twice the KV blocks",
+            question="What GPU time would twice the blocks save?",
             lines=(engine_signal("doubled_saving"),),
             judged=ConditionQuery("EFF05", "doubled_saving", "saving"),
         ),
         LinePanel(
-            title="What part of requests' time is prefill?",
+            title="Prefill share of request time",
+            question="What part of requests' time is prefill?",
             lines=(engine_signal("prefill_time_share"),),
             highest=1,
         ),
@@ -102,10 +111,11 @@ _WASTE = BoardRow(
 )
 
 _KNEE = BoardRow(
-    "Does more load still bring more?",
+    "Saturation",
     (
         LinePanel(
-            title="How do load and throughput change?",
+            title="Load and throughput change",
+            question="How do load and throughput change?",
             lines=(
                 engine_signal("running_change", "{{engine}} running"),
                 engine_signal("finished_change", "{{engine}} finished a second"),
@@ -116,7 +126,8 @@ _KNEE = BoardRow(
             note="The last ten minutes over twenty minutes before. Load that grows alone is past the knee.",
         ),
         LinePanel(
-            title="Is anything in it that it does not count?",
+            title="Little's law: running and accounted requests",
+            question="Is anything in it that it does not count?",
             lines=(
                 engine_signal("measured_concurrency", "{{engine}} counted"),
                 engine_signal("residence_concurrency", "{{engine}} by Little's law"),
@@ -124,7 +135,8 @@ _KNEE = BoardRow(
             by=("CAP03",),
         ),
         LinePanel(
-            title="How many requests share a step?",
+            title="Batch size: requests per step",
+            question="How many requests share a step?",
             lines=(
                 engine_signal("running_avg", "{{engine}} running"),
                 engine_signal("step_tokens_avg", "{{engine}} tokens a step"),
@@ -133,7 +145,8 @@ _KNEE = BoardRow(
             by=("SCH03", "SCH04"),
         ),
         LinePanel(
-            title="How much of slots and cache is used?",
+            title="Slot and KV cache usage",
+            question="How much of slots and cache is used?",
             lines=(
                 engine_signal("running_per_slot", "{{engine}} slots"),
                 engine_signal("kv_usage_avg", "{{engine}} KV"),
@@ -142,7 +155,8 @@ _KNEE = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How much does the engine say to compute?",
+            title="Estimated FLOPs per GPU (MFU)",
+            question="How much does the engine say to compute?",
             lines=(
                 PanelLine(
                     rate("kvitals_estimated_flops_per_gpu_total", unit="count"),
@@ -152,7 +166,8 @@ _KNEE = BoardRow(
             unit="flops",
         ),
         LinePanel(
-            title="How much of the time do forward passes run?",
+            title="Forward pass occupancy",
+            question="How much of the time do forward passes run?",
             lines=(PanelLine(gauge("kvitals_forward_occupancy_ratio", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),

@@ -8,10 +8,11 @@ from kvitals.dashboards.panels import LinePanel, PanelLine, TablePanel
 from kvitals.dashboards.queries import ConditionQuery, SignalQuery
 
 _LOAD = BoardRow(
-    "How much is asked of it?",
+    "Load and queue",
     (
         LinePanel(
-            title="How many requests run, and how many could?",
+            title="Running requests and slots (max_num_seqs)",
+            question="How many requests run, and how many could?",
             lines=(
                 engine_signal("running_avg", "{{engine}} running"),
                 PanelLine(SignalQuery("slots"), "{{engine}} slots", "faint"),
@@ -19,7 +20,8 @@ _LOAD = BoardRow(
             by=("SCH01",),
         ),
         LinePanel(
-            title="Who waits, and for what?",
+            title="Waiting requests (queue) by reason",
+            question="Who waits, and for what?",
             lines=(
                 engine_signal("waiting_capacity_avg", "{{engine}} for room"),
                 engine_signal("waiting_deferred_avg", "{{engine}} for something else"),
@@ -27,7 +29,8 @@ _LOAD = BoardRow(
             judged=ConditionQuery("KVC01", "waiting_capacity_avg", "waiting"),
         ),
         LinePanel(
-            title="Does the queue drain within the objective?",
+            title="Queue drain time",
+            question="Does the queue drain within the objective?",
             lines=(
                 engine_signal("drain_seconds", "{{engine}} to drain"),
                 PanelLine(SignalQuery("slo_ttft_seconds"), "{{engine}} objective", "objective"),
@@ -38,24 +41,27 @@ _LOAD = BoardRow(
 )
 
 _FULL = BoardRow(
-    "Is it full?",
+    "KV cache, preemptions, prefix cache",
     (
         LinePanel(
-            title="How much KV do live requests pin?",
+            title="KV cache usage",
+            question="How much KV do live requests pin?",
             lines=(engine_signal("kv_usage_p90"),),
             judged=ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
             highest=1,
             drill="kvitals-kv",
         ),
         LinePanel(
-            title="How often is a running request thrown out?",
+            title="Preemptions (retractions) per request",
+            question="How often is a running request thrown out?",
             lines=(engine_signal("preemptions_per_request"),),
             judged=ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
             note="Per finished request.",
             drill="kvitals-kv",
         ),
         LinePanel(
-            title="How much of the prompts is found?",
+            title="Prefix cache hit rate",
+            question="How much of the prompts is found?",
             lines=(engine_signal("prefix_hit_ratio"),),
             judged=ConditionQuery("PFX01", "prefix_hit_ratio", "hits"),
             highest=1,
@@ -65,17 +71,19 @@ _FULL = BoardRow(
 )
 
 _STEPS = BoardRow(
-    "Does it make progress?",
+    "Steps and batches",
     (
         LinePanel(
-            title="Does the engine step?",
+            title="Engine steps per second",
+            question="Does the engine step?",
             lines=(engine_signal("steps_per_second"),),
             unit="suffix:steps/s",
             by=("ENG01",),
             note="Zero steps while requests run or wait is ENG01.",
         ),
         LinePanel(
-            title="How many tokens does a step compute?",
+            title="Batch size: tokens per step",
+            question="How many tokens does a step compute?",
             lines=(
                 engine_signal("step_tokens_avg", "{{engine}} on average"),
                 engine_signal("step_tokens_p99", "{{engine}} p99"),
@@ -83,7 +91,8 @@ _STEPS = BoardRow(
             by=("SCH03",),
         ),
         LinePanel(
-            title="How much of a step's token budget is used?",
+            title="Step token budget usage",
+            question="How much of a step's token budget is used?",
             lines=(engine_signal("step_budget_used"),),
             by=("SCH05", "SCH06"),
             highest=1,
@@ -92,10 +101,11 @@ _STEPS = BoardRow(
 )
 
 _RANKS = BoardRow(
-    "Are ranks alike?",
+    "Ranks",
     (
         LinePanel(
-            title="How unlike are ranks' shares of a step?",
+            title="DP rank token imbalance",
+            question="How unlike are ranks' shares of a step?",
             lines=(
                 PanelLine(
                     mean("kvitals_dp_token_imbalance", unit="ratio"),
@@ -105,7 +115,8 @@ _RANKS = BoardRow(
             unit="none",
         ),
         LinePanel(
-            title="How long do ranks wait for one another?",
+            title="DP rank sync wait time",
+            question="How long do ranks wait for one another?",
             lines=(
                 PanelLine(
                     mean("kvitals_dp_sync_wait_seconds"),
@@ -114,7 +125,8 @@ _RANKS = BoardRow(
             ),
         ),
         LinePanel(
-            title="How long is the scheduler without work?",
+            title="Scheduler idle time",
+            question="How long is the scheduler without work?",
             lines=(PanelLine(rate("kvitals_scheduler_idle_seconds_total", unit="ratio"), "{{engine}}"),),
             highest=1,
         ),
@@ -122,10 +134,11 @@ _RANKS = BoardRow(
 )
 
 _PROCESSES = BoardRow(
-    "Do its processes get what they need?",
+    "Processes",
     (
         LinePanel(
-            title="Is the API server's event loop full?",
+            title="API server and engine core CPU (thread)",
+            question="Is the API server's event loop full?",
             lines=(
                 engine_signal("api_server_busiest_thread", "{{engine}} API server"),
                 engine_signal("engine_core_busiest_thread", "{{engine}} engine core"),
@@ -134,7 +147,8 @@ _PROCESSES = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="Is it kept from its CPU or its memory?",
+            title="CPU throttling and memory pressure",
+            question="Is it kept from its CPU or its memory?",
             lines=(
                 engine_signal("engine_run_delay", "{{engine}} ready and not run"),
                 engine_signal("engine_cpu_throttled", "{{engine}} stopped by its CPU limit"),
@@ -144,7 +158,8 @@ _PROCESSES = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How much memory do its processes hold?",
+            title="Process memory (RSS)",
+            question="How much memory do its processes hold?",
             lines=(
                 PanelLine(
                     gauge("kvitals_engine_process_resident_bytes", "part", unit="bytes", of="sum"),
@@ -156,10 +171,11 @@ _PROCESSES = BoardRow(
 )
 
 _CONFIGURED = BoardRow(
-    "What is it, and how is it configured?",
+    "Versions and configuration",
     (
         TablePanel(
-            title="What runs where?",
+            title="Engine versions and models",
+            question="What runs where?",
             lines=(
                 PanelLine(
                     gauge(
@@ -183,7 +199,8 @@ _CONFIGURED = BoardRow(
             height=6,
         ),
         TablePanel(
-            title="With which numbers is it configured?",
+            title="Engine configuration",
+            question="With which numbers is it configured?",
             lines=(PanelLine(gauge("kvitals_engine_fact", "fact", unit="count"), "value"),),
             units=("none",),
             matrix=("engine", "fact"),

@@ -20,17 +20,19 @@ def _both_ways(link: str, legend: str) -> PanelLine:
 
 
 _WORK = BoardRow(
-    "Is a busy GPU at work?",
+    "Utilization",
     (
         LinePanel(
-            title="In what share of time does any kernel run?",
+            title="GPU utilization",
+            question="In what share of time does any kernel run?",
             lines=(_gpu("utilization_ratio", "ratio"),),
             by=("GPU03",),
             note="One thread on one multiprocessor all the time is 100 %: look how much of the GPU is at work.",
             highest=1,
         ),
         LinePanel(
-            title="How much of the GPU is at work?",
+            title="GPU SM, tensor and DRAM activity",
+            question="How much of the GPU is at work?",
             lines=(
                 _gpu("sm_active_ratio", "ratio", "multiprocessors {{gpu}}"),
                 _gpu("tensor_active_ratio", "ratio", "tensor cores {{gpu}}"),
@@ -40,7 +42,8 @@ _WORK = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="What do an engine's GPUs do?",
+            title="GPU activity by engine",
+            question="What do an engine's GPUs do?",
             lines=(
                 engine_signal("gpu_utilization", "{{engine}} any kernel"),
                 engine_signal("gpu_sm_active", "{{engine}} multiprocessors"),
@@ -55,10 +58,11 @@ _WORK = BoardRow(
 )
 
 _POWER = BoardRow(
-    "Is it held back?",
+    "Power, temperature, clocks",
     (
         LinePanel(
-            title="How much power does it draw?",
+            title="GPU power",
+            question="How much power does it draw?",
             lines=(
                 _gpu("power_watts", "count"),
                 _gpu("power_limit_watts", "count", "limit {{gpu}}", "faint"),
@@ -66,7 +70,8 @@ _POWER = BoardRow(
             unit="watt",
         ),
         LinePanel(
-            title="How hot is it?",
+            title="GPU temperature",
+            question="How hot is it?",
             lines=(
                 _gpu("temperature_celsius", "count", "GPU {{gpu}}"),
                 _gpu("memory_temperature_celsius", "count", "memory {{gpu}}"),
@@ -74,7 +79,8 @@ _POWER = BoardRow(
             unit="celsius",
         ),
         LinePanel(
-            title="How fast are its clocks?",
+            title="GPU clocks",
+            question="How fast are its clocks?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -90,7 +96,8 @@ _POWER = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How much time is lost to lowered clocks?",
+            title="GPU throttling: time lost",
+            question="How much time is lost to lowered clocks?",
             lines=(
                 PanelLine(SignalQuery("gpu_held_back"), "{{node}} worst GPU"),
                 PanelLine(
@@ -102,7 +109,8 @@ _POWER = BoardRow(
             highest=1,
         ),
         States(
-            title="What lowers its clocks now?",
+            title="GPU throttle reasons",
+            question="What lowers its clocks now?",
             lines=(
                 PanelLine(
                     gauge("kvitals_gpu_throttle", "gpu", "reason", unit="bool", scope="node"), "{{reason}} {{gpu}}"
@@ -113,7 +121,8 @@ _POWER = BoardRow(
             unit="bool_yes_no",
         ),
         LinePanel(
-            title="How much energy is used?",
+            title="GPU power, by the energy counter",
+            question="How much energy is used?",
             lines=(
                 PanelLine(
                     rate("kvitals_gpu_energy_joules_total", unit="count", scope="node"),
@@ -127,10 +136,11 @@ _POWER = BoardRow(
 )
 
 _MEMORY = BoardRow(
-    "Is there room, and do the links keep up?",
+    "Memory and links",
     (
         LinePanel(
-            title="How much of its memory is taken?",
+            title="GPU memory used",
+            question="How much of its memory is taken?",
             lines=(
                 _gpu("memory_used_bytes", "bytes", "used {{gpu}}"),
                 _gpu("memory_total_bytes", "bytes", "all {{gpu}}", "faint"),
@@ -139,7 +149,8 @@ _MEMORY = BoardRow(
             note="Engines take most of it at start; it is no measure of load.",
         ),
         LinePanel(
-            title="Who has the memory?",
+            title="GPU memory by process",
+            question="Who has the memory?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -151,7 +162,8 @@ _MEMORY = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="How much goes over PCIe and NVLink?",
+            title="PCIe and NVLink throughput",
+            question="How much goes over PCIe and NVLink?",
             lines=(
                 _both_ways("pcie", "PCIe {{gpu}}"),
                 _both_ways("nvlink", "NVLink {{gpu}}"),
@@ -163,10 +175,11 @@ _MEMORY = BoardRow(
 )
 
 _ERRORS = BoardRow(
-    "Is it broken?",
+    "Errors",
     (
         Now(
-            title="How many GPUs were lost?",
+            title="GPUs lost",
+            question="How many GPUs were lost?",
             lines=(PanelLine(SignalQuery("gpus_lost"), "{{node}}"),),
             by=("GPU05",),
             judged=ConditionQuery("GPU05", "gpus_lost"),
@@ -174,7 +187,8 @@ _ERRORS = BoardRow(
             height=8,
         ),
         LinePanel(
-            title="Did the driver report XID errors?",
+            title="GPU XID errors",
+            question="Did the driver report XID errors?",
             lines=(
                 PanelLine(SignalQuery("gpu_xids"), "{{node}}"),
                 PanelLine(
@@ -188,7 +202,8 @@ _ERRORS = BoardRow(
             height=8,
         ),
         LinePanel(
-            title="Does its memory fail?",
+            title="GPU ECC errors and row remaps",
+            question="Does its memory fail?",
             lines=(
                 PanelLine(
                     rise("kvitals_gpu_ecc_errors_total", "gpu", "kind", scope="node", over="15m"),

@@ -8,10 +8,11 @@ from kvitals.dashboards.panels import Bars, Heat, LinePanel, PanelLine, States
 from kvitals.dashboards.queries import ConditionQuery
 
 _HOLDS = BoardRow(
-    "What holds the cache?",
+    "Occupancy",
     (
         LinePanel(
-            title="How full is it, and how much is pinned?",
+            title="KV cache usage: pinned and filled",
+            question="How full is it, and how much is pinned?",
             lines=(
                 engine_signal("kv_usage_p90", "{{engine}} pinned by live requests"),
                 PanelLine(gauge("kvitals_cache_fill_ratio", unit="ratio"), "{{engine}} filled", "faint"),
@@ -20,7 +21,8 @@ _HOLDS = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="For what are blocks held?",
+            title="KV cache blocks by purpose",
+            question="For what are blocks held?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_resident_tokens", "purpose", unit="tokens", of="sum"), "{{engine}} {{purpose}}"
@@ -30,7 +32,8 @@ _HOLDS = BoardRow(
             by=("KVC07",),
         ),
         LinePanel(
-            title="How much is held by two engines at once?",
+            title="KV cache duplicates between engines",
+            question="How much is held by two engines at once?",
             lines=(PanelLine(gauge("kvitals_cache_duplicate_tokens", unit="tokens", of="sum"), "{{engine}}"),),
             by=("PFX03",),
         ),
@@ -38,16 +41,18 @@ _HOLDS = BoardRow(
 )
 
 _LEAVES = BoardRow(
-    "What is thrown out, and is it wanted again?",
+    "Evictions and refaults",
     (
         LinePanel(
-            title="How many blocks does a request push out?",
+            title="KV cache evictions per request",
+            question="How many blocks does a request push out?",
             lines=(engine_signal("block_evictions_per_request"),),
             judged=ConditionQuery("KVC06", "block_evictions_per_request", "evictions"),
             note="vLLM has the numbers only with `--kv-cache-metrics`, or by KV events.",
         ),
         LinePanel(
-            title="How much of what comes in was there before?",
+            title="KV cache refaults (recomputed blocks)",
+            question="How much of what comes in was there before?",
             lines=(
                 engine_signal("refault_share", "{{engine}} of blocks stored"),
                 engine_signal("refault_prefill_share", "{{engine}} of tokens computed"),
@@ -55,14 +60,16 @@ _LEAVES = BoardRow(
             judged=ConditionQuery("KVC04", "refault_share", "refaults"),
         ),
         LinePanel(
-            title="How idle is a block when it has to go?",
+            title="Evicted KV blocks: idle time",
+            question="How idle is a block when it has to go?",
             lines=(
                 engine_signal("block_idle_mean_seconds", "{{engine}} by the engine"),
                 engine_signal("evicted_idle_seconds", "{{engine}} by KV events"),
             ),
         ),
         Heat(
-            title="How soon is an evicted block wanted again?",
+            title="Refault time after eviction heat map",
+            question="How soon is an evicted block wanted again?",
             lines=(
                 PanelLine(
                     buckets("kvitals_cache_refault_seconds"),
@@ -72,7 +79,8 @@ _LEAVES = BoardRow(
             note="All chosen engines together. Seconds: the cache is too small. Hours: only a larger tier would help.",
         ),
         Heat(
-            title="How old do blocks get?",
+            title="KV block lifetime heat map",
+            question="How old do blocks get?",
             lines=(
                 PanelLine(
                     buckets("kvitals_kv_block_lifetime_seconds"),
@@ -82,7 +90,8 @@ _LEAVES = BoardRow(
             note="All chosen engines together.",
         ),
         Heat(
-            title="After how long is a cached block used again?",
+            title="KV block reuse gap heat map",
+            question="After how long is a cached block used again?",
             lines=(
                 PanelLine(
                     buckets("kvitals_kv_block_reuse_gap_seconds"),
@@ -95,10 +104,11 @@ _LEAVES = BoardRow(
 )
 
 _CASCADE = BoardRow(
-    "Does one eviction bring the next?",
+    "Eviction cascade",
     (
         States(
-            title="To what stage did an eviction cascade come?",
+            title="Eviction cascade stage",
+            question="To what stage did an eviction cascade come?",
             lines=(engine_signal("cascade_stage"),),
             words=(
                 (0, "none"),
@@ -114,7 +124,8 @@ _CASCADE = BoardRow(
             height=8,
         ),
         LinePanel(
-            title="What does it cost?",
+            title="Eviction cascade cost: recomputed tokens",
+            question="What does it cost?",
             lines=(
                 engine_signal("cascade_tokens", "{{engine}} tokens in the cascade"),
                 engine_signal("refaulted_tokens_per_second", "{{engine}} tokens a second now"),
@@ -127,10 +138,11 @@ _CASCADE = BoardRow(
 )
 
 _REUSE = BoardRow(
-    "Would more room help?",
+    "Reuse and tiers",
     (
         Bars(
-            title="What would the hit ratio be with more or fewer blocks?",
+            title="Prefix cache hit rate by cache size (reuse curve)",
+            question="What would the hit ratio be with more or fewer blocks?",
             lines=(
                 PanelLine(
                     gauge("kvitals_reuse_hit_ratio", "capacity", unit="ratio"),
@@ -141,7 +153,8 @@ _REUSE = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="How much is found, and how much could be?",
+            title="Prefix cache hit rate and attainable hit rate",
+            question="How much is found, and how much could be?",
             lines=(
                 engine_signal("prefix_hit_ratio", "{{engine}} found"),
                 engine_signal("attainable_hit_ratio", "{{engine}} with eight times the blocks"),
@@ -151,7 +164,8 @@ _REUSE = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="Where does the prompts' KV come from?",
+            title="Prompt tokens by source",
+            question="Where does the prompts' KV come from?",
             lines=(
                 PanelLine(
                     rate("kvitals_prompt_tokens_by_source_total", "source"),
@@ -162,7 +176,8 @@ _REUSE = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="From which tier do cached tokens come?",
+            title="Cached tokens by tier (GPU, host, store)",
+            question="From which tier do cached tokens come?",
             lines=(
                 PanelLine(
                     rate("kvitals_cached_tokens_by_medium_total", "medium"),
@@ -173,7 +188,8 @@ _REUSE = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="How much is loaded back from host memory?",
+            title="KV offload: bytes loaded from host memory",
+            question="How much is loaded back from host memory?",
             lines=(engine_signal("host_loaded_per_second"),),
             unit="Bps",
             by=("KVC12", "KVC13"),
@@ -182,10 +198,11 @@ _REUSE = BoardRow(
 )
 
 _BELIEVE = BoardRow(
-    "How much of it is known?",
+    "KV events",
     (
         LinePanel(
-            title="How much of what the cache holds can the ledger know?",
+            title="KV ledger confidence",
+            question="How much of what the cache holds can the ledger know?",
             lines=(
                 engine_signal("cache_confidence", "{{engine}} of blocks"),
                 PanelLine(gauge("kvitals_cache_observed_ratio", unit="ratio"), "{{engine}} of look-ups"),
@@ -195,7 +212,8 @@ _BELIEVE = BoardRow(
             height=8,
         ),
         LinePanel(
-            title="Were KV events lost?",
+            title="KV events lost",
+            question="Were KV events lost?",
             lines=lost_events(),
             judged=ConditionQuery("TEL04", "kv_event_gaps"),
             drill="kvitals-telemetry",

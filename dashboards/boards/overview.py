@@ -4,14 +4,156 @@ from __future__ import annotations
 
 from kvitals.dashboards.boards.asks import buckets, engine_signal, percentile, rate, tokens
 from kvitals.dashboards.boards.board import Board, BoardRow
-from kvitals.dashboards.panels import Heat, LinePanel, PanelLine
-from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
+from kvitals.dashboards.panels import Heat, LinePanel, PanelLine, TablePanel, Tile
+from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, RuleLimit, SignalQuery
+
+_QUANTILES = ((0.5, 0.5), (0.9, 0.4), (0.95, 0.05), (0.99, 0.04), (0.999, 0.01))
+"""Quantiles and what each adds to the share of requests in time where it is within the objective."""
+
+_OVER = "5m"
+_UNREACHABLE = 1e6  # what the harm of an engine that cannot be read counts, so that it comes first
+
+
+def _in_time(window: str) -> str:
+    """The least share of an engine's requests whose first token came within its objective. An objective lies between
+    two bounds of the histogram, so the share is known by steps."""
+    bucket = f"sum by ($scope, le) (rate(kvitals_ttft_seconds_bucket[{window}]))"
+    steps = (
+        f"{part:g} * (histogram_quantile({q:g}, {bucket}) <= bool kvitals:slo_ttft_seconds)" for q, part in _QUANTILES
+    )
+    return " + ".join(steps)
+
+
+def _first_tokens(window: str) -> str:
+    return f"sum by ($scope) (rate(kvitals_ttft_seconds_count[{window}]))"
+
+
+_STEPWISE = (
+    "By steps of 50, 90, 95, 99 and 99.9 %: the share is at least that. Each engine has its own objective for TTFT."
+)
+
+_GLANCE = BoardRow(
+    "At a glance",
+    (
+        Tile(
+            title="SLO: requests within TTFT objective",
+            question="What share of the requests is within objectives?",
+            lines=(
+                PanelLine(
+                    ExpressionQuery(
+                        f"sum(({_in_time(_OVER)}) * {_first_tokens(_OVER)}) / sum({_first_tokens(_OVER)})", "ratio"
+                    ),
+                    "in time, at least",
+                ),
+            ),
+            judged=RuleLimit("LAT01", "<", 0.99, "the objective is of the 99th percentile"),
+            note=f"Over {_OVER}, all chosen engines together. {_STEPWISE}",
+            height=4,
+        ),
+        Tile(
+            title="Goodput: requests/s within TTFT objective",
+            question="How many requests a second are within objectives?",
+            lines=(
+                PanelLine(
+                    ExpressionQuery(f"sum(({_in_time(_OVER)}) * {_first_tokens(_OVER)})", "per_second"), "in time"
+                ),
+            ),
+            unit="reqps",
+            note=f"Over {_OVER}, all chosen engines together. {_STEPWISE}",
+            height=4,
+        ),
+        Tile(
+            title="Engines unreachable",
+            question="How many engines cannot be read?",
+            lines=(PanelLine(ExpressionQuery("sum(kvitals_target_up == bool 0)", "count"), "unreachable"),),
+            judged=RuleLimit("TEL01", ">", 0, "each of them"),
+            note="An engine that was never seen is not counted.",
+            height=4,
+        ),
+        Tile(
+            title="KV cache usage: highest of an engine",
+            question="How much KV cache is pinned at most?",
+            lines=(PanelLine(ExpressionQuery("max(kvitals:kv_usage_p90)", "ratio"), "pinned at most"),),
+            judged=ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
+            height=4,
+        ),
+        Tile(
+            title="Queue: most waiting requests of an engine",
+            question="How long is the longest queue?",
+            lines=(PanelLine(ExpressionQuery("max(kvitals:waiting_capacity_avg)", "requests"), "waiting at most"),),
+            judged=ConditionQuery("SCH01", "waiting_capacity_avg", "waiting"),
+            height=4,
+        ),
+        Tile(
+            title="Tokens per GPU-hour",
+            question="How many tokens does an hour of a GPU give?",
+            lines=(
+                PanelLine(
+                    ExpressionQuery(
+                        f"3600 * sum(sum by ($scope) (rate(kvitals_generation_tokens_total[{_OVER}]))"
+                        " and max by ($scope) (kvitals_engine_gpus)) / sum(max by ($scope) (kvitals_engine_gpus))",
+                        "tokens",
+                    ),
+                    "generated",
+                ),
+            ),
+            note=f"Generated tokens over {_OVER}, of engines whose GPUs are known.",
+            height=4,
+        ),
+    ),
+)
+
+_HARM = BoardRow(
+    "Engines by harm",
+    (
+        TablePanel(
+            title="Engines by harm: late requests/s, TTFT, ITL, queue, KV cache usage, preemptions",
+            question="Which engine harms users most?",
+            lines=(
+                PanelLine(
+                    ExpressionQuery(
+                        f"{_UNREACHABLE:g} * (max by ($scope) (kvitals_target_up == bool 0) > 0)"
+                        f" or (1 - ({_in_time('$window')})) * {_first_tokens('$window')}",
+                        "per_second",
+                    ),
+                    "late/s",
+                ),
+                PanelLine(SignalQuery("ttft_p99_seconds"), "TTFT p99"),
+                PanelLine(SignalQuery("itl_p99_seconds"), "ITL p99"),
+                PanelLine(SignalQuery("waiting_avg"), "queue"),
+                PanelLine(SignalQuery("running_avg"), "running"),
+                PanelLine(SignalQuery("kv_usage_p90"), "KV usage"),
+                PanelLine(SignalQuery("prefix_hit_ratio"), "prefix hits"),
+                PanelLine(SignalQuery("preemptions_per_request"), "preemptions"),
+            ),
+            judges=(
+                RuleLimit("TEL01", ">=", _UNREACHABLE, "unreachable"),
+                None,
+                None,
+                None,
+                None,
+                ConditionQuery("KVC01", "kv_usage_p90", "kv_high"),
+                None,
+                ConditionQuery("KVC09", "preemptions_per_request", "preemptions"),
+            ),
+            by=("LAT01", "LAT02"),
+            note="Requests a second whose first token is later than the objective; an engine that cannot be read is"
+            f" first. A click on an engine leads to its board. {_STEPWISE}",
+            worst_first=True,
+            words=((_UNREACHABLE, "unreachable"),),
+            drill="kvitals-engines",
+            width=24,
+            height=8,
+        ),
+    ),
+)
 
 _FAST = BoardRow(
-    "Is it fast?",
+    "Latency",
     (
         LinePanel(
-            title="Do first tokens come within the objective?",
+            title="TTFT (time to first token) p99 and objective",
+            question="Do first tokens come within the objective?",
             lines=(
                 engine_signal("ttft_p99_seconds", "{{engine}} p99"),
                 PanelLine(SignalQuery("ttft_p50_seconds"), "{{engine}} median", "faint"),
@@ -23,7 +165,8 @@ _FAST = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="Do the next tokens come within the objective?",
+            title="ITL (inter-token latency) p99 and objective",
+            question="Do the next tokens come within the objective?",
             lines=(
                 engine_signal("itl_p99_seconds", "{{engine}} p99"),
                 PanelLine(SignalQuery("itl_p50_seconds"), "{{engine}} median", "faint"),
@@ -38,10 +181,11 @@ _FAST = BoardRow(
 )
 
 _OBJECTIVES = BoardRow(
-    "Are objectives kept?",
+    "Objectives (SLO)",
     (
         LinePanel(
-            title="How often were objectives kept of late?",
+            title="SLO attainment: share of minutes",
+            question="How often were objectives kept of late?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -61,7 +205,8 @@ _OBJECTIVES = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How exactly is the 99th percentile known?",
+            title="TTFT p99: bounds of its bucket",
+            question="How exactly is the 99th percentile known?",
             lines=(
                 engine_signal("ttft_p99_at_most", "{{engine}} at most"),
                 engine_signal("ttft_p99_at_least", "{{engine}} at least"),
@@ -71,7 +216,8 @@ _OBJECTIVES = BoardRow(
             note="A percentile lies somewhere in a bucket. Where the objective does too, it can not be judged by it.",
         ),
         Heat(
-            title="How are first tokens spread?",
+            title="TTFT heat map",
+            question="How are first tokens spread?",
             lines=(PanelLine(buckets("kvitals_ttft_seconds"), "{{le}}"),),
             note="All chosen engines together. Two bands are two kinds of requests, as long and short prompts.",
         ),
@@ -79,10 +225,11 @@ _OBJECTIVES = BoardRow(
 )
 
 _WHERE = BoardRow(
-    "Where does the time go?",
+    "Latency by phase",
     (
         LinePanel(
-            title="What is the time to first token made of?",
+            title="TTFT by phase: queue time, prefill time",
+            question="What is the time to first token made of?",
             lines=(
                 engine_signal("queue_mean_seconds", "{{engine}} queue"),
                 engine_signal("prefill_mean_seconds", "{{engine}} prefill"),
@@ -91,7 +238,8 @@ _WHERE = BoardRow(
             note="Means, which add up where percentiles do not. Queue and prefill are of requests that finished.",
         ),
         LinePanel(
-            title="What do slow first tokens have more of?",
+            title="TTFT tail by phase",
+            question="What do slow first tokens have more of?",
             lines=(
                 engine_signal("tail_queue_share", "{{engine}} queue"),
                 engine_signal("tail_prefill_share", "{{engine}} prefill"),
@@ -102,7 +250,8 @@ _WHERE = BoardRow(
             below_zero=True,
         ),
         LinePanel(
-            title="How long do whole requests take?",
+            title="E2E request latency",
+            question="How long do whole requests take?",
             lines=(
                 PanelLine(
                     percentile(0.99, "kvitals_e2e_seconds"),
@@ -120,10 +269,11 @@ _WHERE = BoardRow(
 )
 
 _ENDS = BoardRow(
-    "Do requests end well?",
+    "Errors and finish reasons",
     (
         LinePanel(
-            title="How many requests end a second, and how?",
+            title="Finished requests by reason",
+            question="How many requests end a second, and how?",
             lines=(
                 PanelLine(
                     rate("kvitals_requests_finished_total", "reason"),
@@ -134,12 +284,14 @@ _ENDS = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="What part of the requests fails?",
+            title="Request error rate",
+            question="What part of the requests fails?",
             lines=(engine_signal("failed_per_request", "{{engine}}"),),
             judged=ConditionQuery("ENG05", "failed_per_request", "failed"),
         ),
         LinePanel(
-            title="What part do clients leave before the end?",
+            title="Aborted requests (client disconnects)",
+            question="What part do clients leave before the end?",
             lines=(engine_signal("aborted_per_request"),),
             judged=ConditionQuery("ENG06", "aborted_per_request", "left"),
         ),
@@ -147,10 +299,11 @@ _ENDS = BoardRow(
 )
 
 _ASKED = BoardRow(
-    "What is asked?",
+    "Workload",
     (
         LinePanel(
-            title="How long are prompts?",
+            title="Prompt tokens per request (input length)",
+            question="How long are prompts?",
             lines=(
                 engine_signal("request_prompt_tokens_p50", "{{engine}} median"),
                 engine_signal("request_prompt_tokens_p99", "{{engine}} p99"),
@@ -158,7 +311,8 @@ _ASKED = BoardRow(
             by=("CAP06",),
         ),
         LinePanel(
-            title="How long are answers?",
+            title="Output tokens per request (output length)",
+            question="How long are answers?",
             lines=(
                 engine_signal("output_tokens_p50", "{{engine}} median"),
                 engine_signal("output_tokens_p99", "{{engine}} p99"),
@@ -166,7 +320,8 @@ _ASKED = BoardRow(
             by=("GRD03",),
         ),
         LinePanel(
-            title="How many tokens go in and come out?",
+            title="Token throughput: prompt and generation",
+            question="How many tokens go in and come out?",
             lines=tokens(),
             unit="suffix:tokens/s",
             drill="kvitals-efficiency",
@@ -178,5 +333,5 @@ BOARD = Board(
     "overview",
     "Overview and SLO",
     "Is it fast, are the objectives kept, where does the time go? For causes, proof and levers ask `kvitals triage`.",
-    (_FAST, _OBJECTIVES, _WHERE, _ENDS, _ASKED),
+    (_GLANCE, _HARM, _FAST, _OBJECTIVES, _WHERE, _ENDS, _ASKED),
 )

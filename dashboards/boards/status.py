@@ -12,17 +12,19 @@ from kvitals.rules.model import Rule, Severity
 _ORDER: dict[Severity, int] = {"page": 0, "ticket": 1, "info": 2}
 
 _COUNTS = BoardRow(
-    "Is everything there?",
+    "Fleet",
     (
         Now(
-            title="How many engines are watched?",
+            title="Engines watched",
+            question="How many engines are watched?",
             lines=(PanelLine(gauge("kvitals_target_up", unit="count", scope="fleet", of="count"), "{{cluster}}"),),
             note="Routers, exporters and stores that are watched count too.",
             width=6,
             height=4,
         ),
         Now(
-            title="How many can not be read?",
+            title="Engines unreachable",
+            question="How many can not be read?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -39,7 +41,8 @@ _COUNTS = BoardRow(
             height=4,
         ),
         Now(
-            title="How many requests run?",
+            title="Running requests",
+            question="How many requests run?",
             lines=(
                 PanelLine(gauge("kvitals_requests_running", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),
             ),
@@ -47,7 +50,8 @@ _COUNTS = BoardRow(
             height=4,
         ),
         Now(
-            title="How many requests wait?",
+            title="Waiting requests (queue)",
+            question="How many requests wait?",
             lines=(
                 PanelLine(gauge("kvitals_requests_waiting", unit="requests", scope="fleet", of="sum"), "{{cluster}}"),
             ),
@@ -58,19 +62,20 @@ _COUNTS = BoardRow(
 )
 
 _ENGINES = BoardRow(
-    "How is each engine?",
+    "Engines",
     (
         TablePanel(
-            title="Which engine is in trouble?",
+            title="Engines: load, KV cache usage, TTFT, ITL, preemptions",
+            question="Which engine is in trouble?",
             lines=(
                 PanelLine(SignalQuery("target_up"), "readable"),
                 PanelLine(SignalQuery("running_avg"), "running"),
                 PanelLine(SignalQuery("waiting_avg"), "waiting"),
-                PanelLine(SignalQuery("kv_usage_p90"), "KV pinned"),
+                PanelLine(SignalQuery("kv_usage_p90"), "KV usage"),
                 PanelLine(SignalQuery("ttft_p99_seconds"), "TTFT p99"),
-                PanelLine(SignalQuery("itl_p99_seconds"), "gap p99"),
-                PanelLine(SignalQuery("prefix_hit_ratio"), "hits"),
-                PanelLine(SignalQuery("preemptions_per_request"), "thrown out"),
+                PanelLine(SignalQuery("itl_p99_seconds"), "ITL p99"),
+                PanelLine(SignalQuery("prefix_hit_ratio"), "prefix hits"),
+                PanelLine(SignalQuery("preemptions_per_request"), "preemptions"),
                 PanelLine(SignalQuery("restarts"), "restarts"),
             ),
             judges=(
@@ -91,7 +96,8 @@ _ENGINES = BoardRow(
             height=9,
         ),
         States(
-            title="Since when can each engine be read?",
+            title="Engine up (scrape target)",
+            question="Since when can each engine be read?",
             lines=(PanelLine(SignalQuery("target_up"), "{{engine}}"),),
             words=((0, "not readable"), (1, "readable")),
             judged=ConditionQuery("TEL01", "target_up"),
@@ -127,16 +133,22 @@ def _own(knowledge: Knowledge) -> list[Rule]:
 def _wrong(core: list[Rule], others: list[Rule], own: list[Rule]) -> BoardRow:
     note = "Prometheus cannot tell “no” from “cannot know”: `kvitals triage` can, and names the cause and the lever."
     asked = [
-        ("Which core rule holds, and on how many engines?", core),
-        ("Which other cause for a page holds?", [rule for rule in others if rule not in own]),
-        ("Which rule of our own holds?", own),
+        ("Core rules: engines on which each holds", "Which core rule holds, and on how many engines?", core),
+        (
+            "Other causes and symptoms of severity page",
+            "Which other cause or symptom of severity page holds?",
+            [rule for rule in others if rule not in own],
+        ),
+        ("Rules of your own: engines on which each holds", "Which rule of your own holds?", own),
     ]
-    return BoardRow("What is wrong?", tuple(_rules(title, rules, note) for title, rules in asked if rules))
+    panels = tuple(_rules(title, question, rules, note) for title, question, rules in asked if rules)
+    return BoardRow("Rules that hold", panels)
 
 
-def _rules(title: str, rules: list[Rule], note: str) -> States:
+def _rules(title: str, question: str, rules: list[Rule], note: str) -> States:
     return States(
         title=title,
+        question=question,
         lines=tuple(PanelLine(Holds(r.code), f"{r.code} {r.title}") for r in rules),
         words=((0, "no"),),
         severities=tuple(r.severity for r in rules),

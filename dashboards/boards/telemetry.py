@@ -8,17 +8,19 @@ from kvitals.dashboards.panels import LinePanel, PanelLine, States, TablePanel
 from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
 _READ = BoardRow(
-    "Is everything read?",
+    "Scrapes",
     (
         States(
-            title="Can every target be read?",
+            title="Scrape target up",
+            question="Can every target be read?",
             lines=(engine_signal("target_up"),),
             words=((0, "not readable"), (1, "readable")),
             judged=ConditionQuery("TEL01", "target_up"),
             unit="bool_yes_no",
         ),
         States(
-            title="What did the last look at it come to?",
+            title="Scrape result by target",
+            question="What did the last look at it come to?",
             lines=(
                 PanelLine(
                     ExpressionQuery("max by ($scope, reason) (kvitals_target_state) == 1", "bool"),
@@ -29,20 +31,24 @@ _READ = BoardRow(
             unit="bool_yes_no",
         ),
         LinePanel(
-            title="How old is what we see?",
+            title="Scrape age",
+            question="How old is what we see?",
             lines=(PanelLine(gauge("kvitals_scrape_age_seconds", unit="seconds"), "{{engine}}"),),
             note="A target that does not answer grows old here, while its last values are shown nowhere.",
         ),
         LinePanel(
-            title="How long does a look at a page take?",
+            title="Scrape duration",
+            question="How long does a look at a page take?",
             lines=(PanelLine(gauge("kvitals_scrape_duration_seconds", unit="seconds"), "{{engine}}"),),
         ),
         LinePanel(
-            title="How large are pages?",
+            title="Scrape size",
+            question="How large are pages?",
             lines=(PanelLine(gauge("kvitals_scrape_size_bytes", unit="bytes"), "{{engine}}"),),
         ),
         LinePanel(
-            title="What is left out?",
+            title="Scraped series dropped",
+            question="What is left out?",
             lines=(
                 PanelLine(
                     rise("kvitals_scrape_dropped_total", "reason", over="15m"),
@@ -55,28 +61,32 @@ _READ = BoardRow(
 )
 
 _LACKS = BoardRow(
-    "What is lacking, off or old?",
+    "Missing metrics",
     (
         LinePanel(
-            title="Does it lack metrics that it should have?",
+            title="Missing metrics by engine",
+            question="Does it lack metrics that it should have?",
             lines=(engine_signal("families_missing"),),
             judged=ConditionQuery("TEL02", "families_missing"),
             height=7,
         ),
         LinePanel(
-            title="How many blind spots would a flag end?",
+            title="Blind spots that a flag ends",
+            question="How many blind spots would a flag end?",
             lines=(engine_signal("telemetry_flags_off"),),
             judged=ConditionQuery("TEL10", "telemetry_flags_off"),
             note="`kvitals check` names the flags.",
             height=7,
         ),
         LinePanel(
-            title="How many names on the pages are unknown?",
+            title="Unknown metric names",
+            question="How many names on the pages are unknown?",
             lines=(PanelLine(gauge("kvitals_scrape_unknown_names", unit="count"), "{{engine}}"),),
             height=7,
         ),
         TablePanel(
-            title="Which families are missing or of an older version?",
+            title="Missing and old metric families",
+            question="Which families are missing or of an older version?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -97,10 +107,11 @@ _LACKS = BoardRow(
 )
 
 _SENSES = BoardRow(
-    "Do the agent's other senses work?",
+    "Collectors and exports",
     (
         States(
-            title="How does each sense of a node fare?",
+            title="Collector state",
+            question="How does each sense of a node fare?",
             lines=(
                 PanelLine(
                     gauge("kvitals_sense_state", "sense", "state", "reason", unit="bool", scope="node"),
@@ -112,7 +123,8 @@ _SENSES = BoardRow(
             width=12,
         ),
         States(
-            title="How does listening to KV events go?",
+            title="KV event subscription state",
+            question="How does listening to KV events go?",
             lines=(
                 PanelLine(
                     gauge("kvitals_kv_event_state", "state", "reason", unit="bool"),
@@ -124,12 +136,14 @@ _SENSES = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="Were KV events lost?",
+            title="KV events lost",
+            question="Were KV events lost?",
             lines=lost_events(),
             judged=ConditionQuery("TEL04", "kv_event_gaps"),
         ),
         LinePanel(
-            title="From whom come observations of requests?",
+            title="Request observations by source",
+            question="From whom come observations of requests?",
             lines=(
                 PanelLine(
                     rate("kvitals_parts_total", "source", scope="node"),
@@ -139,7 +153,8 @@ _SENSES = BoardRow(
             unit="suffix:/s",
         ),
         LinePanel(
-            title="Are requests put together whole?",
+            title="Requests correlated by completeness",
+            question="Are requests put together whole?",
             lines=(
                 PanelLine(
                     rate("kvitals_requests_stitched_total", "state", scope="node"),
@@ -153,7 +168,8 @@ _SENSES = BoardRow(
             unit="suffix:/s",
         ),
         LinePanel(
-            title="Do requests and the engine count alike?",
+            title="Observed and counted requests and tokens",
+            question="Do requests and the engine count alike?",
             lines=(
                 engine_signal("requests_seen_ratio", "{{engine}} requests"),
                 engine_signal("tokens_seen_ratio", "{{engine}} tokens"),
@@ -162,16 +178,19 @@ _SENSES = BoardRow(
             by=("TEL06",),
         ),
         LinePanel(
-            title="Is what is seen written down?",
+            title="History state",
+            question="Is what is seen written down?",
             lines=(PanelLine(SignalQuery("history_written"), "{{node}}"),),
             highest=1,
         ),
         LinePanel(
-            title="How large is the history?",
+            title="History size",
+            question="How large is the history?",
             lines=(PanelLine(gauge("kvitals_history_bytes", unit="bytes", scope="node"), "{{node}}"),),
         ),
         LinePanel(
-            title="Does what is exported arrive?",
+            title="Export drops",
+            question="Does what is exported arrive?",
             lines=(
                 PanelLine(
                     rate("kvitals_export_dropped_total", "export", "reason", scope="node"),
@@ -188,10 +207,11 @@ _SENSES = BoardRow(
 )
 
 _HOST = BoardRow(
-    "Has the agent's host what it needs?",
+    "Host",
     (
         LinePanel(
-            title="How much CPU do the node's programs get?",
+            title="Host CPU usage and pressure",
+            question="How much CPU do the node's programs get?",
             lines=(
                 PanelLine(SignalQuery("host_cpu_used"), "{{node}} used"),
                 PanelLine(SignalQuery("host_cpu_stolen"), "{{node}} taken by the hypervisor"),
@@ -201,13 +221,15 @@ _HOST = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How much memory can still be had?",
+            title="Host memory available",
+            question="How much memory can still be had?",
             lines=(PanelLine(SignalQuery("host_memory_available"), "{{node}}"),),
             judged=ConditionQuery("GPU13", "host_memory_available", "memory"),
             highest=1,
         ),
         LinePanel(
-            title="How much room have the file systems?",
+            title="Host disk space available",
+            question="How much room have the file systems?",
             lines=(PanelLine(SignalQuery("host_disk_available"), "{{node}} fullest"),),
             by=("GPU13",),
             highest=1,

@@ -8,10 +8,11 @@ from kvitals.dashboards.panels import Bars, LinePanel, PanelLine, TablePanel
 from kvitals.dashboards.queries import ConditionQuery, ExpressionQuery, SignalQuery
 
 _ROUTER = BoardRow(
-    "Does routing help?",
+    "Routing",
     (
         LinePanel(
-            title="How many requests does each worker have?",
+            title="Router: active blocks by worker",
+            question="How many requests does each worker have?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -26,7 +27,8 @@ _ROUTER = BoardRow(
             note="Blocks in use where the router counts these, else requests.",
         ),
         LinePanel(
-            title="Do workers have what the router thinks?",
+            title="Router: predicted and actual prefix hits",
+            question="Do workers have what the router thinks?",
             lines=(
                 PanelLine(
                     rate("kvitals_router_best_prefix_tokens_total"),
@@ -44,12 +46,14 @@ _ROUTER = BoardRow(
             unit="suffix:tokens/s",
         ),
         LinePanel(
-            title="How much time does a router add?",
+            title="Router latency (overhead)",
+            question="How much time does a router add?",
             lines=(engine_signal("routing_mean_seconds"),),
             by=("EFF09",),
         ),
         LinePanel(
-            title="Do requests reach an engine at the first try?",
+            title="Router retries and rejections",
+            question="Do requests reach an engine at the first try?",
             lines=(
                 PanelLine(
                     rate("kvitals_router_admissions_refused_total", "by", "reason"),
@@ -67,13 +71,15 @@ _ROUTER = BoardRow(
             unit="reqps",
         ),
         LinePanel(
-            title="How many requests does each engine get?",
+            title="Request rate by engine",
+            question="How many requests does each engine get?",
             lines=(PanelLine(rate("kvitals_requests_finished_total"), "{{engine}}"),),
             unit="reqps",
             stacked=True,
         ),
         LinePanel(
-            title="What would one cache for all find?",
+            title="Prefix cache hit rate of one shared cache",
+            question="What would one cache for all find?",
             lines=(
                 PanelLine(SignalQuery("node_prefix_hit_ratio"), "{{node}} found"),
                 PanelLine(SignalQuery("node_pooled_hit_ratio"), "{{node}} with one cache"),
@@ -85,10 +91,11 @@ _ROUTER = BoardRow(
 )
 
 _TENANTS = BoardRow(
-    "How do tenants fare?",
+    "Tenants",
     (
         LinePanel(
-            title="How long do a tenant's first tokens take?",
+            title="TTFT p99 by tenant",
+            question="How long do a tenant's first tokens take?",
             lines=(
                 PanelLine(
                     percentile(0.99, "kvitals_tenant_ttft_seconds", "tenant", scope="fleet"),
@@ -99,7 +106,8 @@ _TENANTS = BoardRow(
             exemplars=True,
         ),
         LinePanel(
-            title="Whose tokens does an engine compute?",
+            title="Token throughput by tenant",
+            question="Whose tokens does an engine compute?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -118,7 +126,8 @@ _TENANTS = BoardRow(
             note="Prompt tokens that were not found in a cache, and output.",
         ),
         LinePanel(
-            title="How do a tenant's requests end?",
+            title="Finished requests by tenant and outcome",
+            question="How do a tenant's requests end?",
             lines=(
                 PanelLine(
                     rate("kvitals_tenant_requests_total", "tenant", "outcome", scope="fleet"),
@@ -129,7 +138,8 @@ _TENANTS = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="How long does a tenant wait in the queue?",
+            title="Queue time by tenant",
+            question="How long does a tenant wait in the queue?",
             lines=(
                 PanelLine(
                     mean("kvitals_tenant_queue_seconds", "tenant", scope="fleet"),
@@ -139,7 +149,8 @@ _TENANTS = BoardRow(
             by=("TEN03",),
         ),
         LinePanel(
-            title="How much of a tenant's prompts is found?",
+            title="Prefix cache hit rate by tenant",
+            question="How much of a tenant's prompts is found?",
             lines=(
                 PanelLine(
                     share(
@@ -155,7 +166,8 @@ _TENANTS = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How long are the gaps in a tenant's answers?",
+            title="ITL p99 by tenant",
+            question="How long are the gaps in a tenant's answers?",
             lines=(
                 PanelLine(
                     percentile(0.99, "kvitals_tenant_itl_seconds", "tenant", scope="fleet"),
@@ -167,10 +179,11 @@ _TENANTS = BoardRow(
 )
 
 _FAIR = BoardRow(
-    "Is it fair, and who is behind it?",
+    "Fairness and noisy tenants",
     (
         TablePanel(
-            title="Whose blocks cost whom how many tokens?",
+            title="Noisy tenants: tokens recomputed, by evicting tenant",
+            question="Whose blocks cost whom how many tokens?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -185,7 +198,8 @@ _FAIR = BoardRow(
             width=12,
         ),
         Bars(
-            title="What do tenants find, of what a cache of their own would find?",
+            title="Tenant share of attainable prefix cache hits",
+            question="What do tenants find, of what a cache of their own would find?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
@@ -201,7 +215,8 @@ _FAIR = BoardRow(
             width=12,
         ),
         LinePanel(
-            title="How even do tenants fare?",
+            title="Fairness index of tenants",
+            question="How even do tenants fare?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_fairness", "index", unit="ratio", scope="node"),
@@ -212,7 +227,8 @@ _FAIR = BoardRow(
             highest=1,
         ),
         LinePanel(
-            title="How much of the cache has a tenant?",
+            title="KV cache tokens by tenant",
+            question="How much of the cache has a tenant?",
             lines=(
                 PanelLine(
                     gauge("kvitals_cache_tenant_resident_tokens", "tenant", unit="tokens", scope="fleet", of="sum"),
@@ -222,7 +238,8 @@ _FAIR = BoardRow(
             stacked=True,
         ),
         LinePanel(
-            title="How much work is for one tenant?",
+            title="Largest tenant's share of tokens",
+            question="How much work is for one tenant?",
             lines=(
                 engine_signal("tenant_token_share", "{{engine}} of the largest"),
                 engine_signal("tenant_unknown_ratio", "{{engine}} of nobody known"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from kvitals.diagnoser.evaluator import ENTITIES, INFO
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, PrometheusSeries
@@ -175,6 +176,18 @@ SCALERS = "kube_state_metrics"
 """Tells of autoscalers what no engine and no agent does, so it is read beside either of them."""
 
 
+def page_maps() -> list[EngineMap]:
+    """The maps of the engines that are read by their own names where there is no agent."""
+    return [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest]
+
+
+@lru_cache(maxsize=1)
+def page_metrics() -> frozenset[str]:
+    """The metrics of families that engines' pages feed, so that rules may record them without an agent."""
+    fed = {metric.family for map_ in page_maps() for metric in map_.metrics}
+    return LOCAL | {family + part for family in fed for part in ("", *HISTOGRAM_PARTS)}
+
+
 def scalers(names: frozenset[str]) -> Pages:
     """What a server has of autoscalers."""
     return Pages(names, [load_map(SCALERS)], None, {})
@@ -182,7 +195,7 @@ def scalers(names: frozenset[str]) -> Pages:
 
 def read_pages(server: Prometheus, names: frozenset[str], at: float, objectives: Objectives) -> Pages:
     """What a server has of engines' own metrics at a moment. Raises ServerError."""
-    maps = [m for m in map(load_map, systems()) if m.kind == "engine" and not m.guest and _always(m, names)]
+    maps = [m for m in page_maps() if _always(m, names)]
     questions = [PrometheusQuery("up", at)]
     for map_ in maps:
         labels = ", ".join(

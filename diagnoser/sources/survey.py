@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.sources.pages import LOCAL
+from kvitals.diagnoser.sources.pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, ServerError
 
 SAMPLES_IN_WINDOW = 8
@@ -71,11 +71,10 @@ def survey(server: Prometheus, at: float, window: float = 0.0, first: float = -m
 
 
 def has_agents(names: Iterable[str]) -> bool:
-    """Whether the metrics of a server are those of agents. The recording rules over engines' own metrics write some
-    families under the agent's names (`kvitals_target_up`), so these are no evidence of an agent."""
-    return any(
-        name.startswith("kvitals_") and name not in LOCAL and not name.startswith(NOT_OF_AGENTS) for name in names
-    )
+    """Whether a server has a family that only agents export. Families that engines' pages feed may be recorded by the
+    rules for servers without agents, so these are no evidence of an agent."""
+    only = (name for name in names if name.startswith("kvitals_") and not name.startswith(NOT_OF_AGENTS))
+    return not page_metrics().issuperset(only)
 
 
 def _interval(server: Prometheus, presence: str, at: float, first: float) -> float | None:

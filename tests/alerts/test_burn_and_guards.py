@@ -112,6 +112,16 @@ def life(*engines: tuple[str, str], agent: str = "1x120") -> dict[str, str]:
     return found
 
 
+def renamed(series: dict[str, str]) -> dict[str, str]:
+    """The same engines in a pool of another name."""
+    return {name.replace('pool="p"', 'pool="q"'): values for name, values in series.items() if "pool" in name}
+
+
+def twice(series: dict[str, str]) -> dict[str, str]:
+    """The same series as a second scrape job has them."""
+    return {name.replace("{", '{job="second",'): values for name, values in series.items()}
+
+
 BUSY, IDLE = ("1x120", "4x120"), ("1x120", "0x120")
 
 
@@ -145,6 +155,17 @@ BUSY, IDLE = ("1x120", "4x120"), ("1x120", "0x120")
             life(*[("1x20 stale", "4x20 stale")] * 3, agent="1x20 stale _x4 1x90"), "13m", [],
             id="the agent's scrape is down",
         ),
+        pytest.param(
+            life(*[("1x20 stale", "4x20 stale")] * 3) | renamed(life(*[("_x20 1x100", "_x20 4x100")] * 3)), "14m", [],
+            id="the pool's label changes",
+        ),
+        pytest.param(
+            life(BUSY, BUSY) | twice(life(BUSY, BUSY)), "20m", [], id="a double scrape",
+        ),
+        pytest.param(
+            life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale")) | twice(life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale"))),
+            "14m", ["engine-gone"], id="one of six dead, scraped twice",
+        ),
     ],
 )  # fmt: skip
 def test_who_is_woken_when_engines_end(series: dict[str, str], at: str, expected: list[str], tmp_path: Path) -> None:
@@ -163,3 +184,40 @@ def test_a_prometheus_that_sees_no_engine_is_a_ticket(tmp_path: Path) -> None:
     asked = 'group by (alertname, severity) (ALERTS{alertstate="firing"})'
     told = [{"labels": '{alertname="TEL01-nothing-told",severity="ticket"}', "value": 1}]
     firing({"up": "1x60"}, "14m", asked, "1m", tmp_path, told)
+
+
+def workload(wanted: str, there: str, updated: str = "", name: str = "p", kind: str = "deployment") -> dict[str, str]:
+    """What kube-state-metrics reports of a workload, a sample every 30 s, and an engine of pool `p`."""
+    labels = f'{{cluster="c",namespace="serving",{kind}="{name}",job="kube-state-metrics"}}'
+    metrics = {
+        "deployment": ("spec_replicas", "status_replicas_available", "status_replicas_updated"),
+        "statefulset": ("replicas", "status_replicas_ready", "status_replicas_updated"),
+    }[kind]
+    values = (wanted, there, updated or wanted)
+    return life(BUSY) | {f"kube_{kind}_{m}{labels}": v for m, v in zip(metrics, values, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("series", "at", "fires"),
+    [
+        pytest.param(workload("6x120", "6x20 5x100"), "45m", True, id="five of six for half an hour"),
+        pytest.param(workload("6x120", "6x20 5x100", kind="statefulset"), "45m", True, id="of a StatefulSet"),
+        pytest.param(workload("6x120", "6x20 5x20 6x80"), "45m", False, id="five of six for ten minutes"),
+        pytest.param(workload("3x20 6x100", "3x40 6x80"), "25m", False, id="a scale-out that takes ten minutes"),
+        pytest.param(
+            workload("6x120", "6x10 5x110", "6x10 1x10 2x10 3x10 4x10 5x10 6x70"), "45m", False, id="a slow rollout"
+        ),
+        pytest.param(workload("6x20 0x100", "6x20 0x100"), "45m", False, id="scaled to zero"),
+        pytest.param(
+            workload("6x120", "6x20 5x100") | life(*[BUSY] * 5, ("1x20 0x100", "4x20 stale")),
+            "45m",
+            False,
+            id="the missing engine pages already",
+        ),
+        pytest.param(workload("6x120", "6x20 5x100", name="web"), "45m", False, id="no pool of ours"),
+    ],
+)
+def test_fewer_replicas_than_wanted(series: dict[str, str], at: str, fires: bool, tmp_path: Path) -> None:
+    asked = 'group by (alertname, pool, severity) (ALERTS{alertname="TEL01-below-replicas",alertstate="firing"})'
+    labels = '{alertname="TEL01-below-replicas",pool="p",severity="page"}'
+    firing(series, at, asked, "30s", tmp_path, [{"labels": labels, "value": 1}] if fires else [])

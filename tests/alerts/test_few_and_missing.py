@@ -69,6 +69,81 @@ def test_late_first_tokens(a_minute: float, in_time: str, fires: int, tmp_path: 
     check("LAT01", requests(a_minute, in_time), "5m45s", fires, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("series", "at", "fires"),
+    [
+        pytest.param(requests(1200, "0+100x60 0+100x59"), "7m", 0, id="a counter reset, none slow"),
+        pytest.param(requests(1200, "0+98x60 0+98x59"), "7m", 1, id="a counter reset, one in fifty slow"),
+        pytest.param(requests(1200, "0+98x60 stale"), "5m30s", 1, id="slow when the series goes stale"),
+        pytest.param(requests(1200, "0+98x60 stale"), "9m", 0, id="stale for minutes"),
+        pytest.param(requests(24, "0+2x30 _x6 74+2x80"), "5m45s", 0, id="a gap of half a minute"),
+    ],
+)
+def test_first_tokens_where_series_end_or_begin_again(
+    series: dict[str, str], at: str, fires: int, tmp_path: Path
+) -> None:
+    check("LAT01", _in_step(series), at, fires, tmp_path)
+
+
+def _in_step(series: dict[str, str]) -> dict[str, str]:
+    """The whole count resets, ends and pauses where the bucket of requests in time does."""
+    (course,) = (values for name, values in series.items() if 'le="2"' in name)
+    whole = next(values for name, values in series.items() if 'le="10"' in name)
+    step = whole.partition("+")[2].partition("x")[0]
+    late = course.partition("+")[2].partition("x")[0]
+    return {
+        name: course.replace(f"+{late}x", f"+{step}x") if values == whole else values for name, values in series.items()
+    }
+
+
+def engine(**courses: str) -> dict[str, str]:
+    """An engine by the courses of its families, a sample every 5 s."""
+    about = {
+        f"kvitals_target_up{{{ENGINE}}}": "1x240",
+        f'kvitals_engine_info{{{ENGINE},kind="engine",system="vllm"}}': "1x240",
+        f'kvitals_slo_seconds{{{ENGINE},slo="ttft_p99",source="s"}}': "2x240",
+    }
+    return about | {f"kvitals_{name}{{{ENGINE}}}": course for name, course in courses.items()}
+
+
+def queue(waiting: str) -> dict[str, str]:
+    """An engine that finishes two requests a second, with a queue."""
+    finished = {f'kvitals_requests_finished_total{{{ENGINE},reason="stop"}}': "0+10x240"}
+    return finished | engine(
+        requests_running="8x240",
+        requests_waiting=waiting,
+        ttft_seconds_count="0+10x240",
+        generation_tokens_total="0+500x240",
+    )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "at", "fires"),
+    [
+        pytest.param("0x100 60 50 40 30 20 10 0x130", "9m", 0, id="a burst that drains in half a minute"),
+        pytest.param("0x100 0+4x140", "12m", 1, id="a queue that grows on"),
+    ],
+)
+def test_a_burst_is_no_growing_queue(waiting: str, at: str, fires: int, tmp_path: Path) -> None:
+    check("SCH10", queue(waiting), at, fires, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fires"),
+    [
+        pytest.param("0+500x240", 0, id="at work"),
+        pytest.param("0+500x100 50000x140", 1, id="wedged with requests on it"),
+    ],
+)
+def test_a_wedged_engine_pages(tokens: str, fires: int, tmp_path: Path) -> None:
+    flow = tokens.replace("500x", "10x").replace("50000x", "1000x")
+    series = engine(
+        requests_running="8x240", requests_waiting="3x240", generation_tokens_total=tokens, ttft_seconds_count=flow,
+        step_tokens_count=flow, step_tokens_sum=tokens, prompt_tokens_total=tokens,
+    )  # fmt: skip
+    check("ENG01", series, "14m", fires, tmp_path)
+
+
 def test_a_burn_needs_two_late_requests_in_its_short_window() -> None:
     _, alerting = promtool.shipped()
     burns = [rule for group in alerting["groups"] for rule in group["rules"] if "burn" in rule["labels"]]

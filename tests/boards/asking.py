@@ -43,8 +43,8 @@ class Asked:
         return "query_range", {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
 
 
-def asked(boards: dict[str, dict[str, Any]], flavour: str) -> list[Asked]:
-    """Every query of every panel of a flavour."""
+def asked(boards: dict[str, dict[str, Any]]) -> list[Asked]:
+    """Every query of every panel."""
     return [
         Asked(
             path.split("/")[-1].removesuffix(".json"),
@@ -55,7 +55,6 @@ def asked(boards: dict[str, dict[str, Any]], flavour: str) -> list[Asked]:
             grafana.seconds(t["interval"]),
         )
         for path, board in boards.items()
-        if f"/{flavour}/" in path
         for panel in board["panels"]
         for t in panel.get("targets", [])
     ]

@@ -36,10 +36,10 @@ def replayed(knowledge: Knowledge) -> dict[str, Replayed]:
 
 @pytest.fixture(scope="session")
 def stored(replayed: dict[str, Replayed], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has every sample of the agents' windows, at its time, stale markers too."""
+    """A Prometheus that has every sample of the agents' windows and signals, at its time, stale markers too."""
     try:
         with prometheus(tmp_path_factory.mktemp("prometheus")) as server:
-            server.write([frame for one in replayed.values() for frame in one.frames()])
+            server.write([frame for one in replayed.values() for frame in (*one.frames(), *one.signals())])
             yield server
     except RuntimeError as error:
         pytest.fail(str(error))

@@ -7,7 +7,8 @@ GPU yet, and its numbers say nothing but that the panels draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,9 @@ _LOOP_SECONDS, _LOOP_INTERVAL, _LOOP_END = 2700.0, 15.0, 1_795_238_000.0
 _DCGM = ROOT / "tests" / "fixtures" / "exposition" / "captured" / "dcgm-exporter-tesla-t4.prom"
 _EXPORTER = "http://127.0.0.1:9400/metrics"
 _EVERYTHING = (Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+"),)
+_SIGNALS = (Matcher(METRIC_NAME, MatchOp.RE, "kvitals:.+"),)
+_OBSERVED_SECONDS = 15.0
+"""Between two evaluations of the signals, as recording rules have them."""
 _UUID = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52"
 _PID = 4242
 
@@ -68,15 +72,28 @@ class Replayed:
 
     def frames(self) -> list[Frame]:
         """Every series of its window, with the replay's name as the cluster."""
-        found = self.pipeline.node.window.select(_EVERYTHING, self.end - 2 * _LOOP_SECONDS, self.end + 60)
+        return self._frames(self.pipeline.node.window.select(_EVERYTHING, *self._whole))
+
+    def signals(self) -> list[Frame]:
+        """The same of the signals, as recording rules write them."""
+        return self._frames(self.pipeline.select(_SIGNALS, *self._whole))
+
+    @property
+    def _whole(self) -> tuple[float, float]:
+        return self.end - 2 * _LOOP_SECONDS, self.end + 60
+
+    def _frames(self, found: Iterable[Frame]) -> list[Frame]:
         return [Frame(f.times, f.values, [labels.with_(cluster=self.name) for labels in f.labels]) for f in found]
 
 
-def replays(knowledge: Knowledge) -> dict[str, Replayed]:
-    """All of them by name; takes a few seconds."""
-    found = {name: _replay(name, path, knowledge) for name, path in RECORDINGS.items()}
-    found[GPU] = _replay(GPU, RECORDINGS["heavy_tenant"], knowledge, on_gpu=True)
-    found[LOOPED] = _looped(knowledge)
+def replays(knowledge: Knowledge, names: Collection[str] = ()) -> dict[str, Replayed]:
+    """Replays by name, of all where none is named; all take a few seconds."""
+    chosen = names or (*RECORDINGS, GPU, LOOPED)
+    found = {name: _replay(name, path, knowledge) for name, path in RECORDINGS.items() if name in chosen}
+    if GPU in chosen:
+        found[GPU] = _replay(GPU, RECORDINGS["heavy_tenant"], knowledge, on_gpu=True)
+    if LOOPED in chosen:
+        found[LOOPED] = _looped(knowledge)
     return found
 
 
@@ -100,12 +117,17 @@ def _looped(knowledge: Knowledge) -> Replayed:
 def _replay(name: str, path: Path, knowledge: Knowledge, *, on_gpu: bool = False) -> Replayed:
     pipeline = Pipeline(Setup(knowledge, Config()), DocumentSource("capture", path.name))
     times: list[float] = []
+    observed = -math.inf
     with CaptureReader.open(path) as reader:
         targets = list(reader.header.meta.get("targets", []))
         watched = [*targets, {"url": _EXPORTER, "name": "dcgm"}] if on_gpu else targets
         pipeline.node.expect({**reader.header.meta, "targets": watched})
         records: Iterable[Record] = _with_gpu(reader) if on_gpu else reader
-        times += pipeline.replay(records)
+        for t in pipeline.replay(records):
+            times.append(t)
+            if t - observed >= _OBSERVED_SECONDS:
+                pipeline.look(t)
+                observed = t
     pipeline.observe(times[-1])
     return Replayed(name, pipeline, times[0], times[-1])
 

@@ -31,14 +31,14 @@ def answers(built: dict[str, Any], replayed: dict[str, Replayed], stored: Promet
     """What Prometheus says to each query on each replay. That it takes all of them is part of the tests."""
     found = {}
     for name, one in replayed.items():
-        for query in asked(built, "agent"):
+        for query in asked(built):
             path, form = query.parameters(one.start, one.end, STEP, cluster=name)
             found[name, query] = series(stored.ask(path, **form))
     return found
 
 
 def test_the_panels_draw_that_must(built: dict[str, Any], answers: Answers) -> None:
-    places = dict.fromkeys(query.place for query in asked(built, "agent"))
+    places = dict.fromkeys(query.place for query in asked(built))
     drawn = {
         place: sorted({name for (name, query), found in answers.items() if query.place == place and draws(found)})
         for place in places
@@ -81,7 +81,7 @@ async def test_the_agent_answers_as_prometheus_does(
     app = build_app(ApiParts(one.pipeline, {}, findings=lambda: None, ready=lambda: True, clock=lambda: one.end))
     wrong = []
     async with TestServer(app) as server, ClientSession() as session:
-        for query in asked(built, "agent"):
+        for query in asked(built):
             path, form = query.parameters(one.start, one.end, STEP)
             async with session.post(server.make_url(f"/api/v1/{path}"), data=form) as answer:
                 mine = series(await answer.json())

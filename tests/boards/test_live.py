@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from kvitals.dashboards.alerts_files import without_agents
+from kvitals.dashboards.alerts_options import Options
+from kvitals.dashboards.alerts_yaml import dump
+from kvitals.rules.loader import load
 from tests.boards import manifest
 from tests.boards.asking import Asked, Series, asked, draws, series
 from tests.boards.sources import RECORDINGS, ROOT
@@ -37,12 +41,12 @@ BESIDE = {"pd_healthy": 2, "sglang_working_set": 1}
 
 STEADY = "healthy"
 RATES = (
-    ("overview", "How many tokens go in and come out?"),
-    ("overview", "How many requests end a second, and how?"),
-    ("engines", "Does the engine step?"),
-    ("engines", "How many tokens does a step compute?"),
-    ("engines", "How much of the prompts is found?"),
-    ("kv", "Where does the prompts' KV come from?"),
+    ("overview", "Token throughput: prompt and generation"),
+    ("overview", "Finished requests by reason"),
+    ("engines", "Engine steps per second"),
+    ("engines", "Batch size: tokens per step"),
+    ("engines", "Prefix cache hit rate"),
+    ("kv", "Prompt tokens by source"),
 )
 """Panels of rates and of shares of rates, which do not hang on when a page was looked at."""
 
@@ -55,6 +59,7 @@ class Live:
     """What runs, and when it had run long enough."""
 
     server: Prometheus
+    bare: Prometheus  # scrapes the engines alone, and records families of their pages
     agent: str  # URL
     ports: dict[str, int]
     now: float
@@ -71,10 +76,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         "agent": [f"127.0.0.1:{api}"],
         "engines": [f"127.0.0.1:{p + i}" for name, p in ports.items() for i in range(BESIDE.get(name, 1))],
     }
-    config = f"global: {{scrape_interval: {SCRAPE_SECONDS:g}s, scrape_timeout: 1s}}\nscrape_configs:\n" + "".join(
-        f"- {{job_name: {job}, honor_labels: true, static_configs: [{{targets: {targets!r}}}]}}\n"
-        for job, targets in scraped.items()
-    )
     with ExitStack() as stack:
         for name, port in ports.items():
             stack.enter_context(_running(folder, "replay", str(RECORDINGS[name]), "--serve", "--port", str(port)))
@@ -84,11 +85,34 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         stack.enter_context(_running(folder, *run))
         _wait_for(f"http://127.0.0.1:{api}/-/ready")
         try:
-            server = stack.enter_context(prometheus(folder, config))
+            server = stack.enter_context(prometheus(_made(folder, "with"), _config(scraped)))
+            bare = stack.enter_context(
+                prometheus(_made(folder, "without"), _config({"engines": scraped["engines"]}) + _rules(folder))
+            )
         except RuntimeError as error:
             pytest.fail(str(error))
         time.sleep(SECONDS)
-        yield Live(server, f"http://127.0.0.1:{api}", ports, time.time())
+        yield Live(server, bare, f"http://127.0.0.1:{api}", ports, time.time())
+
+
+def _made(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def _config(scraped: dict[str, list[str]]) -> str:
+    interval = f"scrape_interval: {SCRAPE_SECONDS:g}s, evaluation_interval: {SCRAPE_SECONDS:g}s, scrape_timeout: 1s"
+    return f"global: {{{interval}}}\nscrape_configs:\n" + "".join(
+        f"- {{job_name: {job}, honor_labels: true, static_configs: [{{targets: {targets!r}}}]}}\n"
+        for job, targets in scraped.items()
+    )
+
+
+def _rules(folder: Path) -> str:
+    """The rules for engines without agents, and the part of a configuration that loads them."""
+    recording, _, _ = without_agents(load(), Options(scrape_seconds=SCRAPE_SECONDS))
+    (folder / "recording.yaml").write_text(dump(recording))
+    return f"rule_files: [{folder / 'recording.yaml'}]\n"
 
 
 @contextmanager
@@ -124,20 +148,33 @@ def _ask(server: Prometheus, query: Asked, now: float) -> Series:
     return series(server.ask(path, **form))
 
 
-@pytest.mark.parametrize(("flavour", "part"), [("raw", "raw"), ("agent", "live")])
-def test_the_panels_draw_that_must(flavour: str, part: str, live: Live, built: dict[str, Any]) -> None:
+@pytest.mark.parametrize("part", ["raw", "live"])
+def test_the_panels_draw_that_must(part: str, live: Live, built: dict[str, Any]) -> None:
+    server = live.bare if part == "raw" else live.server
     found: dict[str, bool] = {}
-    for query in asked(built, flavour):
-        drawn = draws(_ask(live.server, query, live.now))
+    for query in asked(built):
+        drawn = draws(_ask(server, query, live.now))
         found[query.place] = found.get(query.place, False) or drawn
     drawing = sorted(place for place, drawn in found.items() if drawn)
     assert set(manifest.kept(part, drawing)) <= set(drawing)
-    if flavour == "raw":
-        assert manifest.read()["raw_lacking"].keys() == found.keys() - set(drawing)
+    if part == "raw":
+        empty = found.keys() - set(drawing) - _of_agents(built)
+        assert manifest.read()["raw_lacking"].keys() == empty
+        assert not set(drawing) & _of_agents(built)
 
 
-def _rates(built: dict[str, Any], flavour: str) -> dict[tuple[str, str, str], Asked]:
-    return {(q.board, q.panel, q.ref): q for q in asked(built, flavour) if (q.board, q.panel) in RATES}
+def _of_agents(built: dict[str, Any]) -> set[str]:
+    """The panels that say that they need an agent."""
+    return {
+        f"{Path(path).stem}: {panel['title']}"
+        for path, board in built.items()
+        for panel in board["panels"]
+        if "Needs an agent" in panel.get("description", "")
+    }
+
+
+def _rates(built: dict[str, Any]) -> dict[tuple[str, str, str], Asked]:
+    return {(q.board, q.panel, q.ref): q for q in asked(built) if (q.board, q.panel) in RATES}
 
 
 def _levels(found: Series, engine: str) -> dict[tuple[tuple[str, str], ...], float]:
@@ -162,15 +199,15 @@ def _compare(mine: dict[Any, dict[Any, float]], theirs: dict[Any, dict[Any, floa
 def test_rates_by_the_agent_are_those_of_prometheus(live: Live, built: dict[str, Any]) -> None:
     agent = Prometheus(int(live.agent.rpartition(":")[2]))
     engine = RAW_ENGINE.format(port=live.ports[STEADY])
-    queries = _rates(built, "agent")
+    queries = _rates(built)
     mine = {key: _levels(_ask(agent, q, live.now), engine) for key, q in queries.items()}
     agent.close()
     _compare(mine, {key: _levels(_ask(live.server, q, live.now), engine) for key, q in queries.items()})
 
 
-def test_rates_of_raw_engines_are_those_of_the_agent(live: Live, built: dict[str, Any]) -> None:
+def test_rates_of_recorded_families_are_those_of_the_agent(live: Live, built: dict[str, Any]) -> None:
     engine = RAW_ENGINE.format(port=live.ports[STEADY])
-    ours, raw = _rates(built, "agent"), _rates(built, "raw")
-    mine = {key: _levels(_ask(live.server, q, live.now), engine) for key, q in ours.items()}
-    theirs = {key: _levels(_ask(live.server, q, live.now), engine) for key, q in raw.items()}
-    _compare({key: mine[key] for key in raw}, theirs)
+    queries = _rates(built)
+    mine = {key: _levels(_ask(live.server, q, live.now), engine) for key, q in queries.items()}
+    theirs = {key: _levels(_ask(live.bare, q, live.now), engine) for key, q in queries.items()}
+    _compare(mine, {key: theirs[key] for key in mine})

@@ -46,6 +46,6 @@ FAULTS: dict[str, Break] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(built: dict[str, dict[str, Any]], fault: str) -> None:
-    board = copy.deepcopy(built["boards/agent/overview.json"])
+    board = copy.deepcopy(built["boards/overview.json"])
     FAULTS[fault](board)
     assert len(violations(board)) >= 1

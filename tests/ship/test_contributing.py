@@ -94,10 +94,9 @@ def test_the_rule_has_a_page_an_alert_and_a_panel(followed: Followed) -> None:
     assert (folder / "mine" / "runbooks" / f"{CODE}.md").is_file()
     for over in ("agents", "engines"):
         assert f"alert: {CODE}-too-many-wait" in (folder / f"mine/prometheus/{over}/alerts.yaml").read_text()
-    for flavour in ("agent", "raw"):
-        board = json.loads((folder / f"mine/boards/{flavour}/status.json").read_text())
-        panels = [panel for row in board["panels"] for panel in [row, *row.get("panels", [])]]
-        assert any(CODE in json.dumps(panel) for panel in panels)
+    board = json.loads((folder / "mine/boards/status.json").read_text())
+    panels = [panel for row in board["panels"] for panel in [row, *row.get("panels", [])]]
+    assert any(CODE in json.dumps(panel) for panel in panels)
 
 
 def test_what_is_checked_in_is_of_the_rules_that_ship(followed: Followed) -> None:

@@ -318,7 +318,7 @@ def test_boards_and_rules_of_the_chart_are_the_generated_ones() -> None:
     documents = rendered(ALL)
     generated = ROOT / "dashboards/generated"
     boards = {name: text for d in documents if d["kind"] == "ConfigMap" for name, text in d["data"].items()}
-    files = sorted((generated / "boards/agent").glob("*.json"))
+    files = sorted((generated / "boards").glob("*.json"))
     assert files
     for path in files:
         assert boards[f"kvitals-{path.name}"] == path.read_text()

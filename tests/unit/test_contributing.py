@@ -13,7 +13,6 @@ from kvitals.agent.collectors.boundary import CollectorRun, Collectors
 from kvitals.agent.records import FactsRecord, Record
 from kvitals.dashboards.boards.asks import engine_signal
 from kvitals.dashboards.boards.board import Board, BoardRow, build
-from kvitals.dashboards.grafana import AGENT
 from kvitals.dashboards.panels import LinePanel
 from kvitals.dashboards.queries import Queries
 from kvitals.rules.engine_map import EngineMap, load_map
@@ -85,9 +84,8 @@ async def test_a_collector() -> None:
 
 
 def test_a_panel() -> None:
-    panel = LinePanel(title="How full is it?", lines=(engine_signal("kv_usage_p90"),))
-    board = build(Board("own", "Own", "d", (BoardRow("Row", (panel,)),)), AGENT, Queries(load()), "")
-    assert board is not None
+    panel = LinePanel(title="KV cache usage", question="How full is it?", lines=(engine_signal("kv_usage_p90"),))
+    board = build(Board("own", "Own", "d", (BoardRow("Row", (panel,)),)), Queries(load()), "")
     assert any("kvitals:kv_usage_p90" in str(one) or "kvitals_kv" in str(one) for one in board["panels"])
 
 

@@ -13,7 +13,7 @@ const theme = createTheme({ colors: { mode: 'dark' } });
 const registry = new FieldConfigOptionsRegistry();
 const put = (id, path, isCustom) => registry.register({ id: isCustom ? `custom.${path}` : id, path, name: id, isCustom, process: (v) => v, shouldApply: () => true, editor: () => null, override: () => null, settings: {} });
 for (const p of ['unit','min','max','decimals','displayName','noValue','thresholds','mappings','color','links','description','filterable']) put(p, p, false);
-for (const p of ['drawStyle','lineInterpolation','lineWidth','fillOpacity','gradientMode','spanNulls','showPoints','pointSize','stacking','axisPlacement','axisLabel','axisColorMode','scaleDistribution','axisCenteredZero','hideFrom','thresholdsStyle','lineStyle','axisSoftMin','axisSoftMax','barAlignment','insertNulls','align','cellOptions','inspect','axisBorderShow']) put(p, p, true);
+for (const p of ['drawStyle','lineInterpolation','lineWidth','fillOpacity','gradientMode','spanNulls','showPoints','pointSize','stacking','axisPlacement','axisLabel','axisColorMode','scaleDistribution','axisCenteredZero','hideFrom','thresholdsStyle','lineStyle','axisSoftMin','axisSoftMax','barAlignment','insertNulls','align','minWidth','cellOptions','inspect','axisBorderShow']) put(p, p, true);
 function legend(format, labels) { const t = format.replace(/\{\{(\w+)\}\}/g, (_, k) => labels[k] ?? ''); return t; }
 function frames(panel, data) {
   const out = [];
@@ -64,7 +64,7 @@ function Viz({ panel, data, width, height }) {
   const range = window.RANGE; const timeRange = { from: dateTime(range[0] * 1000), to: dateTime(range[1] * 1000), raw: { from: 'now-5m', to: 'now' } };
   if (panel.type === 'table') {
     const frame = table(panel, data);
-    return frame.length ? <TableNG data={frame} width={width} height={height} enableSharedCrosshair={false} fieldConfig={panel.fieldConfig} structureRev={1} getActions={() => []} replaceVariables={(v) => v} /> : <Empty panel={panel} />;
+    return frame.length ? <TableNG data={frame} width={width} height={height} initialSortBy={panel.options.sortBy} enableSharedCrosshair={false} fieldConfig={panel.fieldConfig} structureRev={1} getActions={() => []} replaceVariables={(v) => v} /> : <Empty panel={panel} />;
   }
   const all = overridden(panel, frames(panel, data));
   if (!all.length) return <Empty panel={panel} />;

@@ -47,7 +47,7 @@ def shoot(folder: Path, board: dict[str, Any], on: Replayed) -> Path:
 
 
 def _answer(target: dict[str, Any], on: Replayed) -> list[dict[str, Any]]:
-    expr, window = readable(target["expr"]), on.pipeline.node.window
+    expr, window = readable(target["expr"]), on.pipeline
     if target["instant"]:
         now = evaluate(expr, window, on.end)
         found = [(labels, [on.end], [value]) for labels, value in now] if isinstance(now, Vector) else []
@@ -63,9 +63,9 @@ def _answer(target: dict[str, Any], on: Replayed) -> list[dict[str, Any]]:
 def main() -> None:
     folder, wanted = Path(sys.argv[1]), [pair.split("=") for pair in sys.argv[2:]]
     knowledge = load()
-    built, replayed = boards.built(knowledge, "runbooks"), replays(knowledge)
+    built, replayed = boards.built(knowledge, "runbooks"), replays(knowledge, {recording for _, recording in wanted})
     for name, recording in wanted:
-        print(shoot(folder, built[f"boards/agent/{name}.json"], replayed[recording]))
+        print(shoot(folder, built[f"boards/{name}.json"], replayed[recording]))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.generate import GENERATED
 from kvitals.dashboards.recording import DERIVED, in_order, reads, record
+from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage
 from kvitals.dashboards.runbooks import files as runbooks
 from kvitals.rules.condition import parse_condition
-from kvitals.rules.loader import Knowledge, load
-from kvitals.series.promql import parse
-from kvitals.series.promql.lexer import MAX_LENGTH
+from kvitals.rules.loader import Knowledge, family_of, load
+from kvitals.series.promql import Selector, names, parse
 
 OPTIONS = Options(runbooks="https://r.test/books", boards="https://g.test", alerts="extended")
 
@@ -50,13 +50,37 @@ each_flavour = pytest.mark.parametrize("flavour", ["agents", "engines"])
 
 @each_flavour
 def test_every_expression_is_in_our_own_promql(flavour: str) -> None:
-    """In raw names one signal is longer than we take texts from others; promtool reads it (tests/alerts)."""
     recording, alerting = flavours()[flavour]
-    long = [rule["record"] for rule in rules(recording) if len(rule["expr"]) > MAX_LENGTH]
-    assert long == ([] if flavour == "agents" else ["kvitals:stuck"])
     for rule in [*rules(recording), *rules(alerting)]:
-        if rule.get("record") not in long:
-            parse(rule["expr"])
+        parse(rule["expr"])
+
+
+def test_without_agents_signals_and_alerts_are_those_of_agents() -> None:
+    """Only families and the engines' identity differ: these are recorded of the engines' pages."""
+    (ours, our_alerts), (raw, raw_alerts) = flavours()["agents"], flavours()["engines"]
+    signals = {rule["record"]: rule for rule in rules(ours)}
+    above = [rule for rule in rules(raw) if rule["record"].startswith("kvitals:")]
+    assert above and all(rule == signals[rule["record"]] for rule in above)
+    alerts = rules(our_alerts)
+    assert rules(raw_alerts) and all(rule in alerts for rule in rules(raw_alerts))
+
+
+def test_families_are_recorded_as_often_as_pages_are_scraped() -> None:
+    recording, _, _ = without_agents(knowledge(), replace(OPTIONS, scrape_seconds=15.0))
+    groups = {group["name"]: group for group in recording["groups"]}
+    assert {groups[name]["interval"] for name in (FAMILIES, HISTOGRAMS)} == {"15s"}
+
+
+def test_what_rules_of_engines_read_is_recorded_or_on_a_page() -> None:
+    """Every family that a signal, an alert or a board reads has a normalising rule where a page reports it."""
+    recording, alerting = flavours()["engines"]
+    recorded = {rule["record"] for rule in rules(recording)}
+    coverage = PageCoverage(knowledge())
+    read = {name for rule in [*rules(recording), *rules(alerting)] for name in names(parse(rule["expr"]))}
+    read |= boards.metrics(knowledge())
+    ours = {name for name in read if family_of(name, knowledge().families) and coverage.reports(Selector(name))}
+    assert len(ours) > 90
+    assert ours <= recorded
 
 
 def test_agents_record_every_signal() -> None:
@@ -202,7 +226,7 @@ def test_pages_are_for_what_users_feel_and_for_lost_capacity(flavour: str) -> No
         knowledge().rules[code].slug for code in DEAD_CAPACITY
     }
     assert {name.rpartition("-")[0] for kind, name in paging if kind == "telemetry"} <= {
-        "TEL01-engine", "TEL01-pool", "TEL01-agent", "TEL01-all",
+        "TEL01-engine", "TEL01-pool", "TEL01-agent", "TEL01-all", "TEL01-below",
     }  # fmt: skip
     assert any(kind == "symptom" for kind, _ in paging)
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from kvitals.dashboards import boards, generate
-from kvitals.dashboards.boards.board import Board, BoardRow, build, left_out
-from kvitals.dashboards.grafana import AGENT
+from kvitals.dashboards.boards.board import Board, BoardRow, build
 from kvitals.dashboards.panels import (
     JUST_ABOVE_ZERO,
     MAX_QUERIES,
@@ -25,17 +24,16 @@ from kvitals.dashboards.panels import (
     steps,
 )
 from kvitals.dashboards.queries import (
+    MAX_QUERY,
     ConditionQuery,
     ExpressionQuery,
     Holds,
     JudgedBy,
-    NotToldError,
     Queries,
     SignalQuery,
     UnknownSeriesError,
     readable,
 )
-from kvitals.dashboards.raw import RawTranslator
 from kvitals.rules.loader import Knowledge, load
 from kvitals.rules.model import Signal
 from kvitals.series.promql import Vector, evaluate
@@ -186,8 +184,8 @@ def test_slow_signals_keep_their_window(queries: Queries) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"title": "KV usage"}, "a panel's title is a question"),
-        ({"title": "How full is the KV cache of each of the engines?"}, "does not fit over a panel of 8 columns"),
+        ({"title": "How full is it?"}, "a panel's title names a metric"),
+        ({"title": "KV cache usage of each of the engines, in blocks"}, "does not fit over a panel of 8 columns"),
         ({"lines": "no unit"}, "has no unit"),
         ({"lines": "legend"}, "the legend names \\['gpu'\\]"),
         ({"lines": "objective"}, "an objective by which no rule judges"),
@@ -203,23 +201,29 @@ def test_a_panel_that_hides_something_is_refused(queries: Queries, changes: dict
         "many": (PanelLine(usage, "{{engine}}"),) * (MAX_QUERIES + 1),
         "": (PanelLine(usage, "{{engine}}"),),
     }
-    question = LinePanel(title=changes.get("title", "How full is it?"), lines=lines[changes.get("lines", "")])
+    question = LinePanel(
+        title=changes.get("title", "KV usage"), question="How full is it?", lines=lines[changes.get("lines", "")]
+    )
     with pytest.raises(PanelError, match=message):
         make(answer(question, queries), queries, 1, 0, 0, RUNBOOKS)
 
 
 def test_a_heat_map_without_buckets_is_refused(queries: Queries) -> None:
-    heat = Heat(title="How full is it?", lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),))
+    heat = Heat(
+        title="Title", question="How full is it?", lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),)
+    )
     with pytest.raises(PanelError, match="no buckets"):
         make(answer(heat, queries), queries, 1, 0, 0, RUNBOOKS)
 
 
 def test_panels_that_do_not_fit_go_on_the_next_line(queries: Queries) -> None:
-    wide = LinePanel(title="How full is it?", lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),), width=10)
-    made = build(
-        Board("b", "B", "d", (BoardRow("Row", (wide,) * 3), BoardRow("Next", (wide,)))), AGENT, queries, RUNBOOKS
+    wide = LinePanel(
+        title="Title",
+        question="How full is it?",
+        lines=(PanelLine(SignalQuery("kv_usage_p90"), "{{engine}}"),),
+        width=10,
     )
-    assert made is not None
+    made = build(Board("b", "B", "d", (BoardRow("Row", (wide,) * 3), BoardRow("Next", (wide,)))), queries, RUNBOOKS)
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in made["panels"]]
     assert places == [(0, 0), (0, 1), (10, 1), (0, 9), (0, 17), (0, 18)]
 
@@ -239,71 +243,45 @@ def test_what_is_of_a_node_is_shown_whatever_engine_is_chosen(queries: Queries) 
     assert list(found.values) == [5.0]
 
 
-@pytest.fixture
-def raw(knowledge: Knowledge) -> Queries:
-    return Queries(knowledge, RawTranslator(knowledge))
+def test_a_query_that_nobody_could_edit_reads_the_recorded_signal(queries: Queries) -> None:
+    assert queries.signal("aborted_per_request").expr == (
+        'kvitals:aborted_per_request{cluster=~"$cluster", engine=~"$engine|"}'
+    )
+    for name in KNOWLEDGE.signals:
+        assert len(queries.signal(name).expr) <= MAX_QUERY, name
+    for code in KNOWLEDGE.rules:
+        assert len(queries.firing(code).expr) <= MAX_QUERY, code
 
 
-def test_the_same_ask_reads_engines_own_names_where_there_are_no_agents(raw: Queries) -> None:
-    query = raw.ask(SignalQuery("kv_usage_p90"))
-    assert "vllm:kv_cache_usage_perc" in query.reads
-    assert "sglang:token_usage" in query.reads
-    assert not any(name.startswith("kvitals_") for name in query.reads)
-    assert 'instance=~"$engine"' in query.expr
+def test_a_query_knows_whether_it_needs_an_agent(queries: Queries) -> None:
+    assert not queries.signal("kv_usage_p90").needs_agent
+    assert queries.signal("cascade_stage").needs_agent
+    pages, agents = "kvitals_requests_running", "kvitals_scrape_age_seconds"
+    assert not queries.family(f"{pages} or {agents}", "count").needs_agent
+    assert queries.family(f"{pages} and {agents}", "count").needs_agent
+    assert queries.firing("KVC03").needs_agent
+    assert not queries.firing("TEL01").needs_agent
 
 
-def test_what_no_page_tells_can_not_be_asked_without_agents(raw: Queries) -> None:
-    for ask in (
-        SignalQuery("slots"),
-        SignalQuery("cascade_stage"),
-        ExpressionQuery("max by ($scope) (kvitals_scrape_age_seconds)", "seconds"),
-    ):
-        with pytest.raises(NotToldError, match="kvitals_"):
-            raw.ask(ask)
-
-
-def test_of_alternatives_those_that_are_told_are_left(raw: Queries) -> None:
-    told, agents = "kvitals_requests_running", "kvitals_scrape_age_seconds"
-    assert raw.family(f"{told} or {agents}", "count").expr == raw.family(told, "count").expr
-    assert raw.family(f"{agents} or {told}", "count").expr == raw.family(told, "count").expr
-    assert raw.family(f"{told} unless {agents}", "count").expr == raw.family(told, "count").expr
-    with pytest.raises(NotToldError):
-        raw.family(f"{agents} unless {told}", "count")
-    with pytest.raises(NotToldError):
-        raw.family(f"{told} and {agents}", "count")
-
-
-def test_without_agents_an_engine_that_shows_nothing_any_more_is_down(raw: Queries) -> None:
-    expr = raw.ask(SignalQuery("target_up")).expr.replace('instance=~"$engine"', 'instance=~".*"')
-    shown = {METRIC_NAME: "vllm:num_requests_running", "instance": "h:1", "engine": "0"}
-    for at, up in ((NOW, 1.0), (NOW + 1000, 0.0)):  # the last sample is at NOW
-        found = evaluate(readable(expr), Source((shown, 3, 0)), at)
-        assert isinstance(found, Vector)
-        assert [(labels["engine"], v) for labels, v in found] == [("h:1/0", up)]
-
-
-def test_a_panel_without_its_first_line_is_left_out_and_told_and_without_another_says_so(raw: Queries) -> None:
+def test_a_panel_says_what_needs_an_agent(queries: Queries) -> None:
     lines = (
         PanelLine(SignalQuery("running_avg"), "{{engine}} running"),
-        PanelLine(SignalQuery("slots"), "{{engine}} slots"),
+        PanelLine(SignalQuery("cascade_stage"), "{{engine}} stage"),
     )
-    running = LinePanel(title="How many run?", lines=lines)
-    slots = LinePanel(title="How many could?", lines=lines[::-1])
-    one = Board("b", "B", "d", (BoardRow("Row", (running, slots)), BoardRow("Empty", (slots,))))
-    assert [missing.title for missing in left_out(one, raw)] == ["How many could?", "How many could?"]
-    made = build(one, AGENT, raw, RUNBOOKS)
-    assert made is not None
-    row, panel, told = made["panels"]
-    assert (row["title"], panel["title"]) == ("Row", "How many run?")
-    assert "Only agents tell: {{engine}} slots." in panel["description"]
-    assert told["type"] == "text"
-    assert "How many could?" in told["options"]["content"]
-    assert build(Board("b", "B", "d", (BoardRow("Row", (slots,)),)), AGENT, raw, RUNBOOKS) is None
+    some = make(
+        answer(LinePanel(title="Title", question="How many run?", lines=lines), queries), queries, 1, 0, 0, RUNBOOKS
+    )
+    assert "Only agents report: {{engine}} stage." in some["description"]
+    whole = make(
+        answer(LinePanel(title="Title", question="Which stage?", lines=lines[1:]), queries), queries, 1, 0, 0, RUNBOOKS
+    )
+    assert "Needs an agent" in whole["description"]
 
 
 def test_a_table_names_its_columns_and_colours_where_a_rule_judges(queries: Queries) -> None:
     table = TablePanel(
-        title="Which?",
+        title="Title",
+        question="Which?",
         lines=(PanelLine(SignalQuery("running_avg"), "running"), PanelLine(SignalQuery("kv_usage_p90"), "KV")),
         judges=(None, ConditionQuery("KVC01", "kv_usage_p90", "kv_high")),
     )

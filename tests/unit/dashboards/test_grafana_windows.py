@@ -40,7 +40,7 @@ def test_a_step_is_rounded_as_grafana_does(shown: float, least: float, step: flo
 def test_the_window_of_a_board_is_that_of_the_rules(scrape: float) -> None:
     window = Options(scrape_seconds=scrape).fast_seconds
     asked = targets(scrape)
-    assert len(asked) > 300
+    assert len(asked) > 290  # of one set of boards
     for target in asked:
         least = grafana.seconds(target["interval"])
         assert grafana.rate_interval(least, least) == pytest.approx(window, abs=4), target["expr"]

@@ -17,21 +17,22 @@ import yaml
 
 from kvitals.agent.collectors.exposition import PageParser
 from kvitals.dashboards.generate import GENERATED
-from kvitals.series.promql import evaluate
+from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS
+from kvitals.series.promql import Vector, evaluate, evaluate_range, parse
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher
 from tests.support import grafana
 
 PAGES = sorted((Path(__file__).parents[2] / "fixtures/exposition/captured").glob("vllm-0*.prom"))
 INSTANCES = ("10.0.0.1:8000", "serving/chat-7f9c-x2x4l")  # by address, and relabelled to namespace/pod
 RANKS = {"10.0.0.1:8000": "0", "serving/chat-7f9c-x2x4l": "0"}
-FLAVOURS = {"agents": "agent", "engines": "raw"}
+FOLDERS = ("agents", "engines")
 START, STEP, SAMPLES = 1_000.0, 5.0, 40
 
 
 @cache
-def boards(flavour: str) -> dict[str, dict[str, Any]]:
+def boards() -> dict[str, dict[str, Any]]:
     """By uid."""
-    found = [json.loads(path.read_text()) for path in (GENERATED / "boards" / flavour).glob("*.json")]
+    found = [json.loads(path.read_text()) for path in (GENERATED / "boards").glob("*.json")]
     return {board["uid"]: board for board in found}
 
 
@@ -47,7 +48,16 @@ class Raw:
         page = PageParser().parse(PAGES[-1].read_bytes())
         every = dict(zip(page.indices.tolist(), page.values.tolist(), strict=True))
         self.labels = [
-            Labels({METRIC_NAME: name, **dict(labels), "instance": instance, "job": "engines", "cluster": "c"})
+            Labels(
+                {
+                    METRIC_NAME: name,
+                    **dict(labels),
+                    "instance": instance,
+                    "job": "engines",
+                    "namespace": "serving",
+                    "cluster": "c",
+                }
+            )
             for instance in INSTANCES
             for name, labels in page.layout.series
         ]
@@ -65,19 +75,44 @@ class Raw:
         return [Frame(self.times[rows], chosen, [self.labels[i] for i in columns])]
 
 
+class Recorded(Raw):
+    """The same with the families that the rules for engines without agents record of the pages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[Frame] = []
+        path = GENERATED / "prometheus/engines/recording.yaml"
+        for group in yaml.load(path.read_text(), yaml.CSafeLoader)["groups"]:
+            for rule in group["rules"] if group["name"] in (FAMILIES, HISTOGRAMS) else ():
+                self.recorded += self._frames(rule)
+
+    def _frames(self, rule: dict[str, Any]) -> list[Frame]:
+        course = evaluate_range(parse(rule["expr"]), self, float(self.times[0]), float(self.times[-1]), STEP)
+        more = {METRIC_NAME: rule["record"], **rule.get("labels", {})}
+        return [Frame(one.times, one.values.reshape(-1, 1), [Labels({**dict(one.labels), **more})]) for one in course]
+
+    def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
+        found = super().select(matchers, start, end)
+        for frame in self.recorded:
+            if all(m.matches(frame.labels[0]) for m in matchers):
+                rows = (frame.times >= start) & (frame.times <= end)
+                found.append(Frame(frame.times[rows], frame.values[rows], frame.labels))
+        return found
+
+
+@cache
+def recorded() -> Recorded:
+    return Recorded()
+
+
 def expanded(template: str, labels: dict[str, str]) -> str:
     """What Prometheus makes of the parts of a template that links use."""
 
     def value(found: re.Match[str]) -> str:
         text = labels.get(found["label"], "")
-        if found["pattern"] is not None:
-            text = re.sub(found["pattern"], lambda m: (m[1] or "") if found["to"] == "$1" else found["to"], text)
         return re.sub(r"[^\w.~-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), text)
 
-    pattern = (
-        r'\{\{ \$labels\.(?P<label>\w+)(?: \| reReplaceAll "(?P<pattern>[^"]+)" "(?P<to>[^"]*)")? \| urlquery \}\}'
-    )
-    done = re.sub(pattern, value, template)
+    done = re.sub(r"\{\{ \$labels\.(?P<label>\w+) \| urlquery \}\}", value, template)
     assert "{{" not in done, done
     return done
 
@@ -86,24 +121,22 @@ def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in board["templating"]["list"]}
 
 
-@pytest.mark.parametrize(("folder", "flavour"), FLAVOURS.items())
-def test_the_link_of_every_alert_selects_its_engine(folder: str, flavour: str) -> None:
-    known = boards(flavour)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_link_of_every_alert_selects_its_engine(folder: str) -> None:
     for rule in rules(folder):
         for instance in INSTANCES:
             engine = f"{instance}/{RANKS[instance]}"
             link = urlsplit(expanded(rule["annotations"]["dashboard_url"], {"cluster": "c", "engine": engine}))
-            board = known[link.path.removeprefix("/d/")]
+            board = boards()[link.path.removeprefix("/d/")]
             for name, value in parse_qsl(link.query):
                 variable = name.removeprefix("var-")
                 assert variable in variables(board), rule["alert"]
                 if variable == "engine":
-                    assert value == (instance if flavour == "raw" else engine), rule["alert"]
+                    assert value == engine, rule["alert"]
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS.values())
-def test_every_link_of_a_board_leads_to_a_board_of_its_flavour(flavour: str) -> None:
-    known, seen = boards(flavour), 0
+def test_every_link_of_a_board_leads_to_a_board() -> None:
+    known, seen = boards(), 0
     for board in known.values():
         tags = {tag for link in board["links"] for tag in link["tags"]}
         assert tags == set(board["tags"])
@@ -120,41 +153,59 @@ def fields(panel: dict[str, Any]) -> set[str]:
 
 
 def links_of_values() -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    for board in boards("raw").values():
+    for board in boards().values():
         for panel in board["panels"]:
             for label in fields(panel):
                 yield board, panel, label
 
 
-def test_the_values_of_raw_boards_have_the_label_that_their_links_pass() -> None:
-    source, drawn = Raw(), 0
+def asked(expr: str, engine: str = ".*") -> Vector:
+    text = expr.replace("$cluster", ".*").replace("$engine", engine).replace("$__rate_interval", "1m")
+    source = recorded()
+    result = evaluate(text, source, float(source.times[-1]))
+    assert isinstance(result, Vector)
+    return result
+
+
+ENGINES = {f"{instance}/{rank}" for instance, rank in RANKS.items()}
+
+
+def test_the_values_of_engines_without_agents_have_the_label_that_links_pass() -> None:
+    drawn = 0
     for board, panel, label in links_of_values():
         if panel["type"] == "table":
             hidden = panel["transformations"][1]["options"]["excludeByName"]
             assert label not in hidden, panel["title"]
         for target in panel["targets"]:
-            expr = target["expr"].replace("$cluster", ".*").replace("$engine", ".*").replace("$__rate_interval", "1m")
-            result = evaluate(expr, source, float(source.times[-1]))
-            assert not isinstance(result, float)
-            for labels, _ in result:
+            for labels, _ in asked(target["expr"]):
                 drawn += 1
-                assert labels.get(label) in INSTANCES, (board["uid"], panel["title"], labels)
+                assert labels.get(label) in ENGINES, (board["uid"], panel["title"], labels)
     assert drawn > 20
 
 
-def test_the_matchers_of_raw_boards_select_one_engine_by_what_links_pass() -> None:
-    (panel,) = (p for p in boards("raw")["kvitals-engines-raw"]["panels"] if p["title"] == "Does the engine step?")
-    source = Raw()
-    for instance in INSTANCES:
-        expr = panel["targets"][0]["expr"].replace("$cluster", ".*").replace("$engine", grafana.chosen(instance))
-        result = evaluate(expr.replace("$__rate_interval", "1m"), source, float(source.times[-1]))
-        assert not isinstance(result, float)
-        assert {labels["instance"] for labels, _ in result} == {instance}
+def test_the_matchers_of_boards_select_one_engine_by_what_links_pass() -> None:
+    panel = next(p for p in boards()["kvitals-engines"]["panels"] if "steps" in p.get("description", ""))
+    for engine in ENGINES:
+        assert {labels["engine"] for labels, _ in asked(panel["targets"][0]["expr"], grafana.chosen(engine))} == {
+            engine
+        }
+
+
+def test_engines_without_agents_are_offered_by_the_variables() -> None:
+    choices = variables(boards()["kvitals-overview"])
+    offered = choices["engine"]["query"]["query"].removeprefix("query_result(").removesuffix(")")
+    for name in ("model", "role", "namespace", "pod", "job"):
+        offered = offered.replace(f"${name}", ".*")
+    assert {labels["engine"] for labels, _ in asked(offered)} == ENGINES
+    for name, values in (("job", {"engines"}), ("namespace", {"serving"})):
+        selector = re.fullmatch(r"label_values\((.+), \w+\)", choices[name]["query"]["query"])
+        assert selector is not None
+        assert {labels.get(name) for labels, _ in asked(selector[1])} == values
 
 
 def test_every_link_of_a_runbook_is_there() -> None:
     pages = {path.name: path for path in (GENERATED / "runbooks").glob("*.md")}
-    uids = {uid for flavour in FLAVOURS.values() for uid in boards(flavour)}
+    uids = boards().keys()
     for path in pages.values():
         text = path.read_text()
         for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.dashboards.runbooks import FOLDER, INDEX, files, page
+from kvitals.dashboards.runbooks import FOLDER, INDEX, LIKELIEST, files, page
 from kvitals.dashboards.runbooks_site import HOME, STYLE, site, write
 from kvitals.rules.loader import load
 from kvitals.ui.cli.main import main
@@ -89,3 +89,23 @@ def test_show_prints_the_same_page(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for heading in re.findall(r"^## (.+)$", page(KNOWLEDGE.rules["LAT01"], KNOWLEDGE), re.M):
         assert heading in shown
+
+
+@pytest.mark.parametrize("code", sorted(KNOWLEDGE.rules))
+def test_a_page_begins_with_the_first_minute(code: str) -> None:
+    text = page(KNOWLEDGE.rules[code], KNOWLEDGE)
+    box = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith(">")]
+    assert box[0] == "> **First 60 seconds**"
+    whole = "\n".join(box)
+    for what in ("Felt by users:", "Can it wait:", "kvitals triage http://HOST:PORT", "Board: `/d/kvitals-"):
+        assert what in whole
+    assert len(re.findall(r"\]\(", whole.partition("Likeliest causes")[2])) <= LIKELIEST
+
+
+def test_the_likeliest_causes_are_the_core_ones() -> None:
+    text = page(KNOWLEDGE.rules["LAT01"], KNOWLEDGE)
+    (line,) = (line for line in text.splitlines() if "Likeliest causes" in line)
+    causes = re.findall(r"\[(\w+)\]", line)
+    core = {code for code, rule in KNOWLEDGE.rules.items() if rule.core and "LAT01" in rule.explains}
+    assert len(causes) == LIKELIEST
+    assert set(causes[: len(core)]) == core

@@ -170,7 +170,9 @@ def test_recorded_families_are_no_evidence_of_agents() -> None:
 @pytest.mark.parametrize(
     ("name", "agents"),
     [
-        ("kvitals_requests_running", True),
+        ("kvitals_requests_running", False),
+        ("kvitals_ttft_seconds_bucket", False),
+        ("kvitals_scrape_age_seconds", True),
         ("kvitals_gpu_utilization_ratio", True),
         ("kvitals_collector_success", True),
         ("kvitals_target_up", False),
