@@ -16,7 +16,7 @@ from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import fill, plain, render
+from kvitals.diagnoser.text import fill, lower_title, plain, render
 from kvitals.rules.finding import (
     Entity,
     Evidence,
@@ -385,7 +385,7 @@ class Findings:
 
     def _next_check(self, rule: Rule) -> str:
         first = rule.evidence[0]
-        return f"after a change, watch {first.title.lower()} for a few minutes: {first.query.strip()}"
+        return f"after a change, watch {lower_title(first.title)} for a few minutes: {first.query.strip()}"
 
 
 def _codes(judgements: Iterable[Judgement]) -> dict[Labels, set[str]]:

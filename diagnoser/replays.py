@@ -30,7 +30,7 @@ KEPT_SECONDS = 300.0
 MIN_LOOKUPS = 100
 BELOW = "prompt_found_ratio"
 HITS = {"engine": "prefix_hit_ratio", "node": "node_prefix_hit_ratio", "pool": "pool_hit_ratio"}
-TITLES = {BELOW: "prompt tokens found in the cache or the tier", "": "prompt tokens found in the cache"}
+TITLES = {BELOW: "hit rate with the tier", "": "hit rate"}
 GROUPS = ("causes", "symptoms", "telemetry", "notes")
 
 

@@ -132,7 +132,7 @@ def test_when_the_agent_goes_and_comes_back_the_page_follows(api: Stub, url: str
     wait_for(driver, "Unhealthy")
     api.status, api.body = 503, b'{"status":"error","errorType":"unavailable","error":"no findings yet"}'
     wait_for(driver, "The agent has no verdict yet", REFRESH_SECONDS)
-    assert "Requests wait because the KV cache is full." in text_of(driver)
+    assert "KV cache full: requests wait for blocks." in text_of(driver)
     api.say(documents.document())
     wait_for(driver, "No trouble found", REFRESH_SECONDS)
     assert "The agent has no verdict yet" not in text_of(driver)

@@ -119,7 +119,7 @@ def sound(driver: webdriver.Chrome) -> None:
 
 def test_on_call_from_the_verdict_to_the_lever(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "One tenant's prompts push out what others need.")
+    wait_for(driver, "Noisy tenant evicts the prefixes of other tenants.")
     charts(driver, 4)
     wait_for(driver, "What to do, in this order")
     summary(driver, "Ruled out")
@@ -198,9 +198,9 @@ def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdrive
     wait_for(driver, "Incidents that ship")
     picture(driver, pictures / "sources.png")
     button(driver, "choose-few_slots")
-    wait_for(driver, "Requests wait for a slot while the KV cache is idle")
+    wait_for(driver, "Requests wait for slots while the KV cache is free")
     go(driver, "Triage")
-    wait_for(driver, "Requests wait for a slot while the KV cache is idle")
+    wait_for(driver, "Requests wait for slots while the KV cache is free")
     go(driver, "Sources")
     send(driver, CASCADE.parents[3] / "app" / "demo" / "healthy.kvcap")
     choose_upload(driver, "healthy.kvcap")
@@ -255,7 +255,7 @@ def test_a_password_keeps_others_out(driver: webdriver.Chrome, tmp_path: Path) -
         field = driver.find_element(By.CSS_SELECTOR, "input[type='password']")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys("hunter2" + Keys.ENTER)
-        wait_for(driver, "One tenant's prompts push out what others need.")
+        wait_for(driver, "Noisy tenant evicts the prefixes of other tenants.")
 
 
 def test_a_hostile_recording_is_refused_and_its_name_is_text(

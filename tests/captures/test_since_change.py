@@ -88,7 +88,7 @@ def test_the_agent_writes_down_what_changed() -> None:
 def test_what_came_of_a_change_is_an_event() -> None:
     event = outcome_event(1.0, told("slots_raised"))
     assert event.kind == "outcome" and event.entity == {"engine": "engine"}
-    assert event.text.startswith("engine, slots 2 → 16: “Allow more requests at once” worked: ")
+    assert event.text.startswith("engine, slots 2 → 16: “Allow more concurrent requests” worked: ")
 
 
 def test_what_the_replay_predicted_of_blocks_came() -> None:

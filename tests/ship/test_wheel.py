@@ -90,7 +90,7 @@ def test_the_wheel_has_every_rule_and_its_page(kvitals: Path, tmp_path: Path) ->
     assert listed.returncode == 0, listed.stderr
     for path in (ROOT / "rules/codes").glob("*.yaml"):
         assert path.name[:5] in listed.stdout
-    assert "Requests wait because the KV cache is full" in run(kvitals, "rules", "show", "KVC01", cwd=tmp_path).stdout
+    assert "KV cache full: requests wait for blocks" in run(kvitals, "rules", "show", "KVC01", cwd=tmp_path).stdout
 
 
 def test_without_the_web_page_s_libraries_it_says_how_to_get_them(kvitals: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ BROKEN = {
     "no entity": ("kvitals_target_up", "kvitals_target_down", 'a case needs kvitals_target_up{engine="e"}'),
     "no outcome": ("expect: fired", "expect: fires", "6: Invalid enum value 'fires'"),
     "no key": ("expect: fired", "expected: fired", "unknown field `expected`"),
-    "a title twice": ("some wait, as they do", "nobody asks anything", "a second case is called 'nobody asks"),
+    "a title twice": ("some wait, as they do", "no request arrives", "a second case is called 'no request"),
     "a code of nobody": ("code: OWN07", "code: OWN08", "it has cases of OWN08, so it must be OWN08.yaml"),
     "too short": ('"20x30"', '"2x26 90x3"', "it counts after 1m"),
     "no time between samples": ("says: \"20 requests wait\"", "interval: 0s", "7: Expected `str` matching regex"),

@@ -80,7 +80,7 @@ def test_replay_tells_the_course(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "replay", str(DEMO))
     assert code == 1
     assert "No trouble found" in out
-    assert out.splitlines()[-1].split()[-1] == "full."
+    assert out.splitlines()[-1].split()[-1] == "blocks."
 
 
 def test_record_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

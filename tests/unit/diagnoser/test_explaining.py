@@ -121,7 +121,7 @@ def test_the_first_cause_explains_the_worst_open_symptom(judge: Judge) -> None:
 def test_where_no_cause_explains_the_worst_symptom_the_cause_is_unknown(judge: Judge) -> None:
     document = told(judge, on("LAT02", "a"), on("PFX02", "a"), on("PFX11", "a"))
     assert document.verdict == (
-        "Cause unknown: the gap between tokens breaches its objective, and"
+        "Cause unknown: ITL p99 above objective, and"
         f" “{KNOWLEDGE.rules['PFX02'].title}” is true and does not explain it."
     )
     assert document.healthy is False
@@ -137,7 +137,7 @@ def test_a_cause_explains_nothing_while_the_way_to_it_is_not_seen_to_be_open(jud
     """Prompts that share nothing make first tokens late where it is their prefill that takes the time."""
     document = told(judge, on("LAT01", "a"), on("PFX11", "a"))
     assert ([c.code for c in document.causes], [n.code for n in document.notes]) == ([], ["PFX11"])
-    assert document.verdict.startswith("Cause unknown: time to first token")
+    assert document.verdict.startswith("Cause unknown: TTFT p99 above objective")
 
 
 def test_slots_that_bind_while_the_objective_is_kept_are_noted(judge: Judge) -> None:

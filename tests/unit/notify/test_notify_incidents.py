@@ -40,12 +40,12 @@ class Memory:
 async def test_an_alert_is_told_with_its_cause_numbers_and_lever(full_cache: Triage) -> None:
     notice = await Memory(full_cache).one(alert("LAT01"))
     assert (notice.status, notice.change, notice.severity, notice.code) == ("firing", "new", "ticket", "KVC01")
-    assert notice.title == "Requests wait because the KV cache is full"
-    assert "100 % of the KV blocks" in notice.verdict
-    assert ("KV blocks pinned by live requests", "100 %") in [(n.title, n.text) for n in notice.numbers]
-    assert notice.actions[0].title == "Limit what one tenant may ask for"  # it needs no restart
+    assert notice.title == "KV cache full: requests wait for blocks"
+    assert "KV usage p90 is 100 %" in notice.verdict
+    assert ("KV usage p90", "100 %") in [(n.title, n.text) for n in notice.numbers]
+    assert notice.actions[0].title == "Rate-limit the tenant"  # it needs no restart
     assert notice.actions[1].setting == "--kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
-    assert "LAT01 Time to first token breaches its objective" in notice.explains
+    assert "LAT01 TTFT p99 above objective" in notice.explains
     assert notice.where == f"engine {ENGINE}" and notice.finding is not None
     assert not any(evidence.lines for evidence in notice.finding.evidence)
     assert notice.links[0].url == "https://wiki.example.org/KVC01.html"  # the cause's page, beside the alert's

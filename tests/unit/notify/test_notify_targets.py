@@ -55,10 +55,10 @@ def test_slack_gets_short_blocks(notice: Notice, tmp_path: Path) -> None:
     assert made.url == "https://hooks.example.org/T/B/x"
     told = json.loads(made.body)
     text = json.dumps(told, ensure_ascii=False)
-    assert told["text"] == f"Requests wait because the KV cache is full (engine {ENGINE})"
+    assert told["text"] == f"KV cache full: requests wait for blocks (engine {ENGINE})"
     for part in (
-        "100 % of the KV blocks",
-        "Limit what one tenant may ask for",
+        "KV usage p90 is 100 %",
+        "Rate-limit the tenant",
         "Explains LAT01",
         "confidence high",
         "|Runbook KVC01>",
@@ -91,8 +91,8 @@ def test_pagerduty_opens_and_resolves_one_incident(notice: Notice, resolved: Not
     payload = opened["payload"]
     assert (payload["severity"], payload["class"], payload["component"]) == ("warning", "KVC01", ENGINE)
     assert payload["timestamp"] == "2026-11-21T05:29:30.000Z" and len(payload["summary"]) <= 1024
-    do = "Store keys and values in 8 bits --kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
-    assert payload["custom_details"]["do"][:2] == ["Limit what one tenant may ask for", do]
+    do = "Use an FP8 KV cache --kv-cache-dtype fp8 --num-gpu-blocks-override 258 (now 129) (restart)"
+    assert payload["custom_details"]["do"][:2] == ["Rate-limit the tenant", do]
     assert opened["routing_key"] == "R0UTE" and "payload" not in closed
 
 
@@ -110,7 +110,7 @@ def test_an_alertmanager_gets_one_alert_that_goes_on(notice: Notice, resolved: N
 
 def test_the_end_says_how_long_it_was(resolved: Notice, tmp_path: Path) -> None:
     text = json.dumps(sent(SlackTarget(url_file=secret(tmp_path, "https://hooks.example.org/")), resolved))
-    assert "resolved: Requests wait" in text and "It lasted 5 min, from 05:29:30 UTC to 05:34:50 UTC." in text
+    assert "resolved: KV cache full" in text and "It lasted 5 min, from 05:29:30 UTC to 05:34:50 UTC." in text
 
 
 @pytest.mark.parametrize("content", ["", "two\nlines", "x" * 20_000, "naïve"])

@@ -50,7 +50,7 @@ def test_a_prediction_is_told_to_people_and_programs() -> None:
     document = judged(DEMO / "few_slots.kvcap")
     out = io.StringIO()
     show(document, Console(file=out, width=160))
-    assert "expect: mean time in the queue 970 ms → 0 ms at best" in out.getvalue()
+    assert "expect: queue time mean 970 ms → 0 ms at best" in out.getvalue()
     told = msgspec.json.decode(msgspec.json.encode(advised(document, "raise-max-num-seqs")))["predicted"][0]
     assert {"metric", "from", "to", "method", "error"} <= told.keys()
 

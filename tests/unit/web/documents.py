@@ -95,7 +95,7 @@ def finding(code: str, name: str, title: str, conclusion: str, **changes: Any) -
         confidence_words="high",
         confidence_why=["every signal of the rule was there", "running per slot agrees"],
         conclusion=conclusion,
-        measures=[Measure("kv_usage_p90", 0.97, "ratio", "97 %", "KV blocks pinned by live requests")],
+        measures=[Measure("kv_usage_p90", 0.97, "ratio", "97 %", "KV usage p90")],
         evidence=[],
         explains=[],
         explained_by=[],
@@ -103,7 +103,7 @@ def finding(code: str, name: str, title: str, conclusion: str, **changes: Any) -
         ruled_out=[],
         unknowns=[],
         levers=[],
-        next_check="after a change, watch KV blocks pinned for a few minutes: kvitals:kv_usage_p90",
+        next_check="after a change, watch KV usage for a few minutes: kvitals:kv_usage_p90",
     )
     return replace(base, **changes)
 
@@ -116,20 +116,20 @@ def kv_full() -> Finding:
     return finding(
         "KVC01",
         "kv-near-ceiling",
-        "Requests wait because the KV cache is full",
+        "KV cache full: requests wait for blocks",
         "Live requests pin 97 % of the KV blocks (p90), 14.2 requests wait for room "
         "and there are 0.31 preemptions per finished request.",
         explains=["LAT01", "KVC09"],
         evidence=[
             evidence(
-                "KV blocks pinned by live requests",
+                "KV usage p90",
                 "kvitals:kv_usage_p90",
                 "ratio",
                 "97 %",
                 line(0.62, 0.97, 0.01),
             ),
             evidence(
-                "Requests waiting for room",
+                "Requests waiting for capacity",
                 "kvitals:waiting_capacity_avg",
                 "requests",
                 "14.2 requests",
@@ -185,20 +185,20 @@ def ttft_breach() -> Finding:
     return finding(
         "LAT01",
         "ttft-slo-breach",
-        "Time to first token breaches its objective",
+        "TTFT p99 above objective",
         "99 % of requests get their first token within 8.4 s; the objective is 2 s (median 3.1 s).",
         kind="symptom",
         explained_by=["KVC01"],
         evidence=[
             evidence(
-                "Time to first token, p99",
+                "TTFT p99",
                 "kvitals:ttft_p99_seconds",
                 "seconds",
                 "8.4 s",
                 line(0.9, 8.4, 0.3),
             ),
             evidence(
-                "Time to first token, median",
+                "TTFT median",
                 "kvitals:ttft_p50_seconds",
                 "seconds",
                 "3.1 s",
@@ -213,7 +213,7 @@ def thrash() -> Finding:
     return finding(
         "KVC09",
         "preemption-thrash",
-        "Running requests are thrown out and computed again",
+        "Running requests are preempted and recomputed",
         "There are 0.31 preemptions per finished request with 97 % of the KV blocks pinned.",
         severity="ticket",
         explained_by=["KVC01"],
@@ -241,7 +241,7 @@ def missing_metrics() -> Finding:
     return finding(
         "TEL02",
         "metric-renamed-or-absent",
-        "Metrics that this engine version should have are missing",
+        "Metrics expected from this engine version are missing",
         "2 families that this version exports by default are absent; what rests on them is unknown.",
         kind="telemetry",
         severity="ticket",
@@ -314,7 +314,7 @@ def unhealthy() -> Triage:
     """The KV cache is full: one cause, two findings that it explains, and one of everything else."""
     return document(
         healthy=False,
-        verdict="Requests wait because the KV cache is full.",
+        verdict="KV cache full: requests wait for blocks.",
         causes=[kv_full(), thrash()],
         symptoms=[ttft_breach()],
         telemetry=[missing_metrics()],
@@ -322,7 +322,7 @@ def unhealthy() -> Triage:
             finding(
                 "TEL10",
                 "missing-telemetry-flag",
-                "A flag would make a blind spot visible",
+                "Telemetry flags are off",
                 "2 flags are off.",
                 kind="note",
             )
@@ -330,7 +330,7 @@ def unhealthy() -> Triage:
         ruled_out=[
             RuledOut(
                 "SCH01",
-                "Requests wait for a slot while the KV cache is idle",
+                "Requests wait for slots while the KV cache is free",
                 ENGINE.title,
                 "kv usage p90 is 97 %, not below 50 %",
             ),
@@ -339,7 +339,7 @@ def unhealthy() -> Triage:
         unknown=[
             undecided(
                 "KVC06",
-                "The cache is too small for what is reused",
+                "KV cache too small for the reused prefixes",
                 "block evictions per request: no such family",
             )
         ],
@@ -347,7 +347,7 @@ def unhealthy() -> Triage:
             finding(
                 "SCH12",
                 "waiting-deferred",
-                "Requests wait for something other than room",
+                "Requests are deferred for something other than capacity",
                 "3 wait.",
                 muted="adapter roll-out until Friday",
             )
@@ -366,12 +366,12 @@ def could_not_tell() -> Triage:
         unknown=[
             undecided(
                 "LAT01",
-                "Time to first token breaches its objective",
+                "TTFT p99 above objective",
                 "ttft p99 seconds: only 7 of 20 requests in 12 s",
             ),
             undecided(
                 "LAT02",
-                "The gap between tokens breaches its objective",
+                "ITL p99 above objective",
                 "itl p99 seconds: only 44 of 100 output gaps in 12 s",
             ),
         ],

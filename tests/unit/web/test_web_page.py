@@ -38,7 +38,7 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
     for text in (
         "Live requests pin 97 % of the KV blocks (p90)",
         "since 2025-12-31 14:02:40 UTC",
-        "explains `LAT01` **Time to first token breaches its objective**: 99 % of requests",
+        "explains `LAT01` **TTFT p99 above objective**: 99 % of requests",
         "explains `KVC09`",
         "confidence high (90%)",
         "--kv-cache-dtype fp8",
@@ -62,9 +62,9 @@ def test_what_a_cause_explains_has_no_card_of_its_own(api: Stub) -> None:
     titles = [m.value for m in run().markdown if m.value.startswith("## ")]
     assert titles == [
         "## Triage",
-        "## Requests wait because the KV cache is full",
+        "## KV cache full\\: requests wait for blocks",
         "## What kvitals cannot see well",
-        "## Metrics that this engine version should have are missing",
+        "## Metrics expected from this engine version are missing",
     ]
 
 
@@ -74,7 +74,7 @@ def test_the_same_symptom_under_two_causes_is_shown_under_both(api: Stub) -> Non
     api.say(replace(document, causes=[*document.causes, other]))
     said = words(run())
     assert said.count("explains `LAT01`") == 2
-    assert "## 1. Requests wait because the KV cache is full" in said
+    assert "## 1. KV cache full: requests wait for blocks" in said
     assert "## 2. Held back" in said
 
 
@@ -84,7 +84,7 @@ def test_an_unexplained_symptom_and_a_circle_of_causes_are_not_lost(api: Stub) -
     symptom = replace(documents.ttft_breach(), explained_by=[])
     api.say(documents.document(healthy=False, causes=[one, two], symptoms=[symptom]))
     said = words(run())
-    for title in ("## 1. First", "## 2. Second", "## Time to first token breaches its objective"):
+    for title in ("## 1. First", "## 2. Second", "## TTFT p99 above objective"):
         assert title in said
 
 
@@ -141,7 +141,7 @@ def test_when_the_agent_goes_away_the_last_answer_stays_and_is_marked(api: Stub)
     said = words(again(app))
     assert "The agent has no verdict yet" in said
     assert "Below is the last answer, of 2025-12-31 14:03:20 UTC." in said
-    assert "Requests wait because the KV cache is full." in said
+    assert "KV cache full: requests wait for blocks." in said
     api.say(documents.document())
     said = words(again(app))
     assert "last answer" not in said

@@ -63,7 +63,7 @@ def test_the_verdict_comes_when_it_is_judged(held: threading.Event, monkeypatch:
     assert source_registry.replayed_share(NEEDS_ITS_PAST) < 1
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 60.0)
     held.set()
-    assert "Prompts stopped sharing their beginning." in words(sound(app.run()))
+    assert "Prompts no longer share their beginning." in words(sound(app.run()))
     assert source_registry.replayed_share(NEEDS_ITS_PAST) == 1
 
 

@@ -22,12 +22,12 @@ CASCADE, HEAVY = "demo:eviction_cascade", "demo:heavy_tenant"
 
 def test_triage_of_a_recording_is_that_of_the_terminal() -> None:
     said = words(run(source=CASCADE))
-    assert "One tenant's prompts push out what others need." in said
-    assert "## 1. One tenant's prompts push out what others need" in said
-    assert "pushed out 94.5 %" in said
+    assert "Noisy tenant evicts the prefixes of other tenants." in said
+    assert "## 1. Noisy tenant evicts the prefixes of other tenants" in said
+    assert "caused 94.5 % of" in said
     for explained in ("PFX01", "KVC06"):
         assert f"explains `{explained}`" in said, explained
-    assert "`KVC05` **An eviction cascade is under way** on engine: cascade stage is 0, below 3" in said
+    assert "`KVC05` **Eviction cascade in progress** on engine: cascade stage is 0, below 3" in said
     assert "recording `eviction_cascade.kvcap`" in said
 
 
@@ -35,7 +35,7 @@ def test_the_timeline_has_findings_stages_and_signals() -> None:
     app = run("timeline", source=CASCADE)
     said = words(app)
     assert "Pick a window, and every page is about it" in said
-    assert "`KVC05` **An eviction cascade is under way** on engine" in said
+    assert "`KVC05` **Eviction cascade in progress** on engine" in said
     assert "ttft p99 seconds" in said
     assert app.multiselect[0].value[0] == "ttft_p99_seconds"
     assert len(app.slider) >= 1
@@ -46,7 +46,7 @@ def test_a_window_that_is_picked_is_judged_as_the_terminal_judges_it() -> None:
     early = run(source=HEAVY, **{"from": str(there.start + 20), "to": str(there.start + 60)})
     assert "No trouble found" in words(early)
     late = run(source=HEAVY)
-    assert "Requests wait because the KV cache is full." in words(late)
+    assert "KV cache full: requests wait for blocks." in words(late)
 
 
 def test_moving_the_slider_moves_every_page() -> None:
@@ -225,4 +225,4 @@ def test_a_window_before_the_recording_says_so() -> None:
 
 
 def test_a_link_to_a_page_that_is_none() -> None:
-    assert "Requests wait because the KV cache is full." in words(run("nonsense", source=HEAVY))
+    assert "KV cache full: requests wait for blocks." in words(run("nonsense", source=HEAVY))
