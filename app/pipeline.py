@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvitals.agent import objectives
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.agent.workers import Worker
 from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.last_cascade import with_last_cascade

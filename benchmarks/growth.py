@@ -43,8 +43,7 @@ ROWS = 12
 def engines(count: int) -> Point:
     """Looks at so many engines without HTTP, at the times that they would have."""
     from benchmarks.pages import Engine
-    from kvitals.agent.records import ScrapeRecord
-    from kvitals.agent.service import encode
+    from kvitals.agent.records import ScrapeRecord, encode
     from kvitals.app.pipeline import Pipeline, Setup
     from kvitals.config import Config, TargetTable
     from kvitals.rules.finding import DocumentSource

@@ -69,7 +69,7 @@ class OfAgent:
 
     async def _past(self, about: DiagnosisRequest) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
-        targets = self.pipeline.node.meta["targets"]
+        targets = self.pipeline.node.watched.meta["targets"]
         return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
 
 
@@ -126,7 +126,7 @@ def engines_of_agent(
 ) -> list[KnownEngine]:
     """The engines in an agent's window, with the names and addresses of their targets. targets: those of the running
     agent, where the window was filled from its history."""
-    watched = pipeline.node.meta["targets"] if targets is None else targets
+    watched = pipeline.node.watched.meta["targets"] if targets is None else targets
     names: dict[str, set[str]] = {}
     for target in watched:
         where = address(target["url"])

@@ -59,7 +59,7 @@ class Collector:
 
     def complaints(self) -> list[str]:
         """For each target that can not be read, why and what to do."""
-        return self.pipeline.node.complaints()
+        return self.pipeline.node.watched.problems()
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent."""

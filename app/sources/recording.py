@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.config import Config, Seconds
 from kvitals.rules.finding import DocumentSource, Triage

@@ -15,7 +15,7 @@ from pathlib import Path
 from aiohttp import web
 
 from kvitals.agent.exports.metrics import CONTENT_TYPE, render
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader, Record

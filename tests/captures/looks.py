@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.records import FactsRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import FactsRecord, decode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, SloTable
 from kvitals.rules.finding import DocumentSource

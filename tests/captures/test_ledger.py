@@ -19,7 +19,8 @@ from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import GPU, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.service import Node, decode
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode
 from kvitals.app.lookups import recorded_lookups
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader

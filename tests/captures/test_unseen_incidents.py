@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import FactsRecord, decode
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import span_of
 from kvitals.rules.finding import DocumentSource, Triage

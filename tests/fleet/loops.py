@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, SloTable
 from kvitals.rules.finding import DocumentSource

@@ -27,12 +27,13 @@ from kvitals.agent.ledger.blocks import Room
 from kvitals.agent.ledger.engine import EngineLedger
 from kvitals.agent.ledger.event import BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.lines import LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.agent.requests.tenant_names import TenantNames
-from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, TenantsTable, load
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan, Signals

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests_api import Requests
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.agent.ledger.event import BlocksCleared, KvEventsRecord
-from kvitals.agent.service import Node, decode
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode
 from kvitals.config import AgentTable, Config, TargetTable
 
 from ..engines import Engines, FlagValue

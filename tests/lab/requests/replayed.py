@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from kvitals.agent.node import Node
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.service import Node
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
 

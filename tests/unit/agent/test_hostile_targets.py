@@ -19,8 +19,9 @@ from kvitals.agent.collectors.reading import MAX_LABEL
 from kvitals.agent.collectors.scrape import ScrapeSense
 from kvitals.agent.collectors.scrape import ScrapeTarget as Scraped
 from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
+from kvitals.agent.node import Node
+from kvitals.agent.node_context import MAX_SERIES, MAX_TARGET_SERIES
+from kvitals.agent.records import ScrapeRecord, decode, encode
 from kvitals.config import AgentTable, Config, TargetTable
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.slices import in_slices
@@ -151,7 +152,7 @@ async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
             assert labels["reason"] in reasons
             [(_, running)] = ask(node.window, "kvitals_requests_running")
             assert running == 7.0
-            assert len(node.complaints()) == 1 and bad_url in node.complaints()[0]
+            assert len(node.watched.problems()) == 1 and bad_url in node.watched.problems()[0]
         finally:
             await node.close()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from kvitals.agent.node import Node
 from kvitals.agent.objectives import StatedObjective, general, of_engine
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import Node, encode
+from kvitals.agent.records import ScrapeRecord, encode
 from kvitals.config import Config, ObjectiveTable, SloTable, SomeSlo
 from kvitals.series.promql import evaluate
 

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from kvitals.agent import targets
 from kvitals.agent.discovery import DiscoveredTarget as Process
 from kvitals.agent.discovery import DiscoveredTargets
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.agent.targets import Sources, TargetFiles, scrape_target
 from kvitals.config import AgentTable, Config, ConfigError, Seconds, SomeSlo, TargetTable
 from kvitals.series.promql import evaluate

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger_api import LedgerApi
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.cache import CacheReport
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord, Record, ScrapeRecord
-from kvitals.agent.service import encode
+from kvitals.agent.records import FactsRecord, Record, ScrapeRecord, encode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import build
 from kvitals.diagnoser.inspect import inspect

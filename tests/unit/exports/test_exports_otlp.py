@@ -30,9 +30,10 @@ from kvitals.agent.collectors.otlp import OtlpSense
 from kvitals.agent.exports import otlp
 from kvitals.agent.exports.otlp import OtlpOut, Sampler, read_headers
 from kvitals.agent.exports.otlp_spans import SCOPE
+from kvitals.agent.node import Node
+from kvitals.agent.records import encode
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config, Otlp, OtlpOutTable
 from kvitals.rules.loader import family_of, load
 from kvitals.series.promql import evaluate
@@ -351,7 +352,7 @@ def test_families_are_known() -> None:
 async def test_a_node_sends_what_it_put_together() -> None:
     async with over_http() as collector:
         node = Node(Config(otlp_out=OtlpOutTable(endpoint=collector.endpoint, sample=1.0)))
-        node.send_traces("1.2")
+        node.parts.send_traces("1.2")
         now = time.time()
         made = (tap(1, now), llm(1, now, parent="a000000000000001"))
         node.feed(encode(PartsRecord(t=now, source="tap", parts=made)))
@@ -369,6 +370,6 @@ async def test_a_node_sends_what_it_put_together() -> None:
 
 async def test_a_node_without_the_table_sends_nothing() -> None:
     node = Node(Config())
-    node.send_traces("1.2")
+    node.parts.send_traces("1.2")
     assert node.requests.send is None
     await node.close()

@@ -13,9 +13,9 @@ from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.ledger.event import HOST, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import MAX_ENGINES, LedgerSide
 from kvitals.agent.ledger.packed import PackedError, pack, unpack
-from kvitals.agent.records import FactsRecord, ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import FactsRecord, ScrapeRecord, encode
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp

@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import ScrapeRecord, encode
 from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.agent.requests.tenant_names import TenantNames
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config, ObjectiveTable, SloTable, TenantsTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import ScrapeRecord, decode, encode
+from kvitals.agent.request_collectors import CLOCK_SOURCE
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.service import NOBODY, Node, decode, encode
 from kvitals.config import Config
 from kvitals.series.promql import evaluate
 from kvitals.series.recordings import Record
@@ -121,5 +122,5 @@ def test_without_any_target_time_goes_on_for_requests_too() -> None:
     made = Node(Config())
     made.feed(parts(T))
     assert made.requests.store.newest(10) == []
-    made.feed(encode(PartsRecord(t=T + 60, source=NOBODY, parts=())))
+    made.feed(encode(PartsRecord(t=T + 60, source=CLOCK_SOURCE, parts=())))
     assert len(made.requests.store.newest(10)) == 1

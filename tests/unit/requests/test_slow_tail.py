@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvitals.agent.records import encode
 from kvitals.agent.requests import slow_tail_families
 from kvitals.agent.requests.columns import join_blocks, lay_out
 from kvitals.agent.requests.observation import PHASES, PartsRecord
@@ -22,7 +23,6 @@ from kvitals.agent.requests.slow_tail import (
     spent,
 )
 from kvitals.agent.requests.slow_tail_families import Tails, families
-from kvitals.agent.service import encode
 from kvitals.rules.loader import family_of, load
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp

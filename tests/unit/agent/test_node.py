@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
-from kvitals.agent.service import Node, decode, encode
+from kvitals.agent.node import Node
+from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord, decode, encode
 from kvitals.config import AgentTable, Config, ConfigError, SloTable, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.recordings import Record
@@ -83,7 +83,7 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
         ("ttft_p99", "configuration", 0.5),
         ("itl_p99", "command line", 0.2),
     }
-    assert "Nothing listens there" in node.complaints()[0]
+    assert "Nothing listens there" in node.watched.problems()[0]
 
 
 async def test_facts_of_the_configuration_reach_the_window() -> None:
