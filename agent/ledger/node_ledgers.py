@@ -3,7 +3,7 @@ clock of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kvitals.agent.ledger.accesses import Style
@@ -20,6 +20,7 @@ from kvitals.agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
 from kvitals.agent.ledger.tenants import NOT_ONE, LedgerTenants
 from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.series_keys import LabelsOf
 from kvitals.kvcache.accesses import Accesses, concatenate
 from kvitals.kvcache.reuse import Curve
 from kvitals.series.slices import Steps, complete
@@ -47,7 +48,7 @@ class LedgerSide:
         self,
         window: Window,
         labels: Mapping[str, str],
-        labels_of: Callable[[str], Mapping[str, str] | None],
+        labels_of: LabelsOf,
         top: int,
         references: int = REFERENCES,
     ) -> None:
