@@ -1,6 +1,6 @@
 """The protocol of a node's collectors, which `kvitals.agent.node` keeps in a registry by the records that they make.
 
-    class FanCollector(Collector[FanRecord]):
+    class FanCollector(NodeCollector[FanRecord]):
         records = (FanRecord,)
         def reads(self, held): return {("fan", ""): CollectorRun(self._read, deadline=8.0)}     # I/O
         def ingest(self, record): ...                                                           # none
@@ -20,7 +20,7 @@ from kvitals.series.slices import Steps
 R = TypeVar("R")
 
 
-class Collector(Generic[R]):
+class NodeCollector(Generic[R]):
     """One kind of input: it reads records of its types, and ingests them, its own or recorded ones."""
 
     records: ClassVar[tuple[type[Any], ...]]

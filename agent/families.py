@@ -30,9 +30,10 @@ from kvitals.agent.collectors.reading import MAX_LABEL, MAX_NAME_SERIES, Meaning
 from kvitals.agent.collectors.reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
+from kvitals.series.series_view import Columns
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
-from kvitals.series.window import NOWHERE, Columns, SeriesGroup, Window
+from kvitals.series.window import NOWHERE, SeriesGroup, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"

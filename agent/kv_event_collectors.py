@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from kvitals.agent.collector import Collector
+from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
 from kvitals.agent.collectors.kv_events import KvEventsSense
 from kvitals.agent.collectors.kv_events_in import KvEventsIn
@@ -217,7 +217,7 @@ class KvEventSenses:
         return (), answered
 
 
-class KvEventsCollector(Collector[KvEventsRecord]):
+class KvEventsCollector(NodeCollector[KvEventsRecord]):
     """Listens to KV events, and keeps the ledger of the blocks that engines report."""
 
     records = (KvEventsRecord,)

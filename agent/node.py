@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kvitals.agent.collector import Collector
+from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.probe import probe
 from kvitals.agent.discovery import Finder
 from kvitals.agent.kv_event_collectors import KvEventsCollector
@@ -33,7 +33,7 @@ from kvitals.agent.request_collectors import PartsCollector
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.tenant_names import tenants_of_one_look
-from kvitals.agent.target_facts import TargetFacts
+from kvitals.agent.target_facts import FactsReader
 from kvitals.agent.targets import Sources, TargetList
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError
@@ -63,12 +63,12 @@ class Node:
         self.gpus = GpuCollector(self.context, self.host)
         self.kv_events = KvEventsCollector(self.context)
         self.parts = PartsCollector(self.context, self.kv_events.request)
-        self.registry: tuple[Collector[Any], ...] = (self.pages, self.host, self.gpus, self.parts, self.kv_events)
+        self.registry: tuple[NodeCollector[Any], ...] = (self.pages, self.host, self.gpus, self.parts, self.kv_events)
         """All collectors, in the order in which their records are ingested and time advances."""
-        self._by_record: dict[type[Record], Collector[Any]] = {
+        self._by_record: dict[type[Record], NodeCollector[Any]] = {
             kind: collector for collector in self.registry for kind in collector.records
         }
-        self._facts = TargetFacts(self.context, self._finder, search, self.kv_events.identified)
+        self._facts = FactsReader(self.context, self._finder, search, self.kv_events.identified)
 
     @property
     def config(self) -> Config:

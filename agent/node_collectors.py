@@ -8,7 +8,7 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
 
-from kvitals.agent.collector import Collector
+from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
 from kvitals.agent.collectors.gpu import GpuSense
 from kvitals.agent.collectors.host import HostSense
@@ -31,7 +31,7 @@ ENDED = ("gone", "replaced")
 GPU_EXPORTER = "dcgm"
 
 
-class HostCollector(Collector[HostRecord]):
+class HostCollector(NodeCollector[HostRecord]):
     """Reads the node and the processes of its engines, in a thread of its own."""
 
     records = (HostRecord,)
@@ -115,7 +115,7 @@ class HostCollector(Collector[HostRecord]):
         return {pid: engine for pid, engine in engines.items() if engine}
 
 
-class GpuCollector(Collector[GpuRecord]):
+class GpuCollector(NodeCollector[GpuRecord]):
     """Reads the GPUs, in a thread of its own. A host record, which has the owners of processes, comes before."""
 
     records = (GpuRecord,)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from functools import partial
 
 from kvitals.agent import objectives
-from kvitals.agent.collector import Collector
+from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import REASONS, CollectorError, CollectorRun, Name
 from kvitals.agent.families import VERSION
 from kvitals.agent.ingest_share import OVER_SHARE, IngestShares
@@ -22,7 +22,7 @@ SCRAPE_REQUESTS = 6
 PageRecord = ScrapeRecord | FactsRecord | ProbeRecord
 
 
-class PageCollector(Collector[PageRecord]):
+class PageCollector(NodeCollector[PageRecord]):
     """Scrapes every target; one whose pages are costly less often."""
 
     records = (ScrapeRecord, FactsRecord, ProbeRecord)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from kvitals.agent.collector import Collector
+from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
 from kvitals.agent.collectors.parts_in import PartsIn
 from kvitals.agent.collectors.request_log import RequestLogs
@@ -142,7 +142,7 @@ class RequestSenses:
         self._otlp = self._logs = None
 
 
-class PartsCollector(Collector[PartsRecord]):
+class PartsCollector(NodeCollector[PartsRecord]):
     """Correlates parts of requests, from observers and from recordings, to request records."""
 
     records = (PartsRecord,)

@@ -15,7 +15,7 @@ from kvitals.agent.records import FactsRecord, Record
 from kvitals.agent.workers import Worker
 
 
-class TargetFacts:
+class FactsReader:
     """Reads the flags of targets when they are added and when their engine was restarted."""
 
     def __init__(self, context: NodeContext, finder: Finder, search: Worker, identified: Callable[[str], None]) -> None:

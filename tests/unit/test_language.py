@@ -34,7 +34,6 @@ TWICE = frozenset(
         "reading",
         "recording",
         "reuse",
-        "service",
         "status",
         "targets",
         "text",
