@@ -34,7 +34,7 @@ from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.tenant_names import tenants_of_one_look
 from kvitals.agent.target_facts import FactsReader
-from kvitals.agent.targets import Sources, TargetList
+from kvitals.agent.target_sources import Sources, TargetList
 from kvitals.agent.workers import Worker
 from kvitals.config import Config, ConfigError
 from kvitals.rules.engine_map import load_map, systems

@@ -14,7 +14,7 @@ from kvitals.agent.collector import NodeCollector
 from kvitals.agent.collectors.boundary import CollectorRun, Name
 from kvitals.agent.collectors.parts_in import PartsIn
 from kvitals.agent.collectors.request_log import RequestLogs
-from kvitals.agent.exports.otlp import OtlpOut
+from kvitals.agent.exports.otlp_export import OtlpOut
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.node_context import NodeContext
 from kvitals.agent.records import Record

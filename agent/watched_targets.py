@@ -13,7 +13,7 @@ from kvitals.agent.collectors import scrape
 from kvitals.agent.collectors.scrape import ScrapeSense, ScrapeTarget
 from kvitals.agent.discovery import DiscoveredTarget
 from kvitals.agent.process_titles import ProcessRef
-from kvitals.agent.targets import TargetList, scrape_target
+from kvitals.agent.target_sources import TargetList, scrape_target
 from kvitals.config import Config, ConfigError, NodeLabels, TargetTable
 from kvitals.config.hosts import is_loopback
 

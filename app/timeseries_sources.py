@@ -11,7 +11,7 @@ import numpy as np
 
 from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, ask_source
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.prometheus import dialect
+from kvitals.app.sources.prometheus_fleet import dialect
 from kvitals.app.sources.recording import RecordingError, span_of, with_window
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies

@@ -13,8 +13,8 @@ from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
 from kvitals.dashboards.grafana import RAW_SUFFIX
-from kvitals.dashboards.recording import DERIVED, RecordingRules, record
 from kvitals.dashboards.recording_raw import RawCoverage
+from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge
 from kvitals.series.promql import parse
 

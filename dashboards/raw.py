@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvitals.diagnoser.sources.pages import LOCAL, Pages
+from kvitals.diagnoser.sources.engine_pages import LOCAL, Pages
 from kvitals.rules.engine_map import EngineMap, load_map
 from kvitals.rules.loader import HISTOGRAM_PARTS, Knowledge
 from kvitals.series.promql import Aggregate, Binary, Call, Expr, NumberLiteral, Range, Selector

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options
-from kvitals.dashboards.recording import RecordingRules, definition, group_of, in_order, rule_of
-from kvitals.diagnoser.sources.pages import FACT, OBJECTIVE, Pages
+from kvitals.dashboards.recording_rules import RecordingRules, definition, group_of, in_order, rule_of
+from kvitals.diagnoser.sources.engine_pages import FACT, OBJECTIVE, Pages
 from kvitals.rules.compiled_signal import needed_metrics
 from kvitals.rules.engine_map import EngineMap, load_map, systems
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge

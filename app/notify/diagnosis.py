@@ -15,7 +15,7 @@ from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server
+from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError

@@ -7,7 +7,7 @@ import time
 
 from rich.console import Console
 
-from kvitals.agent.targets import TargetList
+from kvitals.agent.target_sources import TargetList
 from kvitals.app.pipeline import Pipeline
 
 EVERY_SECONDS = 30.0

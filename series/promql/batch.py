@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.panel import PanelRows, SelectionPanel
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget, by_nameless, the_one, without_names
 from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.promql.selection import HALF_MILLISECOND, SelectedWindows, empty, milliseconds
 from kvitals.series.promql.windows import RANGE_FUNCTIONS, SampleWindows
 from kvitals.series.series_view import Columns

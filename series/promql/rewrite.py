@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvitals.series.promql.check import check, type_of
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.nodes import (
     Aggregate,
     Binary,
@@ -20,6 +19,7 @@ from kvitals.series.promql.nodes import (
     Unary,
     rebuild,
 )
+from kvitals.series.promql.promql_error import PromQLError
 
 _PARAMETER = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))", re.ASCII)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kvitals.agent.exports.metrics import CONTENT_TYPE, render
+from kvitals.agent.exports.metrics_page import CONTENT_TYPE, render
 from kvitals.agent.node import Node
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import GPU, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.node import Node
 from kvitals.agent.records import decode
 from kvitals.app.lookups import recorded_lookups

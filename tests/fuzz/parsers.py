@@ -22,11 +22,11 @@ from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.collectors.kv_events_wire import Wire
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.engine_resolver import SeenEngines
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger
 from kvitals.agent.ledger.event import BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.node import Node
 from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.lines import LineReader

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from kvitals.agent.collectors.exposition import ExpositionError, PageParser
-from kvitals.agent.collectors.reading import MAX_LABEL
+from kvitals.agent.collectors.page_reading import MAX_LABEL
 from kvitals.agent.collectors.scrape import ScrapeSense
 from kvitals.agent.collectors.scrape import ScrapeTarget as Scraped
 from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN

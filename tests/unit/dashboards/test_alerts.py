@@ -19,7 +19,7 @@ from kvitals.dashboards.alerts_conditions import expression, negative, positive
 from kvitals.dashboards.alerts_files import with_agents, without_agents
 from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
-from kvitals.dashboards.recording import DERIVED, in_order, reads, record
+from kvitals.dashboards.recording_rules import DERIVED, in_order, reads, record
 from kvitals.dashboards.runbooks import files as runbooks
 from kvitals.rules.condition import parse_condition
 from kvitals.rules.loader import Knowledge, load

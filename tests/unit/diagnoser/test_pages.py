@@ -14,7 +14,7 @@ from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
+from kvitals.diagnoser.sources.engine_pages import LOCAL, OBJECTIVE, Pages, read_pages
 from kvitals.diagnoser.sources.prometheus import PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import ServedFamilies
 from kvitals.rules.engine_map import load_map, systems

@@ -3,7 +3,7 @@
 import pytest
 
 from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.collectors.reading import recognise
+from kvitals.agent.collectors.page_reading import recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.diagnoser.evaluator import Judge, Judgement
