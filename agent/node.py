@@ -206,7 +206,7 @@ class Node:
         keys = [(key, self.pages.model(key)) for key in self.watched.tables]
         return [encode(r) for r in await asyncio.gather(*(probe(k, _root(k), m) for k, m in keys if m))]
 
-    def feed(self, recorded: Recorded) -> None:
+    def ingest_recorded(self, recorded: Recorded) -> None:
         """Ingest one record of a recording."""
         record = decode(recorded)
         if record is not None:

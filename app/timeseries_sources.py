@@ -66,7 +66,7 @@ def of_recording(path: Path, setup: Setup) -> Iterator[TimeseriesSource]:
     pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
-        pipeline.feed(reader)
+        pipeline.ingest_recorded(reader)
     yield TimeseriesSource(
         f"recording, {path.name}", ask_source(pipeline.node.window), first, last, _gap(pipeline.node.window, last)
     )

@@ -65,7 +65,7 @@ def engines(count: int) -> Point:
             for url, one in zip(urls, played, strict=True)
         ]  # fmt: skip
         clock = [time.process_time()]
-        pipeline.feed(records)
+        pipeline.ingest_recorded(records)
         clock.append(time.process_time())
         pipeline.observe(t)
         clock.append(time.process_time())

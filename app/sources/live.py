@@ -72,11 +72,11 @@ class Collector:
             yield done
             await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
         if probing is not None:
-            self.pipeline.feed(await probing)
+            self.pipeline.ingest_recorded(await probing)
             await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
 
     async def _read(self, done: float) -> None:
-        self.pipeline.feed(await self.pipeline.node.read())
+        self.pipeline.ingest_recorded(await self.pipeline.node.read())
         self._last = time.time()
         self._started = self._started or self._last
         if done >= FIRST_LOOK_SECONDS:

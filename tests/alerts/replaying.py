@@ -33,7 +33,7 @@ async def replay(path: Path, port: int, slo: SloTable) -> None:
         node.expect(reader.header.meta)
         records = iter(reader)
         first = next(records)
-        node.feed(first)
+        node.ingest_recorded(first)
         at = first.t
         app = web.Application()
         app.router.add_get("/metrics", metrics)
@@ -43,7 +43,7 @@ async def replay(path: Path, port: int, slo: SloTable) -> None:
         await asked.wait()
         begun = time.monotonic()
         async for record in _in_time(records, first.t, begun):
-            node.feed(record)
+            node.ingest_recorded(record)
             at = record.t
         await runner.cleanup()
 

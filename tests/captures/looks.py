@@ -41,6 +41,6 @@ def cold_look(capture: Path, under: Setup, at: float, seconds: float = COLD_S) -
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
         records = [record for record in reader if record.t <= at]
-        pipeline.feed(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
+        pipeline.ingest_recorded(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
     pipeline.observe(at, fast=seconds, cold=True)
     return pipeline

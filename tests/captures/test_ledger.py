@@ -54,7 +54,7 @@ def replayed(name: str, *, records: bool, sessions: bool) -> tuple[EngineLedger,
             node.requests.send = ledger.request
         for captured in reader:
             record = decode(captured)
-            node.feed(captured)
+            node.ingest_recorded(captured)
             if isinstance(record, KvEventsRecord):
                 ledger.feed(record if sessions else stripped(record))
             ledger.advance(captured.t, records)

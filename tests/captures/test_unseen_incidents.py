@@ -29,7 +29,7 @@ def cold_without_facts(capture: Path, seconds: float = 12.0) -> Triage:
     pipeline = Pipeline(setup_of(capture), DocumentSource("capture", capture.name))
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
-        pipeline.feed(
+        pipeline.ingest_recorded(
             record
             for record in reader
             if last - seconds <= record.t <= last and not isinstance(decode(record), FactsRecord)

@@ -75,7 +75,7 @@ def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = N
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:
-            pipeline.feed([record])
+            pipeline.ingest_recorded([record])
             last = record.t
     matchers = [Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")]
     series: dict[Labels, tuple[list[float], list[float]]] = {}

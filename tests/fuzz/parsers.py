@@ -202,7 +202,7 @@ def _replay(reader: CaptureReader) -> None:
     node = Node(Config())
     node.expect(reader.header.meta)
     for record in islice(reader, 200):
-        node.feed(record)
+        node.ingest_recorded(record)
     assert node.window.series <= node.window.max_series
 
 

@@ -34,7 +34,7 @@ def replayed() -> tuple[Node, float]:
     with CaptureReader.open(RECORDING) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
             last = record.t
     return node, last
 

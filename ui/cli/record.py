@@ -95,7 +95,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
                     for record in last:
                         writer.write(record)
                         if args.listen:
-                            node.feed(record)
+                            node.ingest_recorded(record)
                     progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops"
                     status.update(Text(progress))
                     await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))

@@ -143,7 +143,7 @@ async def _listen(node: Node, records: list[KvEventsRecord]) -> None:
     while True:
         for captured in await node.read():
             record = decode(captured)
-            node.feed(captured)
+            node.ingest_recorded(captured)
             if isinstance(record, KvEventsRecord):
                 records.append(record)
         await asyncio.sleep(1)

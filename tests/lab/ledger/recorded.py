@@ -98,7 +98,7 @@ def replayed(
             if not with_sessions and isinstance(record, KvEventsRecord):
                 kept = encode(replace(record, batches=tuple(map(_without_sessions, record.batches))))
             had = node.ledger
-            node.feed(kept)
+            node.ingest_recorded(kept)
             if had is None and node.ledger is not None:
                 _overhear(node.ledger, looks)
     node.requests.flush()

@@ -22,7 +22,7 @@ def records_of(capture: Path) -> dict[str, RequestRecord]:
     with CaptureReader.open(capture) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
     node.requests.flush()
     return {record.id: record for record in node.requests.store}
 

@@ -142,7 +142,7 @@ async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
                 began = time.time()
                 records = await asyncio.wait_for(node.read(), 20 * TIMEOUT)
                 for record in records:
-                    node.feed(record)
+                    node.ingest_recorded(record)
                 sent = [r.t for r in records if r.target.startswith(good_url) and r.sense == "scrape"]
                 assert 0 <= sent[0] - began < TIMEOUT  # nobody is waited for before it is asked
             up = {labels["engine"]: value for labels, value in ask(node.window, "kvitals_target_up")}
@@ -363,7 +363,7 @@ async def test_records_of_a_recording_are_hostile_too() -> None:
     """What a capture holds takes the same path, so the same limits hold."""
     node = Node(Config())
     node.expect({"targets": [{"url": BAD}]})
-    node.feed(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
+    node.ingest_recorded(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
     [(labels, _)] = ask(node.window, "kvitals_target_state", 1.0)
     assert labels["reason"] == "too_large"
 

@@ -71,7 +71,7 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
     await node.open([DEAD])
     records = await node.read()
     for record in records:
-        node.feed(record)
+        node.ingest_recorded(record)
     await node.close()
     at = max(r.t for r in records) + 1
     up = evaluate("kvitals_target_up", node.window, at)
@@ -91,7 +91,7 @@ async def test_facts_of_the_configuration_reach_the_window() -> None:
     await node.open()
     records = [*await node.read(), *await node.read()]
     for record in records:
-        node.feed(record)
+        node.ingest_recorded(record)
     await node.close()
     slots = evaluate('kvitals_engine_fact{fact="slots"}', node.window, max(r.t for r in records) + 1)
     assert not isinstance(slots, float)

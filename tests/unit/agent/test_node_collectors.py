@@ -25,7 +25,7 @@ def fed(*records: Record) -> Node:
     node = Node(build({}))
     node.expect({"targets": [{"url": ONE, "name": "a"}, {"url": TWO}]})
     for record in records:
-        node.feed(encode(record))
+        node.ingest_recorded(encode(record))
     return node
 
 

@@ -184,7 +184,7 @@ class Engine:
 
 async def read(node: Node) -> None:
     for record in await node.read():
-        node.feed(record)
+        node.ingest_recorded(record)
 
 
 def values(node: Node, expr: str, at: float) -> dict[str, float]:
@@ -267,7 +267,7 @@ class TestNode:
             await node.open()
             records = await node.read()
             for record in records:
-                node.feed(record)
+                node.ingest_recorded(record)
             assert values(node, "kvitals_target_up", max(r.t for r in records) + 1) == {target.name: up}
             await node.close()
         await server.close()

@@ -74,7 +74,7 @@ def watched(path: str) -> Node:
     with CaptureReader.open(Path(path)) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
     return node
 
 

@@ -355,10 +355,10 @@ async def test_a_node_sends_what_it_put_together() -> None:
         node.parts.send_traces("1.2")
         now = time.time()
         made = (tap(1, now), llm(1, now, parent="a000000000000001"))
-        node.feed(encode(PartsRecord(t=now, source="tap", parts=made)))
-        node.feed(encode(PartsRecord(t=now + LIMITS.settle + 1, source="tap", parts=())))
+        node.ingest_recorded(encode(PartsRecord(t=now, source="tap", parts=made)))
+        node.ingest_recorded(encode(PartsRecord(t=now + LIMITS.settle + 1, source="tap", parts=())))
         await until(lambda: len(collector.spans) > 0)
-        node.feed(encode(PartsRecord(t=now + 60, source="tap", parts=())))
+        node.ingest_recorded(encode(PartsRecord(t=now + 60, source="tap", parts=())))
         await node.close()
     found = {span.name: span for span in collector.spans}
     assert set(found) == {"kvitals.request", "kvitals.gateway", "kvitals.queue", "kvitals.prefill", "kvitals.decode"}

@@ -82,7 +82,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         keeping.cycle(due, {"reloadConfigSuccess": True, "lastConfigTime": str(len(made.times) // 10)})
         until(lambda: keeping._history.status.committed == made.times[-1], "not written")
     for record in records:
-        whole.node.feed(record)
+        whole.node.ingest_recorded(record)
     yield made
     keeping.close()
 

@@ -181,12 +181,12 @@ def test_a_replayed_record_becomes_families() -> None:
     node.expect({"targets": [{"url": URL, "labels": {"node": "n"}}]})
     key = f"{URL}/metrics"
     for t in (1.0, 2.0):
-        node.feed(
+        node.ingest_recorded(
             encode(
                 KvEventsRecord(t=t, target=key, batches=(BlockEventBatch(int(t), t, (BlocksStored((5,), None, 32),)),))
             )
         )
-    node.feed(encode(KvEventsRecord(t=3.0, target="nobody", batches=())))
+    node.ingest_recorded(encode(KvEventsRecord(t=3.0, target="nobody", batches=())))
     assert values(node.window, "batches_total") == {"": 2.0}
 
 

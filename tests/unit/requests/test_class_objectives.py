@@ -44,7 +44,9 @@ def node(config: Config = CONFIG) -> Node:
 
 
 def read(made: Node, t: float) -> None:
-    made.feed(encode(ScrapeRecord(t=t, target=KEY, status=200, content_type="text/plain; version=0.0.4", body=PAGE)))
+    made.ingest_recorded(
+        encode(ScrapeRecord(t=t, target=KEY, status=200, content_type="text/plain; version=0.0.4", body=PAGE))
+    )
 
 
 def asked_by(tenant: str, engine: str = ENGINE) -> RequestRecord:
@@ -88,7 +90,7 @@ def test_classes_of_tenants_that_have_series_are_told_and_follow_the_configurati
     made = node()
     for n, tenant in enumerate((GOLD, NOBODYS)):
         parts = (tap(n, T, engine="127.0.0.1:8000", tenant=tenant), llm(n, T))
-        made.feed(encode(PartsRecord(t=T, source="tap", parts=parts)))
+        made.ingest_recorded(encode(PartsRecord(t=T, source="tap", parts=parts)))
     later = T + LIMITS.settle + 2
     read(made, later)
     read(made, later + 2)
