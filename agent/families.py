@@ -25,7 +25,7 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.exposition import Indices, PageLayout, PageSamples
+from kvitals.agent.collectors.page_parser import Indices, PageLayout, PageSamples
 from kvitals.agent.collectors.page_reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
 from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus

@@ -28,7 +28,7 @@ import structlog
 from yarl import URL
 
 from kvitals.agent.bounded_client import AnswerTooLongError, BoundedConnector
-from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
+from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES

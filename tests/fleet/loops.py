@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, SloTable

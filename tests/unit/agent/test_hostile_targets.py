@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.agent.collectors.exposition import ExpositionError, PageParser
+from kvitals.agent.collectors.page_parser import ExpositionError, PageParser
 from kvitals.agent.collectors.page_reading import MAX_LABEL
 from kvitals.agent.collectors.scrape import ScrapeSense
 from kvitals.agent.collectors.scrape import ScrapeTarget as Scraped

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.dashboards.generate import GENERATED
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Frame, Labels, Matcher

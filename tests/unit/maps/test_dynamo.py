@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.page_reading import recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
