@@ -6,15 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from kvitals.agent.series_keys import Key
 from kvitals.series.types import Labels
 from kvitals.series.window import SeriesGroup, Window
 
 ROW_SECONDS = 1.0
-
-LabelSet = tuple[tuple[str, str], ...]
-
-Key = tuple[str, LabelSet]
-"""A series' name and the labels that it has beside the node's or the engine's."""
 
 
 class CounterRows:

@@ -1,6 +1,6 @@
 """From the raw pages of one target to families in the window.
 
-What the series of a page mean is worked out once per layout (`kvitals.agent.collectors.reading`) and compiled into
+What the series of a page mean is worked out once per layout (`kvitals.agent.collectors.page_reading`) and compiled into
 arrays that say for each position of the page where its value goes. After that a page costs a few array operations,
 however many series it has.
 
@@ -25,14 +25,15 @@ from functools import partial
 
 import numpy as np
 
-from kvitals.agent.collectors.exposition import Indices, PageLayout, PageSamples
-from kvitals.agent.collectors.reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
-from kvitals.agent.collectors.reading import PAGE as WHOLE
+from kvitals.agent.collectors.page_parser import Indices, PageLayout, PageSamples
+from kvitals.agent.collectors.page_reading import MAX_LABEL, MAX_NAME_SERIES, Meaning, Reading, read, recognise
+from kvitals.agent.collectors.page_reading import PAGE as WHOLE
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome, TargetStatus
 from kvitals.rules.engine_map import EngineMap
+from kvitals.series.series_view import Columns
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels
-from kvitals.series.window import NOWHERE, Columns, SeriesGroup, Window
+from kvitals.series.window import NOWHERE, SeriesGroup, Window
 
 PAGE = "metrics page"
 VERSION = "version endpoint"

@@ -1,4 +1,4 @@
-"""KV events of the engines on this node: where they are published is found out, and then they are listened to.
+"""The collector of KV events: where the engines publish them is found out, and then they are listened to.
 
 events = KvEventSenses(config.kv_events, lambda: tenants)
 await events.look(views, ask)        # who publishes where; now and then
@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 
+from kvitals.agent.collector import NodeCollector
+from kvitals.agent.collectors.boundary import CollectorRun, Name
 from kvitals.agent.collectors.kv_events import KvEventsSense
+from kvitals.agent.collectors.kv_events_in import KvEventsIn
 from kvitals.agent.collectors.kv_events_sources import (
     PublisherReport,
     PublisherSource,
@@ -31,8 +35,14 @@ from kvitals.agent.collectors.kv_events_sources import (
 from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
 from kvitals.agent.command_line import Flags
 from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.ledger.node_ledgers import LedgerSide
+from kvitals.agent.node_context import NodeContext
+from kvitals.agent.records import Record
+from kvitals.agent.requests.observation import PartsRecord
+from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.workers import Worker, WorkerHungError
 from kvitals.config import ConfigError, KvEventsTable
+from kvitals.series.slices import Steps
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +53,11 @@ RETRY_SECONDS = 10.0
 """How often one is asked that did not answer, as one that is starting."""
 
 CLOSE_SECONDS = 1.0
+
+READ_DEADLINE = 10.0
+"""Seconds until a read of KV events counts as hung."""
+
+NEAR_LIMIT = "{count} batches were refused: the agent is near its memory limit."
 
 VLLM_PATH, SGLANG_PATH = "/kv_event_sources", "/server_info"
 
@@ -200,3 +215,117 @@ class KvEventSenses:
             if told:
                 return told, True
         return (), answered
+
+
+class KvEventsCollector(NodeCollector[KvEventsRecord]):
+    """Listens to KV events, and keeps the ledger of the blocks that engines report."""
+
+    records = (KvEventsRecord,)
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._scraper = context.scraper
+        self._senses: KvEventSenses | None = None
+        self._events_in = KvEventsIn(context.window)
+        self.ledger: LedgerSide | None = None
+        """What is known of engines' blocks; None while no engine reported any."""
+
+    def open(self, names: Callable[[], TenantPseudonyms], *, binds: bool = True) -> None:
+        """Listen from the next cycle on. Parameters as of `KvEventSenses`."""
+        self._senses = KvEventSenses(self._context.config.kv_events, names, binds=binds)
+
+    def configure(self, config: KvEventsTable) -> None:
+        """Use another configuration."""
+        if self._senses is not None:
+            self._senses.configure(config)
+
+    def identified(self, key: str) -> None:
+        """The process of a target is known from now on: where it publishes is asked again."""
+        if self._senses is not None:
+            self._senses.restarted(key)
+
+    @property
+    def supported(self) -> bool:
+        """Whether KV events are listened to."""
+        return self._senses is not None
+
+    def reads(self, held: Container[str]) -> dict[Name, CollectorRun]:
+        return {("kv_events", ""): CollectorRun(self._read, READ_DEADLINE)}
+
+    async def _read(self) -> list[Record]:
+        if self._senses is None:
+            return []
+        await self._senses.look([self._view(key) for key in self._context.targets.tables], self._scraper.ask)
+        now = time.time()
+        served = {key: self._context.engines.prompt_tokens(key, now) for key in self._senses.unheard}
+        records = await self._senses.read(served)
+        return self.within_memory(records) if self._context.memory.refusing else [*records]
+
+    def within_memory(self, records: Sequence[KvEventsRecord]) -> list[Record]:
+        """The records without their batches, which are counted as refused."""
+        if batches := sum(len(record.batches) for record in records):
+            self._context.memory.refuses("kv_events", batches)
+        return [without_batches(record, NEAR_LIMIT) for record in records]
+
+    def _view(self, key: str) -> KvTarget:
+        targets = self._context.targets
+        server, is_own = targets.servers.get(key), targets.is_own(key)
+        system = server.system if server is not None else self._context.system(key)
+        flags = server.flags if server is not None else None
+        return KvTarget(key, targets.tables[key].url, targets.is_here(key) or is_own, is_own, system, flags)
+
+    def ingest(self, record: KvEventsRecord) -> Steps[None]:
+        if record.target not in self._scraper.keys:
+            return
+        self._events_in.feed(record, self._scraper.engine_labels(record.target, record.rank))
+        if self.ledger is None:
+            if not record.batches:
+                return
+            context = self._context
+            self.ledger = LedgerSide(
+                context.window, context.labels(), context.engines.labels, context.config.tenants.top
+            )
+        engine = self._scraper.engine_of(record.target, record.rank)
+        yield from self.ledger.feed_steps(record, engine, self._context.system(record.target))
+
+    def request(self, record: RequestRecord) -> None:
+        """Join a request record to the ledger."""
+        if self.ledger is not None:
+            self.ledger.request(record)
+
+    def expect_requests(self, record: PartsRecord) -> None:
+        """Parts of requests were ingested, so request records are expected."""
+        if self.ledger is not None and record.parts:
+            self.ledger.heard(record.t)
+
+    def advance(self, t: float) -> Steps[None]:
+        if self.ledger is not None:
+            yield from self.ledger.advance_steps(t)
+
+    def flush(self, t: float) -> None:
+        if self.ledger is not None:
+            self.ledger.flush(t)
+
+    def forget(self, key: str) -> None:
+        self._events_in.gone(key)
+        if self.ledger is not None:
+            self.ledger.gone(key)
+
+    async def close(self) -> None:
+        if self._senses is not None:
+            await self._senses.close()
+
+
+def without_batches(record: KvEventsRecord, message: str) -> KvEventsRecord:
+    """A record whose batches are refused: a hole, as if they were lost on the way. message: why, with {count}."""
+    refused = len(record.batches)
+    if not refused:
+        return record
+    return msgspec.structs.replace(
+        record,
+        batches=(),
+        lost=max(record.lost, 0) + refused,
+        state="partial",
+        reason="lost",
+        message=message.format(count=refused),
+    )

@@ -1,6 +1,6 @@
-"""What a sense's `read()` yields: facts of the world at an instant, in wire form.
+"""What a collector's reads yield: facts of the world at an instant, in wire form.
 
-Records are what a capture keeps and a replay feeds, so they hold what came in and nothing derived from it.
+Records are what a recording keeps and a replay ingests, so they hold what came in and nothing derived from it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import msgspec
 
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.requests.observation import PartsRecord
+from kvitals.series.recordings import Record as Recorded
 
 OK = "ok"
 
@@ -164,3 +165,21 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
 
 ScrapeSenseRecord = ScrapeRecord | FactsRecord
 Record = ScrapeSenseRecord | ProbeRecord | HostRecord | GpuRecord | PartsRecord | KvEventsRecord
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> Recorded:
+    """A record as a recording keeps it."""
+    kind = type(record).__struct_config__.tag
+    return Recorded(record.t, str(kind), record.target, _encoder.encode(record))
+
+
+def decode(recorded: Recorded) -> Record | None:
+    """A record of a recording; None for a damaged one, and for one of a type that this version does not know."""
+    try:
+        record = _decoder.decode(recorded.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return record if record.t == recorded.t else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.agent.ledger.node_ledgers import LedgerSide
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.agent_client import AgentClient, NotKvitalsError
 from kvitals.app.errors import NoEngineError
 from kvitals.app.pipeline import Setup

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvitals.agent.gauge_writer import GaugeRows
-from kvitals.agent.history import status
+from kvitals.agent.history import history_families
 from kvitals.agent.history.kinds import kind_of
 from kvitals.agent.history.new_requests import NewRequests
 from kvitals.agent.paths import state_directory
@@ -92,7 +92,7 @@ class Keeping:
 
         configuration: what is said of how it was loaded; written down when it changes.
         """
-        self._rows.write(now, status.series(self._history.status, self._labels))
+        self._rows.write(now, history_families.series(self._history.status, self._labels))
         self._auditing.cycle(now)
         self._say_changes(now, configuration)
         self._waiting += self._changes.cycle(now)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvitals.agent import objectives
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.agent.workers import Worker
 from kvitals.app.derived_metrics.operating_families import Operating
 from kvitals.app.last_cascade import with_last_cascade
@@ -129,10 +129,10 @@ class Pipeline:
         both = [since for w in (signals.store, self.node.window) if (since := w.whole_since) < math.inf]
         return max(both, default=math.inf)
 
-    def feed(self, records: Iterable[Record]) -> None:
+    def ingest_recorded(self, records: Iterable[Record]) -> None:
         """Take records in; nothing is judged."""
         for record in records:
-            self.node.feed(record)
+            self.node.ingest_recorded(record)
 
     def flush(self, at: float) -> None:
         """A recording ends at `at`, seconds since the epoch: settle what waits for more, and compute what is computed
@@ -149,7 +149,7 @@ class Pipeline:
             while record.t > due:
                 yield due
                 due += step
-            self.node.feed(record)
+            self.node.ingest_recorded(record)
 
     def look(self, at: float, fast: float = FAST_SECONDS) -> None:
         """Evaluate the signals of one moment without judging, so that their course can be shown."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from kvitals.agent.node import Node
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import TailReport
-from kvitals.agent.service import Node
 from kvitals.app.agent_client import AgentClient, TailAnswer
 from kvitals.app.sources.recording import ended_node
 from kvitals.config import Config

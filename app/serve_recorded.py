@@ -14,8 +14,7 @@ from rich.console import Console
 from kvitals.agent.connections import GuardedSite, effective
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.sources.recording import RecordingError
 from kvitals.series.recordings import CaptureReader
 

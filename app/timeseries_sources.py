@@ -11,7 +11,7 @@ import numpy as np
 
 from kvitals.app.derived_metrics.operating_families import LOOK_SECONDS, ask_source
 from kvitals.app.pipeline import Pipeline, Setup
-from kvitals.app.sources.prometheus import dialect
+from kvitals.app.sources.prometheus_fleet import dialect
 from kvitals.app.sources.recording import RecordingError, span_of, with_window
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess
 from kvitals.diagnoser.sources.served import FamilyDialect, ServedFamilies
@@ -66,7 +66,7 @@ def of_recording(path: Path, setup: Setup) -> Iterator[TimeseriesSource]:
     pipeline = Pipeline(with_window(setup, last - first + LOOK_SECONDS), DocumentSource("capture", path.name))
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
-        pipeline.feed(reader)
+        pipeline.ingest_recorded(reader)
     yield TimeseriesSource(
         f"recording, {path.name}", ask_source(pipeline.node.window), first, last, _gap(pipeline.node.window, last)
     )

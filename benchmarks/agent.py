@@ -147,7 +147,7 @@ async def cycle(targets: int) -> None:
             clock = [time.process_time()]
             records = await pipeline.node.read()
             clock.append(time.process_time())
-            pipeline.feed(records)
+            pipeline.ingest_recorded(records)
             clock.append(time.process_time())
             now = time.time()
             observe(EvaluationSpan(now, FAST_SECONDS, SLOW_SECONDS))

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server
+from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
 from kvitals.config import Config, SloTable
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess
 from kvitals.rules.loader import load

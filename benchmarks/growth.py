@@ -43,8 +43,7 @@ ROWS = 12
 def engines(count: int) -> Point:
     """Looks at so many engines without HTTP, at the times that they would have."""
     from benchmarks.pages import Engine
-    from kvitals.agent.records import ScrapeRecord
-    from kvitals.agent.service import encode
+    from kvitals.agent.records import ScrapeRecord, encode
     from kvitals.app.pipeline import Pipeline, Setup
     from kvitals.config import Config, TargetTable
     from kvitals.rules.finding import DocumentSource
@@ -66,7 +65,7 @@ def engines(count: int) -> Point:
             for url, one in zip(urls, played, strict=True)
         ]  # fmt: skip
         clock = [time.process_time()]
-        pipeline.feed(records)
+        pipeline.ingest_recorded(records)
         clock.append(time.process_time())
         pipeline.observe(t)
         clock.append(time.process_time())

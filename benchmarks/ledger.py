@@ -25,12 +25,12 @@ import msgspec
 import zstandard
 
 from kvitals.agent.collectors.kv_events_wire import Wire
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.tenant_names import KEY_BYTES
 from kvitals.series.types import Labels

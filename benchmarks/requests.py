@@ -32,11 +32,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from benchmarks.otlp import BATCH, BUDGET, FIXTURES, Names, protobuf
 from kvitals.agent.collectors import otlp_wire
 from kvitals.agent.engine_resolver import SeenEngines
-from kvitals.agent.records import PartsRecord
+from kvitals.agent.records import PartsRecord, decode, encode
 from kvitals.agent.requests.observation import RequestPart, identity
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
-from kvitals.agent.service import decode, encode
 from kvitals.series.window import Window
 
 PER_SECOND = 2500.0

@@ -22,7 +22,9 @@ from kvitals.config.notify import (
     SlackTarget,
     WebhookTarget,
 )
-from kvitals.config.reader import (
+from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
+from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
+from kvitals.config.toml_reader import (
     FROM_ENVIRONMENT,
     LISTS,
     MAX_FILE_BYTES,
@@ -35,9 +37,7 @@ from kvitals.config.reader import (
     load,
     read_targets,
 )
-from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
-from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
-from kvitals.config.types import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.config.toml_tables import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
 
 __all__ = [
     "ENTITY_LABELS",

@@ -11,7 +11,7 @@ from kvitals.dashboards.alerts_conditions import expression, positive, undecidab
 from kvitals.dashboards.alerts_guards import guards, watched_engines
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_text import description, links, summary
-from kvitals.dashboards.recording import RecordingRules, indent_text
+from kvitals.dashboards.recording_rules import RecordingRules, indent_text
 from kvitals.rules.loader import ROOT, SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import Rule, Severity
 

@@ -16,7 +16,7 @@ from typing import Any
 from kvitals.dashboards.alerts_conditions import applies
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_text import entity, links, signal_value
-from kvitals.dashboards.recording import indent_text
+from kvitals.dashboards.recording_rules import indent_text
 from kvitals.diagnoser.evaluator import seconds
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.rules.model import SCOPES, Rule, Severity

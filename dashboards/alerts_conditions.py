@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvitals.dashboards.alerts_options import Options, duration
-from kvitals.dashboards.recording import indent_text
+from kvitals.dashboards.recording_rules import indent_text
 from kvitals.diagnoser.evaluator import TRAFFIC
 from kvitals.rules.condition import Comparison, Condition, parse_condition
 from kvitals.rules.engine_map import load_map, systems

@@ -11,8 +11,8 @@ from kvitals.dashboards.alerts_burn import RATES, rates
 from kvitals.dashboards.alerts_guards import GROUP, in_flight
 from kvitals.dashboards.alerts_options import Options, duration
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.recording import DERIVED, RecordingRules, record
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage, interval_of
+from kvitals.dashboards.recording_rules import DERIVED, RecordingRules, record
 from kvitals.rules.loader import Knowledge, family_of
 from kvitals.series.promql import names, parse
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from kvitals.dashboards.alerts_options import Options, duration
-from kvitals.dashboards.recording import RecordingRules, definition, group_of, in_order, rule_of
+from kvitals.dashboards.recording_rules import RecordingRules, definition, group_of, in_order, rule_of
 from kvitals.diagnoser.evaluator import ENTITIES, INFO
-from kvitals.diagnoser.sources.pages import FACT, OBJECTIVE, Pages, page_maps
+from kvitals.diagnoser.sources.engine_pages import FACT, OBJECTIVE, Pages, page_maps
 from kvitals.rules.compiled_signal import selections
 from kvitals.rules.engine_map import EngineMap
 from kvitals.rules.loader import HISTOGRAM_PARTS, SIGNAL_PREFIX, Knowledge

@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from kvitals.diagnoser.condition import ComparisonResult, Values, Verdict, decide, truths
 from kvitals.diagnoser.expressions import expression
+from kvitals.diagnoser.kleene import ComparisonResult, Values, Verdict, decide, truths
 from kvitals.diagnoser.signals import EvaluationSpan, Signals, SignalValues
 from kvitals.diagnoser.text import plain, render, render_apart
 from kvitals.rules.condition import Comparison, Condition, alternatives, comparisons, parse_condition

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvitals.series.series_view import Columns
 from kvitals.series.types import Floats, Labels, LabelSets, Matcher
-from kvitals.series.window import Columns, SeriesGroup, Window
+from kvitals.series.window import SeriesGroup, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,17 +203,10 @@ class SeriesSource(Protocol):
         ...
 
 
-class NewestSource(SeriesSource, Protocol):
-    """A source that gives the last row of a selection for less than all of it. Any other has no `newest`."""
-
-    def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow] | None:
-        """Of each frame that `select` would give, the last row, samples or not. None where it can not tell."""
-        ...
-
-
 def newest_rows(source: SeriesSource, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow] | None:
-    """`newest` of a source, None of one that has no such thing."""
-    newest = getattr(source, "newest", None)  # a check for the protocol would cost more than the answer
+    """Of each frame that `select` would give, the last row, samples or not. A source that knows it for less than the
+    whole selection has `newest`; None where the source has none, or cannot tell."""
+    newest = getattr(source, "newest", None)
     rows: list[InstantRow] | None = newest(matchers, start, end) if newest is not None else None
     return rows
 

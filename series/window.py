@@ -15,27 +15,20 @@ rows are only ever added behind them and a full buffer is replaced, not moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from kvitals.series.series_view import Candidates, Columns, Selection, SeriesView, matching, name_of
 from kvitals.series.types import (
-    METRIC_NAME,
     STALE,
     Floats,
     Frame,
     InstantRow,
     Labels,
     Matcher,
-    MatchOp,
-    TooManyCellsError,
-    is_stale,
 )
-
-Columns = npt.NDArray[np.intp]
 
 MAX_ROWS_PER_SECOND = 4.0
 """More rows than this within the retention push out the oldest ones."""
@@ -50,7 +43,6 @@ _FIRST_ROWS = 64
 _FIRST_COLUMNS = 64
 _SELECTIONS = 512
 _SELECTED = 50  # columns in all remembered selections, as a multiple of the series
-_STRETCH = 1000  # label sets that are matched without a look at the clock
 
 
 class Window:
@@ -130,7 +122,7 @@ class Window:
 
     def select(self, matchers: Sequence[Matcher], start: float, end: float) -> list[Frame]:
         """One frame per group that has a matching series with a sample in start <= t <= end."""
-        key, name = tuple(matchers), _name(matchers)
+        key, name = tuple(matchers), name_of(matchers)
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
         frames = (group.select(key, start, end) for group in groups)
         return [frame for frame in frames if frame is not None]
@@ -141,7 +133,7 @@ class Window:
 
     def views(self, matchers: Sequence[Matcher], start: float, end: float) -> list[SeriesView]:
         """What `select` needs, of each group: taken in little time here, worked on in any thread."""
-        key, name = tuple(matchers), _name(matchers)
+        key, name = tuple(matchers), name_of(matchers)
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
         return [group.view(key, start, end) for group in groups]
 
@@ -155,7 +147,7 @@ class Window:
 
     def newest(self, matchers: Sequence[Matcher], start: float, end: float) -> list[InstantRow]:
         """The newest row of each group in start <= t <= end, of its matching series."""
-        key, name = tuple(matchers), _name(matchers)
+        key, name = tuple(matchers), name_of(matchers)
         groups = self._groups.values() if name is None else [g for g in self._groups.values() if g.has(name)]
         rows = (group.newest(key, start, end) for group in groups)
         return [row for row in rows if row is not None]
@@ -201,7 +193,7 @@ class SeriesGroup:
         self._ended: dict[int, float] = {}  # column -> time of its end
         self._free: list[int] = []
         self._reclaimed_at: float | None = float("nan")  # the newest row then
-        self._selections: dict[tuple[Matcher, ...], _Selection] = {}
+        self._selections: dict[tuple[Matcher, ...], Selection] = {}
         self._selected_columns = 0  # in all of them
         self._version = 0  # counted up whenever a column gets or loses its labels
         self.lost_before = float("-inf")  # rows before this time were here and are not any more
@@ -365,7 +357,7 @@ class SeriesGroup:
         """The group as it is now, for a selection in start <= t <= end that any thread may make."""
         known = self._selections.get(matchers)
         numbers, labels = self._candidates(matchers) if known is None else ((), ())
-        return SeriesView(self, self._version, matchers, known, numbers, labels, *self.rows_between(start, end))
+        return SeriesView(self.keep, self._version, matchers, known, numbers, labels, *self.rows_between(start, end))
 
     def keep(self, view: SeriesView) -> None:
         """Remember what a view selected, where the group has the same series still."""
@@ -392,7 +384,7 @@ class SeriesGroup:
 
     def selected(self, matchers: tuple[Matcher, ...]) -> tuple[Sequence[int], Sequence[Labels]]:
         """The columns of the matching series, and their labels."""
-        name = _name(matchers)
+        name = name_of(matchers)
         if name is not None and not self.has(name):
             return (), ()
         columns, labels = self._selected(matchers)
@@ -425,14 +417,14 @@ class SeriesGroup:
             del self._names[labels.name]
         self._changed()
 
-    def _selected(self, matchers: tuple[Matcher, ...]) -> _Selection:
+    def _selected(self, matchers: tuple[Matcher, ...]) -> Selection:
         found = self._selections.get(matchers)
         if found is None:
-            found = _matching(*self._candidates(matchers), matchers)
+            found = matching(*self._candidates(matchers), matchers)
             self._remember(matchers, found)
         return found
 
-    def _remember(self, matchers: tuple[Matcher, ...], selection: _Selection) -> None:
+    def _remember(self, matchers: tuple[Matcher, ...], selection: Selection) -> None:
         """Bounded by the columns that are remembered as well: queries choose how many there are."""
         size = len(selection[1])
         if len(self._selections) >= _SELECTIONS or self._selected_columns + size > _SELECTED * (self.series + 1000):
@@ -441,10 +433,10 @@ class SeriesGroup:
         self._selections[matchers] = selection
         self._selected_columns += size
 
-    def _candidates(self, matchers: tuple[Matcher, ...]) -> _Candidates:
+    def _candidates(self, matchers: tuple[Matcher, ...]) -> Candidates:
         """The columns that a matcher on the name leaves, with none every column, and their labels; None is a free
         column."""
-        name = _name(matchers)
+        name = name_of(matchers)
         if name is None:
             return range(len(self._labels)), self._labels.copy()
         numbers = self._names.get(name, [])
@@ -504,113 +496,3 @@ class SeriesGroup:
         values[: self._last, :old] = self._values[: self._last]
         values[: self._last, old:] = STALE
         self._now, self._values = now, values
-
-
-_Selection = tuple[Columns | slice, list[Labels]]
-_Candidates = tuple[Sequence[int], Sequence[Labels | None]]
-
-
-def _nothing() -> None:
-    """No reason to stop."""
-
-
-@dataclass
-class SeriesView:
-    """A group as it was at one moment. Any thread may select from it, while the group goes on to change.
-
-    selected: the matching series, where they are known. numbers, labels: else the columns to search; a label set of
-    None is a column without a series.
-    times, rows: float64[T] and float64[T, columns], of the time range; never written to again.
-    """
-
-    group: SeriesGroup
-    version: int
-    matchers: tuple[Matcher, ...]
-    selected: _Selection | None
-    numbers: Sequence[int]
-    labels: Sequence[Labels | None]
-    times: Floats
-    rows: Floats
-
-    def frame(self, check: Callable[[], None] = _nothing, cells: int | None = None) -> Frame | None:
-        """The matching series that have a sample, or None without any.
-
-        check: called now and then; what it raises ends the work. Raises TooManyCellsError beyond `cells` samples.
-        """
-        columns, labels = self.selection(check)
-        if not labels or not len(self.times):
-            return None
-        if cells is not None and len(labels) * len(self.times) > cells:
-            raise TooManyCellsError(len(labels) * len(self.times))
-        values: Floats = self.rows[:, columns]
-        kept = _sampled(values)
-        if not kept.all():
-            if not kept.any():
-                return None
-            values = values[:, kept]
-            labels = [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
-        times = self.times[:]
-        times.flags.writeable = values.flags.writeable = False
-        return Frame(times, values, list(labels))
-
-    def label_sets(self, check: Callable[[], None] = _nothing) -> list[Labels]:
-        """The matching series that have a sample. Most have one in the last row, so the other rows are read of those
-        alone that have none there. `check` is as for `frame`."""
-        columns, labels = self.selection(check)
-        if not labels or not len(self.rows):
-            return []
-        stale = is_stale(self.rows[-1, columns])
-        if not stale.any():
-            return labels
-        numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
-        kept = ~stale
-        kept[stale] = _sampled(self.rows[:, numbers[stale]])
-        return [label for label, keep in zip(labels, kept.tolist(), strict=True) if keep]
-
-    def keep(self) -> None:
-        """Remember what was found. To be called where the window is written to."""
-        self.group.keep(self)
-
-    def selection(self, check: Callable[[], None] = _nothing) -> _Selection:
-        """The columns of the matching series, and their labels. `check` is as for `frame`."""
-        if self.selected is None:
-            self.selected = _matching(self.numbers, self.labels, self.matchers, check)
-        return self.selected
-
-
-def _matching(
-    numbers: Sequence[int],
-    labels: Sequence[Labels | None],
-    matchers: tuple[Matcher, ...],
-    check: Callable[[], None] = _nothing,
-) -> _Selection:
-    """Of some columns those whose labels satisfy all matchers."""
-    tests = [matcher.tester() for matcher in matchers]
-    found, their_labels = [], []
-    for at, (number, one) in enumerate(zip(numbers, labels, strict=True)):
-        if at % _STRETCH == 0:
-            check()
-        if one is not None and all(test(one) for test in tests):
-            found.append(number)
-            their_labels.append(one)
-    return _run(found), their_labels
-
-
-def _run(numbers: list[int]) -> Columns | slice:
-    """The columns to index with: a slice, which gives a view, where they are neighbours."""
-    if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        return slice(numbers[0], numbers[0] + len(numbers))
-    return np.array(numbers, dtype=np.intp)
-
-
-def _name(matchers: Sequence[Matcher]) -> str | None:
-    """The name that a matcher asks for."""
-    return next((m.value for m in matchers if m.name == METRIC_NAME and m.op is MatchOp.EQ), None)
-
-
-def _sampled(values: Floats) -> npt.NDArray[np.bool_]:
-    """True for each column of values[T, S] that has a sample."""
-    stale = is_stale(values[-1])  # most series go on to the end, which spares looking at the rest
-    if stale.any():
-        stale = np.logical_and.reduce(is_stale(values), axis=0)
-    return np.logical_not(stale)

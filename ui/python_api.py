@@ -16,7 +16,7 @@ from kvitals.app.history_recorder import history_file
 from kvitals.app.pipeline import Setup
 from kvitals.app.sources.history import judge_history
 from kvitals.app.sources.live import Collector, agent_document
-from kvitals.app.sources.prometheus import judge_server
+from kvitals.app.sources.prometheus_fleet import judge_server
 from kvitals.app.sources.recording import Moments, judge_recording
 from kvitals.app.weekly_review import gpu_prices, history_review, review_of, server_review
 from kvitals.config import load as load_config

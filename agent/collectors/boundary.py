@@ -25,8 +25,8 @@ import structlog
 from kvitals.agent.gauge_writer import KeyedRows
 from kvitals.agent.ingest_share import OVER_SHARE
 from kvitals.agent.records import OK, Record
+from kvitals.agent.series_keys import Key, node_series
 from kvitals.agent.workers import WorkerHungError
-from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -45,8 +45,6 @@ REASONS = {
 
 Name = tuple[str, str]
 """A collector, and the target that it is for; the target is empty for those of the node."""
-
-Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class CollectorError(Exception):
@@ -84,9 +82,8 @@ class Collectors:
 
     def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
         """`labels` are the node's."""
-        self._labels = dict(labels)
         self._states: dict[Name, _State] = {}
-        self._rows: KeyedRows[Key] = KeyedRows(window, "collectors", self._named)
+        self._rows: KeyedRows[Key] = KeyedRows(window, "collectors", node_series(labels))
 
     @property
     def failing(self) -> dict[Name, str]:
@@ -222,10 +219,6 @@ class Collectors:
         for state in self._states.values():
             if state.task is not None:
                 state.task.cancel()
-
-    def _named(self, key: Key) -> Labels:
-        family, labels = key
-        return Labels({**self._labels, **{name: text for name, text in labels if text}, METRIC_NAME: family})
 
 
 def _note_end(state: _State, _: object) -> None:

@@ -25,7 +25,7 @@ from kvitals.agent.collectors import accelerators
 from kvitals.agent.collectors.nvml import MAX_GPUS, THROTTLE, VALUES, Nvml
 from kvitals.agent.gauge_writer import KeyedRows
 from kvitals.agent.records import OK, GpuReading, GpuRecord
-from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.agent.series_keys import Key, node_series
 from kvitals.series.window import Window
 
 log = structlog.get_logger(__name__)
@@ -78,9 +78,6 @@ _FURTHER = {
 }  # the label behind the colon in names of values
 _NO_FAMILIES = frozenset(("throttle_reasons", "nvlink_rx_bytes", "nvlink_tx_bytes"))
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A family and the labels that its series has beside the node's."""
-
 
 class GpuSense:
     """Reads this node's GPUs into a window. `read` is for one thread at a time, `feed` for one too."""
@@ -88,8 +85,7 @@ class GpuSense:
     def __init__(self, window: Window, labels: Mapping[str, str], system: Path = Path("/sys")) -> None:
         """`labels` are the node's, `system` is where sysfs is."""
         self._reader = _Reader(system)
-        self._labels = dict(labels)
-        self._rows: KeyedRows[Key] = KeyedRows(window, "gpu", self._named)
+        self._rows: KeyedRows[Key] = KeyedRows(window, "gpu", node_series(labels))
         self._xids = _XidCounts()
         self._links: dict[str, tuple[float, float, float]] = {}  # GPU -> time, bytes received, bytes sent
 
@@ -117,10 +113,6 @@ class GpuSense:
             said |= _of_engines(readings, owners)
             said |= self._xids.series()
         self._rows.write(record.t, {key: number for key, number in said.items() if math.isfinite(number)})
-
-    def _named(self, key: Key) -> Labels:
-        family, labels = key
-        return Labels({**self._labels, **dict(labels), METRIC_NAME: family})
 
     def _link_rates(self, t: float, readings: Iterable[GpuReading]) -> dict[Key, float]:
         """What went over the NVLinks since the record before; nothing after a counter fell."""

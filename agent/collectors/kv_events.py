@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvitals.agent.collectors.kv_events_sockets import BatchRun, Ears, PublisherBatches
+from kvitals.agent.collectors.kv_events_publisher import BatchRun, PublisherBatches
+from kvitals.agent.collectors.kv_events_sockets import Ears
 from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
 from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared, KvEventsRecord

@@ -14,38 +14,36 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
-import socket as sockets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from kvitals.agent.collectors.kv_events_publisher import PublisherBatches, PublisherStream
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
-from kvitals.agent.collectors.kv_events_stream import EventStream, Message
-from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms, UnbrokenBatches, Wire
-from kvitals.agent.connection_table import share_of
-from kvitals.agent.ledger.event import BlockEventBatch, BlocksCleared
+from kvitals.agent.collectors.kv_events_wire import TenantPseudonyms
+from kvitals.agent.collectors.zmq_sockets import (
+    FRAMES,
+    OUT_OF_FILES,
+    bounded_socket,
+    close_both,
+    is_out_of_files,
+    next_message,
+    peer_of,
+    shut_down,
+)
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
-MAX_MESSAGE_BYTES = 8 << 20
-"""Of one frame. A step that reports a prompt of a million tokens has 5 MB."""
-
 MAX_SOURCES = 256
 FILES_PER_SOURCE = 8
 """Open files of one publisher that is connected and replays: queues, monitors and connections."""
 
-MAX_READY_BLOCKS = 250_000
-"""Blocks in batches of one publisher that wait for the next look, about 60 bytes each. Beyond, the oldest leave."""
-
-MAX_READY_BATCHES = 50_000
 SETTLE_BYTES = 1 << 20
 QUEUED_MESSAGES = 64
 """Of one connection, until the thread's next turn. Beyond, they wait at the publisher: ZeroMQ counts messages and not
@@ -79,24 +77,14 @@ MAX_PAUSE_SECONDS = 2.0
 ARRANGE_SECONDS = 0.5
 """How often it is looked which addresses are to be opened, and said how each fares."""
 
-FRAMES = 3
 SEQUENCE_BYTES = 8
 END = b"\xff" * SEQUENCE_BYTES
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5000, 15_000
-RECONNECT_MS, MAX_RECONNECT_MS = 100, 5000
-HANDSHAKE_MS = 5000
-"""A connection that is not a publisher's by then is closed."""
-
 ROW = LISTENERS["kv_events"]
 """For each address that engines connect to. Further connections are closed as soon as they are accepted."""
 
 FILES_RETRY_SECONDS = 10.0
 """After the limit of open files was reached at an address. Until then nothing listens there: ZeroMQ's own thread would
 try to accept without a pause."""
-
-CLOSE_SECONDS = 2.0
-QUIET_MS = 20
-"""Without an event of its connections, after which a closed address has no more of them."""
 
 BIND_RETRY_SECONDS = 10.0
 REOPEN_SECONDS = 3.0
@@ -110,106 +98,13 @@ _STRANGERS = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _ACCEPTED, _NOT_ACCEPTED = zmq.EVENT_ACCEPTED, zmq.EVENT_ACCEPT_FAILED
-_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 _warning = LogLimit(log.warning)
-
-
-@dataclass
-class BatchRun:
-    """Batches that follow each other, and what was before them."""
-
-    lost: int = 0
-    restarted: bool = False
-    late: bool = False
-    replayed: int = 0
-    batches: list[BlockEventBatch] = field(default_factory=list)
-    blocks: int = 0
-
-
-@dataclass
-class PublisherBatches:
-    """What came from one publisher since the last look."""
-
-    source: PublisherSource
-    chunks: list[BatchRun]
-    dropped: dict[str, int]
-    connections: int  # of its socket
-    since: float | None  # when that was opened; None: it is not yet
-    last_at: float | None  # when the last message came
-    obstacle: str = ""  # why it can not be listened to: a key of kvitals.agent.collectors.kv_events.REASONS
-    seconds: float = 0.0  # that reading messages took
-
-
-class _Publisher:
-    """One publisher's stream, and its batches. `lock` guards all of it."""
-
-    def __init__(self, source: PublisherSource, names: TenantPseudonyms) -> None:
-        self.source = source
-        self.stream = EventStream(replays=bool(source.replay))
-        self.lock = threading.Lock()
-        self.dropped: dict[str, int] = {}
-        self.last_at: float | None = None
-        self._wire = Wire(names)
-        self._ready: deque[BatchRun] = deque()
-        self._blocks = self._batches = 0
-        self._seconds = 0.0
-
-    def drop(self, reason: str, count: int = 1) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + count
-
-    def settle(self) -> None:
-        """Turn the messages that there are into batches."""
-        began = time.thread_time()
-        for run in self.stream.take():
-            chunk = BatchRun(run.lost, run.restarted, run.late, run.replayed)
-            for number, piece in enumerate(self._read(run.messages)):
-                if number:
-                    chunk = BatchRun()
-                chunk.lost += piece.hole
-                chunk.batches = piece.batches
-                chunk.blocks = sum(map(_blocks, piece.batches))
-                self._keep(chunk)
-        for reason, count in self._wire.dropped.items():
-            self.drop(reason, count)
-        self._wire.dropped.clear()
-        self._seconds += time.thread_time() - began
-
-    def _read(self, messages: list[Message]) -> list[UnbrokenBatches]:
-        try:
-            return self._wire.read(messages)
-        except Exception:  # one publisher's messages must not take the others down
-            log.exception("KV events not taken over", endpoint=self.source.endpoint)
-            self.drop("internal", len(messages))
-            return [UnbrokenBatches(hole=len(messages))]
-
-    def hand_out(self) -> tuple[list[BatchRun], dict[str, int], float]:
-        """What waits, what was dropped, and how long reading took, since the last time."""
-        self.settle()
-        if self.stream.ignored:
-            self.drop("mixed", self.stream.ignored)
-            self.stream.ignored = 0
-        given = list(self._ready), self.dropped, self._seconds
-        self._ready, self.dropped, self._blocks, self._batches, self._seconds = deque(), {}, 0, 0, 0.0
-        return given
-
-    def _keep(self, chunk: BatchRun) -> None:
-        self._ready.append(chunk)
-        self._blocks += chunk.blocks
-        self._batches += len(chunk.batches)
-        while len(self._ready) > 1 and (self._blocks > MAX_READY_BLOCKS or self._batches > MAX_READY_BATCHES):
-            oldest, heir = self._ready.popleft(), self._ready[0]
-            self._blocks -= oldest.blocks
-            self._batches -= len(oldest.batches)
-            self.drop("overflow", len(oldest.batches))
-            if not heir.restarted:
-                heir.restarted, heir.late = oldest.restarted, oldest.late or heir.late
-                heir.lost += oldest.lost + len(oldest.batches)
 
 
 class _Replayer:
     """Asks one publisher for what is missing. A DEALER, since an engine answers with many messages."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], publisher: _Publisher, poller: zmq.Poller) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], publisher: PublisherStream, poller: zmq.Poller) -> None:
         self._context = context
         self._publisher = publisher
         self._poller = poller
@@ -226,7 +121,7 @@ class _Replayer:
         if wanted is None or wanted.sent is not None:
             return
         if self.socket is None:
-            self.socket = _socket(self._context, zmq.DEALER, QUEUED_REPLAYED)
+            self.socket = bounded_socket(self._context, zmq.DEALER, QUEUED_REPLAYED)
             self.socket.setsockopt(zmq.IMMEDIATE, 1)
             self.socket.connect(self._publisher.source.replay)
             self._poller.register(self.socket, zmq.POLLIN)
@@ -238,7 +133,7 @@ class _Replayer:
         """Take all that came of the replay. vLLM before 0.26 answers without the topic. The lock is held."""
         stream = self._publisher.stream
         while stream.replay is self._for and self.socket is not None:
-            frames = _frames(self.socket)
+            frames = next_message(self.socket)
             if frames is None:
                 return
             self._bytes += sum(map(len, frames)) + MESSAGE_BYTES
@@ -266,7 +161,7 @@ class _Listener:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller, endpoint: str, bind: bool) -> None:
         self._context, self._poller = context, poller
         self.endpoint, self._bind = endpoint, bind
-        self.publishers: dict[bytes | None, tuple[_Publisher, _Replayer]] = {}  # by topic; None: any
+        self.publishers: dict[bytes | None, tuple[PublisherStream, _Replayer]] = {}  # by topic; None: any
         self.connections = 0
         self.is_busy = False  # the last turn took so many messages that the next one is due at once
         self.since: float | None = None  # when it was opened
@@ -284,7 +179,7 @@ class _Listener:
         if self.socket is not None or t < self._open_at:
             return
         self._open_at = t + BIND_RETRY_SECONDS
-        socket = _socket(self._context, zmq.SUB, QUEUED_MESSAGES)
+        socket = bounded_socket(self._context, zmq.SUB, QUEUED_MESSAGES)
         try:
             monitor = socket.get_monitor_socket(_UP | _DOWN | _STRANGERS | _ACCEPTED | _NOT_ACCEPTED)
         except zmq.ZMQError:
@@ -294,8 +189,8 @@ class _Listener:
             self._attach(socket)
         except zmq.ZMQError as error:
             _warning("cannot open the address of a KV event publisher", endpoint=self.endpoint, error=str(error))
-            self.obstacle = "files" if _is_out_of_files(error) else "bad_endpoint"
-            _close_both(socket, monitor)
+            self.obstacle = "files" if is_out_of_files(error) else "bad_endpoint"
+            close_both(socket, monitor)
             return
         self.socket, self.monitor, self.since = socket, monitor, t
         for topic in self.publishers:
@@ -308,7 +203,7 @@ class _Listener:
         """Connections, since when it is open, and what is in the way."""
         return self.connections, self.since, self.obstacle
 
-    def keep(self, by_topic: Mapping[bytes | None, _Publisher], t: float) -> None:
+    def keep(self, by_topic: Mapping[bytes | None, PublisherStream], t: float) -> None:
         """These are its publishers."""
         for topic in [one for one, (publisher, _) in self.publishers.items() if by_topic.get(one) is not publisher]:
             self.publishers.pop(topic)[1].close()
@@ -334,7 +229,7 @@ class _Listener:
             if event & _ACCEPTED:
                 self._admit(value)
             elif event & _NOT_ACCEPTED:
-                if value in _OUT_OF_FILES:
+                if value in OUT_OF_FILES:
                     self.out_of_files(t)
             elif event & _STRANGERS:
                 self._strangers += 1
@@ -361,12 +256,12 @@ class _Listener:
     def _admit(self, descriptor: int) -> None:
         """Count an accepted connection in, or end it where there are too many, or too many of its peer. ZeroMQ has no
         limit, and takes messages from each connection in turn: who has most of them has most of the turns."""
-        peer = _peer(descriptor, self.endpoint)
+        peer = peer_of(descriptor, self.endpoint)
         of_peer = sum(one == peer for one in self._accepted.values())
         if len(self._accepted) < ROW.connections and of_peer < ROW.per_peer:
             self._accepted[descriptor] = peer
             return
-        _shut_down(descriptor, self.endpoint)
+        shut_down(descriptor, self.endpoint)
         for publisher, _ in self.publishers.values():
             with publisher.lock:
                 publisher.drop("connections")
@@ -401,7 +296,7 @@ class _Listener:
     def receive(self, t: float) -> None:
         """Take the messages that wait, up to `BURST`."""
         for number in range(BURST):
-            frames = _frames(self.socket) if self.socket is not None else None
+            frames = next_message(self.socket) if self.socket is not None else None
             if frames is None:
                 return
             self.is_busy = number >= QUEUED_MESSAGES // 2
@@ -430,7 +325,7 @@ class _Listener:
         if self.socket is not None and self.monitor is not None:
             self._poller.unregister(self.monitor)
             self._poller.unregister(self.socket)
-            _close_both(self.socket, self.monitor, self.endpoint if self._is_bound else "")
+            close_both(self.socket, self.monitor, self.endpoint if self._is_bound else "")
             self.socket = self.monitor = None
         self.connections = self._strangers = 0
         self._accepted.clear()
@@ -459,7 +354,7 @@ class Ears:
         self._clock = clock
         self._lock = threading.Lock()  # over what both sides know: which sources, their publishers and listeners
         self._wanted: tuple[PublisherSource, ...] = ()
-        self._publishers: dict[PublisherSource, _Publisher] = {}
+        self._publishers: dict[PublisherSource, PublisherStream] = {}
         self._states: dict[PublisherSource, tuple[int, float | None, str]] = {}
         self._stop = threading.Event()
         self._is_changed = threading.Event()
@@ -471,7 +366,7 @@ class Ears:
         with self._lock:
             self._wanted = tuple(dict.fromkeys(sources))[: max_sources()]
             known = {source: self._publishers.get(source) for source in self._wanted}
-            self._publishers = {s: p or _Publisher(s, self._names) for s, p in known.items()}
+            self._publishers = {s: p or PublisherStream(s, self._names) for s, p in known.items()}
         self._is_changed.set()
 
     def read(self) -> list[PublisherBatches]:
@@ -556,7 +451,7 @@ class Ears:
         try:
             self._serve(listener, ready, t)
         except zmq.ZMQError as error:
-            if not _is_out_of_files(error):
+            if not is_out_of_files(error):
                 raise
             listener.out_of_files(t)
 
@@ -583,7 +478,7 @@ class Ears:
         t = self._clock()
         with self._lock:
             publishers = dict(self._publishers)
-        wanted: dict[tuple[str, bool], dict[bytes | None, _Publisher]] = {}
+        wanted: dict[tuple[str, bool], dict[bytes | None, PublisherStream]] = {}
         shared: set[PublisherSource] = set()
         for source, publisher in publishers.items():
             topic = None if source.topic is None else source.topic.encode()
@@ -602,7 +497,7 @@ class Ears:
             try:
                 listener.open(t)
             except zmq.ZMQError as error:
-                if not _is_out_of_files(error):
+                if not is_out_of_files(error):
                     raise
                 listener.out_of_files(t)
         states = {
@@ -617,96 +512,3 @@ def max_sources() -> int:
     """Publishers that are listened to: at most those for which half of this process's open files are enough."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_SOURCES if soft == resource.RLIM_INFINITY else max(min(MAX_SOURCES, soft // 2 // FILES_PER_SOURCE), 1)
-
-
-def _is_out_of_files(error: zmq.ZMQError) -> bool:
-    return error.errno in _OUT_OF_FILES
-
-
-@contextlib.contextmanager
-def _accepted_socket(descriptor: int, endpoint: str) -> Iterator[sockets.socket | None]:
-    """A connection that ZeroMQ accepted; None where it has ended.
-
-    ZeroMQ may have closed it before, and the number may be another file's by now: only a connection to this address is
-    given.
-    """
-    try:
-        connection = sockets.socket(fileno=descriptor)
-    except OSError:
-        yield None
-        return
-    try:
-        is_ours = connection.getsockname()[1] == int(endpoint.rpartition(":")[2])
-    except (OSError, ValueError, IndexError):
-        is_ours = False
-    try:
-        yield connection if is_ours else None
-    finally:
-        connection.detach()
-
-
-def _peer(descriptor: int, endpoint: str) -> str:
-    """The share that an accepted connection counts against; empty where it has ended, or has no address."""
-    with _accepted_socket(descriptor, endpoint) as connection, contextlib.suppress(OSError):
-        if connection is not None:
-            return share_of(str(connection.getpeername()[0]))
-    return ""
-
-
-def _shut_down(descriptor: int, endpoint: str) -> None:
-    """End a connection that ZeroMQ accepted; ZeroMQ notices and closes the descriptor."""
-    with _accepted_socket(descriptor, endpoint) as connection, contextlib.suppress(OSError):
-        if connection is not None:
-            connection.shutdown(sockets.SHUT_RDWR)
-
-
-def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, queued: int) -> zmq.Socket[bytes]:
-    """A socket with limits. It notices a peer that is gone without a word, and connects again by itself."""
-    socket = context.socket(kind)
-    for option, value in (
-        (zmq.LINGER, 0),
-        (zmq.RCVHWM, queued),
-        (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
-        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-        (zmq.RECONNECT_IVL, RECONNECT_MS),
-        (zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS),
-        (zmq.IPV6, 1),
-    ):
-        socket.setsockopt(option, value)
-    return socket
-
-
-def _close_both(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], bound: str = "") -> None:
-    """Close a socket and its monitor. bound: the address where the socket accepts connections.
-
-    ZeroMQ's own thread waits for room in the monitor's queue with a lock that the end of the monitor takes as well. So
-    nothing is accepted any more and the queue is empty before the monitor ends.
-    """
-    with contextlib.suppress(zmq.ZMQError):
-        if bound:
-            socket.unbind(bound)
-    until = time.monotonic() + CLOSE_SECONDS
-    while monitor.poll(QUIET_MS if bound else 0) and time.monotonic() < until:
-        monitor.recv_multipart()
-    socket.disable_monitor()
-    monitor.close(linger=0)
-    socket.close(linger=0)
-
-
-def _frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
-    """The next message, without the parts that none of ours has; None where there is none."""
-    try:
-        frames = [socket.recv(zmq.NOBLOCK)]
-    except zmq.Again:
-        return None
-    while socket.getsockopt(zmq.RCVMORE):
-        part = socket.recv(zmq.NOBLOCK)
-        if len(frames) <= FRAMES + 1:
-            frames.append(part)
-    return frames
-
-
-def _blocks(batch: BlockEventBatch) -> int:
-    return sum(len(event.hashes) for event in batch.events if not isinstance(event, BlocksCleared))

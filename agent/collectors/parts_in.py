@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kvitals.agent.gauge_writer import KeyedRows
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.agent.series_keys import Key, node_series
 from kvitals.series.window import Window
 
 ROW_SECONDS = 1.0
@@ -22,9 +22,6 @@ MAX_REASONS = 32
 MAX_LABEL = 64
 OTHER = "other"
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A family and the labels that its series has beside the node's."""
-
 
 class PartsIn:
     """Counts what sources bring into a window."""
@@ -32,7 +29,7 @@ class PartsIn:
     def __init__(self, window: Window, labels: Mapping[str, str]) -> None:
         """`labels` are the node's."""
         self._window = window
-        self._labels = dict(labels)
+        self._named = node_series(labels)
         self._sources: dict[str, _Source] = {}
 
     def feed(self, record: PartsRecord) -> None:
@@ -50,10 +47,6 @@ class PartsIn:
         """Write the rows that are due: of a source that speaks now and then, what it said last would stay untold."""
         for source in self._sources.values():
             source.advance(t)
-
-    def _named(self, key: Key) -> Labels:
-        family, labels = key
-        return Labels({**self._labels, **dict(labels), METRIC_NAME: family})
 
 
 @dataclass

@@ -28,7 +28,7 @@ import structlog
 from yarl import URL
 
 from kvitals.agent.bounded_client import AnswerTooLongError, BoundedConnector
-from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
+from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError, PageLimits, PageParser, PageSamples
 from kvitals.agent.collectors.status import Identity, ScrapeOutcome
 from kvitals.agent.families import MODELS, SERVER_INFO, VERSION, Translator
 from kvitals.agent.memory_limit import LARGE_PAGE_BYTES
@@ -186,6 +186,21 @@ class ScrapeSense:
     def translator(self, key: str) -> Translator:
         """How a target's pages are understood: version, facts, unknown names, last outcome."""
         return self._states[key].translator
+
+    def engine_of(self, key: str, rank: str) -> str:
+        """The `engine` label of a target's rank, "" being the page as a whole; empty for a target that is not
+        watched."""
+        state = self._states.get(key)
+        if state is None:
+            return ""
+        reading, identity = state.translator.reading, state.translator.identity
+        if reading is None:
+            return state.translator.status.engines[0]
+        return reading.engine(rank or (reading.ranks[0] if len(reading.ranks) == 1 else None), identity)
+
+    def engine_labels(self, key: str, rank: str) -> dict[str, str]:
+        """The labels of series about one rank of a target."""
+        return {**self.translator(key).identity.labels, "engine": self.engine_of(key, rank)}
 
     async def read(self, key: str) -> list[ScrapeSenseRecord]:
         """Scrape a target once; after the first good page and after a restart, ask for its version too."""

@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl
 import structlog
 from aiohttp import web
 
-from kvitals.agent.exports import metrics, wire
+from kvitals.agent.exports import metrics_page, wire
 from kvitals.agent.exports.answers import ApiError, encode_answer, json_answer, packed_answer, refusal
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.exports.document_routes import (
@@ -323,13 +323,13 @@ class _Api:
     async def metrics(self, request: web.Request) -> web.Response:
         """The page in the format that is asked for; exemplars are in OpenMetrics alone."""
         now, read = self._clock(), _Read(self._source, self._whole_since, self._loop)
-        if metrics.prefers_openmetrics(request.headers.get("Accept", "")):
+        if metrics_page.prefers_openmetrics(request.headers.get("Accept", "")):
             found = list(self._requests.exemplars()) if self._requests is not None else []
-            kind = metrics.OPENMETRICS_TYPE
-            page = await self.in_thread(lambda: metrics.render_openmetrics(read, self._families, now, found))
+            kind = metrics_page.OPENMETRICS_TYPE
+            page = await self.in_thread(lambda: metrics_page.render_openmetrics(read, self._families, now, found))
         else:
-            kind = metrics.CONTENT_TYPE
-            page = await self.in_thread(lambda: metrics.render(read, self._families, now))
+            kind = metrics_page.CONTENT_TYPE
+            page = await self.in_thread(lambda: metrics_page.render(read, self._families, now))
         answer = web.Response(body=page, headers={"Content-Type": kind, "Vary": "Accept"})
         answer.enable_compression()
         return answer

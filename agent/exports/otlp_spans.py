@@ -12,7 +12,7 @@ Durations are always as recorded. A phase that is unknown has no span, and is na
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -250,8 +250,3 @@ def _made(record: RequestRecord, what: str) -> int:
 def _digest(record: RequestRecord, what: str, size: int) -> bytes:
     text = "\0".join((record.trace, record.id, repr(record.start), what))
     return blake2b(text.encode("utf-8", "replace"), digest_size=size).digest()
-
-
-def span_names() -> Iterable[str]:
-    """The names of all spans that are made."""
-    return (REQUEST, *(name_of(phase) for phase in PHASES))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvitals.agent.ledger.blocks import EngineStep
+from kvitals.agent.ledger.block_table import EngineStep
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.top import Top
 from kvitals.agent.requests.request_families import OTHER

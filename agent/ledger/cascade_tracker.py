@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvitals.agent.counter_writer import Key
 from kvitals.agent.ledger.blame import UNATTRIBUTED, Blame
 from kvitals.agent.ledger.cascade_facts import EnginePace, Pace
 from kvitals.agent.ledger.cascade_turns import Turns
@@ -20,6 +19,7 @@ from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.request_families import OTHER
+from kvitals.agent.series_keys import Key
 from kvitals.kvcache.cascade import EVICTION, PRESSURE, ROW_SECONDS, SHORT, STAGES, Cascade, CascadeSecond, Detector
 from kvitals.series.window import Window
 

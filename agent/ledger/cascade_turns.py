@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from kvitals.agent.counter_writer import LabelSet
 from kvitals.agent.ledger.engine import SettledLookup
+from kvitals.agent.series_keys import LabelSet
 
 MAX_SESSIONS = 8_192
 """Conversations that are remembered, those heard of last."""

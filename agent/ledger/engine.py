@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
 
-from kvitals.agent.ledger.accesses import NO_REFAULTS, Access, Kind, Reader, Style
-from kvitals.agent.ledger.blocks import BlockRun, Blocks, EngineStep, Room
-from kvitals.agent.ledger.confidence import Confidence
+from kvitals.agent.ledger.block_table import BlockRun, Blocks, EngineStep, Room
 from kvitals.agent.ledger.event import GPU, BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.join import MAX_PENDING, BlockClaim, WaitingAccesses, block_claim, strays
+from kvitals.agent.ledger.ledger_confidence import Confidence
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.prompt_lookups import NO_REFAULTS, Access, Kind, Reader, Style
 from kvitals.agent.ledger.tally import Tally
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.kvcache.accesses import Source

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
-from kvitals.agent.ledger.accesses import Access
+from kvitals.agent.ledger.prompt_lookups import Access
 from kvitals.agent.requests.record import RequestRecord
 
 SLACK = 0.5

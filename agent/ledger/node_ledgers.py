@@ -3,23 +3,24 @@ clock of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.cascade_tracker import Cascades
 from kvitals.agent.ledger.engine import QUIET_SECONDS, RECORD_SECONDS
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.ledger.facts import EngineFacts
-from kvitals.agent.ledger.families import LedgerFamilies, Said
+from kvitals.agent.ledger.ledger_families import LedgerFamilies, Said
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.ledger.report import report
 from kvitals.agent.ledger.residency import duplicates
-from kvitals.agent.ledger.reuse import CAPACITIES, POOLED, Name, Reuse
+from kvitals.agent.ledger.reuse_curves import CAPACITIES, POOLED, Name, Reuse
 from kvitals.agent.ledger.tenants import NOT_ONE, LedgerTenants
 from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.record import RequestRecord
+from kvitals.agent.series_keys import LabelsOf
 from kvitals.kvcache.accesses import Accesses, concatenate
 from kvitals.kvcache.reuse import Curve
 from kvitals.series.slices import Steps, complete
@@ -47,7 +48,7 @@ class LedgerSide:
         self,
         window: Window,
         labels: Mapping[str, str],
-        labels_of: Callable[[str], Mapping[str, str] | None],
+        labels_of: LabelsOf,
         top: int,
         references: int = REFERENCES,
     ) -> None:

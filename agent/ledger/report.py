@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvitals.agent.ledger.event import GPU
-from kvitals.agent.ledger.reuse import CAPACITIES
+from kvitals.agent.ledger.reuse_curves import CAPACITIES
 from kvitals.agent.ledger.tenants import LedgerTenants
 from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.kvcache.reuse import Curve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvitals.agent.ledger.blocks import Blocks
+from kvitals.agent.ledger.block_table import Blocks
 
 PINNED, HOT, COLD, OFFLOADED = "pinned", "hot", "cold", "offloaded"
 SHARED = "shared"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kvitals.agent.ledger.blocks import EngineStep, Removals, StoreResult
+from kvitals.agent.ledger.block_table import EngineStep, Removals, StoreResult
 from kvitals.agent.requests.request_families import Histogram
 
 IDLE = (0.1, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)

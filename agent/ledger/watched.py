@@ -6,15 +6,15 @@ from collections import deque
 from dataclasses import replace
 from zlib import crc32
 
-from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
-from kvitals.agent.ledger.blocks import Blocks, Room
+from kvitals.agent.ledger.block_table import Blocks, Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.facts import EngineFacts
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.ledger.residency import Residency, survey
-from kvitals.agent.ledger.reuse import signed_hashes
+from kvitals.agent.ledger.reuse_curves import signed_hashes
 from kvitals.kvcache.accesses import UNKNOWN, Accesses, Builder
 
 OBSERVED_SECONDS = 900.0

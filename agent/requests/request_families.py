@@ -8,12 +8,13 @@ when it was clearly busier lately. What is counted stays counted: nothing moves 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kvitals.agent.counter_writer import CounterRows, Key, LabelSet
+from kvitals.agent.counter_writer import CounterRows
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.agent.series_keys import Key, LabelSet, LabelsOf, entity_series
+from kvitals.series.types import Labels
 from kvitals.series.window import Window
 
 GROUP = "requests"
@@ -169,13 +170,12 @@ class RequestFamilies:
         self,
         window: Window,
         labels: Mapping[str, str],
-        labels_of: Callable[[str], Mapping[str, str] | None],
+        labels_of: LabelsOf,
         top: int = MAX_TENANTS,
     ) -> None:
         """`labels` are this node's; `labels_of` tells those of an engine that is watched."""
         self._rows = CounterRows(window, GROUP)
-        self._labels = dict(labels)
-        self._labels_of = labels_of
+        self._named = entity_series(labels, labels_of)
         self._top = top
         self._tenants: dict[str, _Tenant] = {OTHER: _Tenant()}
         self._candidates: dict[str, float] = {}  # tenant without series -> requests of late
@@ -364,14 +364,6 @@ class RequestFamilies:
                 said["kvitals_observed_output_tokens_total", labels] = counts.output
         for phase, histogram in seen.phases.items():
             _say_histogram(histogram, "kvitals_request_phase_seconds", (mine, ("phase", phase)), said)
-
-    def _named(self, key: Key) -> Labels:
-        """What is an engine's has the engine's labels, all else this node's."""
-        name, pairs = key
-        labels = dict(pairs)
-        engine = labels.get("engine", "")
-        around = (self._labels_of(engine) if engine else None) or self._labels
-        return Labels({**around, **labels, METRIC_NAME: name})
 
 
 def _of_tenant(tenant: str) -> LabelSet:

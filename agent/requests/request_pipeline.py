@@ -8,7 +8,6 @@ from typing import Protocol
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.requests import assembly
 from kvitals.agent.requests.assembly import Assembly
-from kvitals.agent.requests.objectives import ClassOf, TtftObjectives
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.phases import Waited
 from kvitals.agent.requests.record import RequestRecord
@@ -16,6 +15,7 @@ from kvitals.agent.requests.request_families import Exemplar, RequestFamilies
 from kvitals.agent.requests.slow_tail_families import Tails
 from kvitals.agent.requests.stitch import LIMITS, Stitcher, StitchLimits
 from kvitals.agent.requests.store import Store
+from kvitals.agent.requests.ttft_objectives import ClassOf, TtftObjectives
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window

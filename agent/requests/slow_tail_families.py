@@ -16,6 +16,7 @@ from kvitals.agent.requests.columns import RequestBlock, join_blocks, lay_out
 from kvitals.agent.requests.occupancy import OTHER, UNKNOWN
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import OFS, Objective, PrefillsBeside, Recent, TailReport
+from kvitals.agent.series_keys import LabelsOf
 from kvitals.series.slices import Steps, complete
 from kvitals.series.types import METRIC_NAME, Labels
 from kvitals.series.window import Window
@@ -41,7 +42,6 @@ MAX_ENGINES = 256
 MAX_BEHIND = 5
 """Tenants that have a series of their own in front of a tail; the others are `other`."""
 
-LabelsOf = Callable[[str], Mapping[str, str] | None]
 TenantLabel = Callable[[str], str]
 Series = dict[Labels, float]
 

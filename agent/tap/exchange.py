@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvitals.agent.requests.observation import RequestPart, identity
-from kvitals.agent.tap.answers import Events, Whole
 from kvitals.agent.tap.context import Context
 from kvitals.agent.tap.http1 import RequestHead, Response
+from kvitals.agent.tap.response_reader import Events, Whole
 
 MEASURED = (
     "/chat/completions",

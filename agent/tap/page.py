@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvitals.agent import loop_watch
-from kvitals.agent.exports.metrics import number
+from kvitals.agent.exports.metrics_page import number
 from kvitals.agent.tap.books import Books
 from kvitals.agent.tap.delivery import PartDelivery
 from kvitals.series.types import escape

@@ -17,8 +17,7 @@ from typing import cast
 
 from kvitals.agent.connection_table import Waiting
 from kvitals.agent.tap.books import Books, Entry
-from kvitals.agent.tap.connections import Connections
-from kvitals.agent.tap.errors import error_answer
+from kvitals.agent.tap.client_connections import Connections
 from kvitals.agent.tap.exchange import Clock
 from kvitals.agent.tap.http1 import (
     MAX_HEAD,
@@ -32,6 +31,7 @@ from kvitals.agent.tap.http1 import (
     read_request,
     read_response,
 )
+from kvitals.agent.tap.openai_errors import error_answer
 from kvitals.agent.tap.sockets import Upstream, hangup_poll, keep_alive, reason_of, reset, unread_bytes
 from kvitals.agent.tap.turns import MAX_READ, LoopTurn
 

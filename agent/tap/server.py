@@ -16,10 +16,10 @@ from aiohttp import web
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.descriptors import MOST, raise_limit
 from kvitals.agent.exports.browsers import refuse_cross_site
-from kvitals.agent.exports.metrics import CONTENT_TYPE
+from kvitals.agent.exports.metrics_page import CONTENT_TYPE
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.tap.books import Books
-from kvitals.agent.tap.connections import Bounds, Connections
+from kvitals.agent.tap.client_connections import Bounds, Connections
 from kvitals.agent.tap.context import ContextFields, RequestPseudonyms
 from kvitals.agent.tap.delivery import PartDelivery
 from kvitals.agent.tap.exchange import TapPlace

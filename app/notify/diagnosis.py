@@ -15,7 +15,7 @@ from kvitals.app.notify.finding_match import DiagnosisRequest, lead, relates
 from kvitals.app.notify.notice_builder import Diagnosis, where
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.app.sources.history import judge_history
-from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server
+from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server
 from kvitals.app.sources.recording import Moments, RecordingError
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
@@ -69,7 +69,7 @@ class OfAgent:
 
     async def _past(self, about: DiagnosisRequest) -> Diagnosis:
         path = directory(self.pipeline.setup.config) / FILE
-        targets = self.pipeline.node.meta["targets"]
+        targets = self.pipeline.node.watched.meta["targets"]
         return await asyncio.to_thread(_judged_past, path, self.pipeline.setup, targets, about)
 
 
@@ -126,7 +126,7 @@ def engines_of_agent(
 ) -> list[KnownEngine]:
     """The engines in an agent's window, with the names and addresses of their targets. targets: those of the running
     agent, where the window was filled from its history."""
-    watched = pipeline.node.meta["targets"] if targets is None else targets
+    watched = pipeline.node.watched.meta["targets"] if targets is None else targets
     names: dict[str, set[str]] = {}
     for target in watched:
         where = address(target["url"])

@@ -18,8 +18,8 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
+from kvitals.app.notify.notice_requests import JsonPost, request
 from kvitals.app.notify.queue import NoticeDelivery, Spool, SpoolError
-from kvitals.app.notify.targets import JsonPost, request
 from kvitals.config import NotifyTarget
 from kvitals.series.files import read_certificates
 from kvitals.series.secret_file import SecretError

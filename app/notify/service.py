@@ -19,14 +19,14 @@ import structlog
 
 from kvitals.agent.paths import state_directory
 from kvitals.app.notify.finding_match import DiagnosisRequest
-from kvitals.app.notify.incidents import Diagnose, Rules, SettledMessage, asked_again, look_again, settle
+from kvitals.app.notify.incident_tracker import Diagnose, Rules, SettledMessage, asked_again, look_again, settle
 from kvitals.app.notify.incoming import IncomingError, Message, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.notice_builder import Diagnosis
+from kvitals.app.notify.notice_requests import wants
 from kvitals.app.notify.order import Card, EntityKey, Line, card, entity_key
 from kvitals.app.notify.queue import MessageOutcome, OpenIncident, Spool, SpoolError, WaitingMessage
 from kvitals.app.notify.sending import Sender
-from kvitals.app.notify.targets import wants
 from kvitals.config import MuteTable, NotifyTable
 
 MAX_SECONDS = 120.0

@@ -83,7 +83,7 @@ def _application(
         rules=lambda: pipeline.settled(lambda: groups(pipeline)),
         runtime=runtime,
         requests=_requests(pipeline, takes_parts=health is not None),
-        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.tenant_name),
+        ledger=LedgerApi(lambda: pipeline.node.ledger, pipeline.node.parts.tenant_name),
         version=version("kvitals"),
         clock=clock,
         hosts=allowed_hosts(host, pipeline.setup.config.agent.hosts),
@@ -122,7 +122,7 @@ def _requests(pipeline: Pipeline, *, takes_parts: bool) -> Requests:
         store=lambda: node.requests.store,
         exemplars=lambda: node.requests.exemplars(),
         tails=lambda: node.requests.tails.reports,
-        resolve=node.tenant_name,
-        take=node.take_parts if takes_parts else None,
+        resolve=node.parts.tenant_name,
+        take=node.parts.offer if takes_parts else None,
         token_file=pipeline.setup.config.agent.parts_token_file,
     )

@@ -59,7 +59,9 @@ class Cycle:
                 self._say(await judge(pipeline, now, self._judging))
             await asyncio.sleep(0)
             watch = loop_watch.current()
-            own = pipeline.node.memory.series(self._labels) | (watch.series(self._labels) if watch is not None else {})
+            own = pipeline.node.context.memory.series(self._labels) | (
+                watch.series(self._labels) if watch is not None else {}
+            )
             self._own_rows.write(now, own | self._ingestion.series(self._labels))
             if self._keeping is not None:
                 with guard("history"):

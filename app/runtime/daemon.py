@@ -56,7 +56,7 @@ class Daemon:
         pipeline = self.pipeline
         for line in await pipeline.node.open(urls, patient=True, requests=state_directory()):
             self._console.print(line, style="dim")
-        pipeline.node.send_traces(version("kvitals"))
+        pipeline.node.parts.send_traces(version("kvitals"))
         if self.keeping is not None:
             self.keeping.start(version("kvitals"))
         try:

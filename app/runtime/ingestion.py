@@ -24,10 +24,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from kvitals.agent.ingest_share import Meter
+from kvitals.agent.kv_event_collectors import without_batches
 from kvitals.agent.ledger.event import KvEventsRecord
+from kvitals.agent.node import Node
 from kvitals.agent.records import Record, ScrapeRecord
+from kvitals.agent.request_collectors import CLOCK_SOURCE, PARTS
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.service import NOBODY, PARTS, Node, without_batches
 from kvitals.agent.workers import Worker
 from kvitals.series.slices import in_slices
 from kvitals.series.types import METRIC_NAME, Labels
@@ -97,7 +99,7 @@ class Ingestion:
         for record in records:
             if isinstance(record, KvEventsRecord):
                 kv_events.setdefault((record.target, record.rank), deque()).append(record)
-            elif isinstance(record, PartsRecord) and record.source != NOBODY:
+            elif isinstance(record, PartsRecord) and record.source != CLOCK_SOURCE:
                 self._parts.append(record)
             elif isinstance(record, ScrapeRecord) and len(record.body) >= LARGE_PAGE_BYTES:
                 self._pages.append(record)
@@ -132,6 +134,6 @@ class Ingestion:
                 await in_slices(self._node.advance_steps(record.t), self._parsing.run)
             await in_slices(meter.steps(self._node.ingest_steps(record)), self._parsing.run)
         if isinstance(record, ScrapeRecord):
-            self._node.ingested(record.target, meter.seconds)
+            self._node.pages.ingested(record.target, meter.seconds)
         await asyncio.sleep(0)
         return _Spent(meter.seconds, time.monotonic() - began)

@@ -58,11 +58,11 @@ class Reload:
             self._changes.take(self._paths())
         if at_once or await self._thread.run(lambda: self._changes.look(self._paths()), STAT_SECONDS):
             return await self._take_over()
-        return await self._pipeline.node.files_changed()
+        return await self._pipeline.node.sources.files_changed()
 
     def say(self, t: float) -> None:
         """How the last change went and how the sources of targets fare, as families at `t`, seconds since the epoch."""
-        failing = self._pipeline.node.sources_failing
+        failing = self._pipeline.node.sources.failing
         state = {"sense": "targets", "state": "partial" if failing else "ok", "reason": ",".join(failing)}
         own = {"cluster": self._at_start.labels.cluster, "node": self._at_start.labels.node}
         said = {

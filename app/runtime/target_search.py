@@ -7,7 +7,7 @@ import time
 
 from rich.console import Console
 
-from kvitals.agent.targets import TargetList
+from kvitals.agent.target_sources import TargetList
 from kvitals.app.pipeline import Pipeline
 
 EVERY_SECONDS = 30.0
@@ -34,7 +34,7 @@ class Search:
             return
         self.stop()
         self._begun, self._for, self._again = time.monotonic(), self._node.config, False
-        self._looking = asyncio.create_task(self._node.look(at_once))
+        self._looking = asyncio.create_task(self._node.sources.look(at_once))
 
     async def follow(self) -> None:
         """Between two scrapes: take over what was found, and look again when it is time."""

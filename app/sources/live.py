@@ -60,7 +60,7 @@ class Collector:
 
     def complaints(self) -> list[str]:
         """For each target that can not be read, why and what to do."""
-        return self.pipeline.node.complaints()
+        return self.pipeline.node.watched.problems()
 
     async def collect(self, seconds: float, *, probe: bool = False) -> AsyncIterator[float]:
         """Scrape every second for `seconds`, yielding the seconds done. With `probe` a one-token request is sent.
@@ -72,18 +72,18 @@ class Collector:
         while (done := time.monotonic() - begun) < seconds or self._started is None:
             first = self._started is None
             await self._read(done)
-            if first and self.pipeline.node.unreachable:
+            if first and self.pipeline.node.watched.unreachable:
                 raise NoEngineError("no target can be reached\n" + "\n".join(self.complaints()))
             if probe and probing is None:  # after a page, which tells the model to ask for
                 probing = asyncio.create_task(self.pipeline.node.probe())
             yield done
             await asyncio.sleep(max(0.0, INTERVAL_SECONDS - (time.monotonic() - begun - done)))
         if probing is not None:
-            self.pipeline.feed(await probing)
+            self.pipeline.ingest_recorded(await probing)
             await self._read(time.monotonic() - begun)  # the row in which the probe's result stands
 
     async def _read(self, done: float) -> None:
-        self.pipeline.feed(await self.pipeline.node.read())
+        self.pipeline.ingest_recorded(await self.pipeline.node.read())
         self._last = time.time()
         self._started = self._started or self._last
         if done >= FIRST_LOOK_SECONDS:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.pipeline import STEP_SECONDS, Pipeline, Setup, span_at
 from kvitals.config import Config, Seconds
 from kvitals.rules.finding import DocumentSource, Triage
@@ -76,7 +76,7 @@ def ended_node(path: Path, config: Config, slo_sources: Mapping[str, str] | None
     with CaptureReader.open(path) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
             last = max(last, record.t)
         damage = reader.problem or ""
     node.flush(last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvitals.agent.collectors.exposition import ExpositionError, PageParser
+from kvitals.agent.collectors.page_parser import ExpositionError, PageParser
 from kvitals.dashboards.lint.metrics import Type
 from kvitals.dashboards.lint.reading import MAX_BYTES, ReadingError
 from kvitals.dashboards.lint.trees import base_of

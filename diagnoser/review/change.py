@@ -11,7 +11,7 @@ shares of the GPU-hours is one more factor, as is a pool that came or went.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NOISE = 1e-9
@@ -46,21 +46,6 @@ class Totals:
     def rate(self) -> float:
         """Tokens generated per GPU-hour."""
         return self.output / self.gpu_hours if self.gpu_hours > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class EfficiencyChange:
-    """From `before` to `after`, tokens per GPU-hour; parts add up to the difference. weeks: how long ago that was."""
-
-    before: float
-    after: float
-    parts: Mapping[str, float]
-    weeks: int
-    hours: float  # that both weeks have
-
-    @property
-    def difference(self) -> float:
-        return self.after - self.before
 
 
 def explain_change(before: Sequence[Totals], after: Sequence[Totals]) -> dict[str, float]:

@@ -1,12 +1,87 @@
-"""What fits: weights, activations, overhead and adapters on each GPU, and the room that is left for KV."""
+"""What fits: number formats, the KV cache of a token and a sequence, weights, activations, overhead and adapters
+on each GPU, and the room that is left for KV."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from kvitals.diagnoser.sizing import kv
 from kvitals.rules.catalogue import Gpu, Model
+
+
+class PrecisionError(ValueError):
+    """No such format; the message says which there are."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """bytes: an element takes, block scales included where the format has them. bits: of its arithmetic, where a GPU
+    has such units; else 16, as kernels unpack to that."""
+
+    name: str
+    bytes: float
+    bits: int
+
+
+PRECISIONS = {
+    one.name: one
+    for one in (
+        Precision("bf16", 2.0, 16),
+        Precision("fp8", 1.0, 8),
+        Precision("int8", 1.0, 8),
+        Precision("int4", 0.5, 16),
+        Precision("nvfp4", 0.5 + 1 / 16, 4),
+    )
+}
+"""int4 is weight-only (AWQ, GPTQ). nvfp4 has a scale of one byte for each 16 elements."""
+_SAME = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "auto": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+WEIGHTS = tuple(PRECISIONS)
+KV = ("bf16", "fp8", "nvfp4")
+
+
+def precision(name: str) -> Precision:
+    """The format of that name. Raises PrecisionError."""
+    found = PRECISIONS.get(_SAME.get(name.lower(), name.lower()))
+    if found is None:
+        raise PrecisionError(f"{name} is no format known here: one of {', '.join(PRECISIONS)}")
+    return found
+
+
+def flops(gpu: Gpu, weights: Precision) -> float:
+    """Dense peak of a GPU with weights of a format, FLOP/s: of units of its width, else of 16 bits."""
+    return {4: gpu.flops_4, 8: gpu.flops_8}.get(weights.bits) or gpu.flops_16
+
+
+def kv_per_token(model: Model, element: float) -> float:
+    """Bytes that a token adds while all layers grow, with elements of so many bytes.
+
+    Two vectors a layer and KV head, or one latent vector with MLA; an indexer's keys keep their own format.
+    """
+    return (model.full + model.sliding) * kv_layer_token(model, element) + model.layers * model.indexer
+
+
+def kv_layer_token(model: Model, element: float) -> float:
+    """Bytes of one token in one layer, without an indexer."""
+    return (model.latent or 2 * model.kv_heads * model.head_dim) * element
+
+
+def kv_of_sequence(model: Model, context: float, element: float) -> float:
+    """Bytes of a sequence of `context` tokens. Layers with a window stop growing at it."""
+    held = model.full * context + model.sliding * (min(context, model.window) if model.window else context)
+    return held * kv_layer_token(model, element) + context * model.layers * model.indexer
+
+
+def kv_on_gpu(model: Model, context: float, element: float, tensor: int, pipeline: int = 1) -> float:
+    """Bytes of a sequence on the GPU that holds most of it.
+
+    Tensor parallelism divides KV heads, down to one on each GPU; the latent vector of MLA, and an indexer's keys, are
+    on every one of them. Pipeline parallelism divides layers.
+    """
+    share = math.ceil(model.layers / pipeline) / model.layers
+    indexer = context * model.layers * model.indexer
+    heads = 1.0 if model.latent else math.ceil(model.kv_heads / tensor) / model.kv_heads
+    return share * ((kv_of_sequence(model, context, element) - indexer) * heads + indexer)
+
 
 ALIGNMENT = 0.05
 """Tensors are padded: 3 to 8 % more than parameters times bytes."""
@@ -101,7 +176,7 @@ def budget(
 
 def sequences(model: Model, room: float, context: float, element: float, layout: GpuLayout) -> int:
     """How many sequences of that context fit into the room on each GPU."""
-    each = kv.sequence_on_gpu(model, context, element, layout.tensor, layout.pipeline)
+    each = kv_on_gpu(model, context, element, layout.tensor, layout.pipeline)
     return max(0, math.floor(room / each)) if each else 0
 
 

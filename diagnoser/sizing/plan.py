@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvitals.diagnoser.sizing import cost
-from kvitals.diagnoser.sizing.fleet import Fleet, fleet
+from kvitals.diagnoser.sizing.fleet import NETWORK, Fleet, fleet, typical_price
 from kvitals.diagnoser.sizing.instance import Instance, divides, instance, layouts
-from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precisions, Shares
-from kvitals.diagnoser.sizing.precision import Precision, flops
-from kvitals.diagnoser.sizing.ratio import NETWORK
+from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precision, Precisions, Shares, flops
 from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
 from kvitals.diagnoser.sizing.workload import Workload
 from kvitals.rules.catalogue import Gpu, Model, prices_of
@@ -90,7 +87,7 @@ def plan(of: Inputs) -> SizingPlan:
     if of.measured.usable is not None and of.layout is None:
         good = good[:1]  # what was measured is of one layout: the smallest, unless said otherwise
     chosen = min(good, key=lambda one: (_fleet(of, one).gpus, one.layout.gpus))
-    price = of.price if of.price is not None else cost.typical(prices_of(of.gpu))
+    price = of.price if of.price is not None else typical_price(prices_of(of.gpu))
     usable = _usable(of, chosen)
     return SizingPlan(of, tried, chosen, usable, _fleet(of, chosen), price, of.measured.usable is None)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from kvitals.diagnoser.sizing import kv
-from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
+from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions, kv_on_gpu
 from kvitals.rules.catalogue import Gpu, Model
 
 REDUCES = 2
@@ -62,7 +61,7 @@ def step_seconds(on: Machine, batch: float, context: float) -> float:
     """A step that makes a token for each of `batch` sequences of `context` tokens: at least so long."""
     stages = on.layout.pipeline  # each has a part of the batch at a time, and a token passes them one after the other
     part = max(batch / stages, 1.0)
-    cache = part * kv.sequence_on_gpu(on.model, context, on.precisions.kv, on.layout.tensor, stages)
+    cache = part * kv_on_gpu(on.model, context, on.precisions.kv, on.layout.tensor, stages)
     memory = (weights_read(on, part) / on.layout.gpus + cache) / (on.gpu.bandwidth * on.reached.memory)
     compute = 2 * on.model.active * part / (on.layout.gpus * on.flops * on.reached.compute)
     return stages * max(memory, compute) + all_reduce_seconds(on, part)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kvitals.diagnoser.sizing import kv, memory, roofline
+from kvitals.diagnoser.sizing import memory, roofline
 from kvitals.diagnoser.sizing.instance import Instance, layouts
-from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
+from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions, kv_of_sequence, kv_per_token, precision
 from kvitals.diagnoser.sizing.plan import Inputs, SizingError, SizingPlan, plan
-from kvitals.diagnoser.sizing.precision import precision
 from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size
 from kvitals.diagnoser.sizing.step import SizingLine, SizingStep
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
@@ -94,7 +93,7 @@ def floor(of: SizingPlan) -> SizingStep:
     into, model = of.inputs, of.inputs.model
     load, shares, adapters = into.workload, into.shares, into.adapters
     weights, active = memory.weights(model, Precisions(2.0, 2.0), shares), memory.activations(model, shares)
-    token, each = kv.per_token(model, 2.0), kv.sequence(model, load.longest, 2.0)
+    token, each = kv_per_token(model, 2.0), kv_of_sequence(model, load.longest, 2.0)
     parameters = f"{number(model.parameters / 1e9)} G parameters x 2 bytes"
     total = weights + active + adapters.total + each * into.least
     usable = into.gpu.hbm * (1 - shares.overhead)

@@ -5,7 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from kvitals.diagnoser.sizing import cost, kv, queueing, ratio, roofline
+from kvitals.diagnoser.sizing import roofline
+from kvitals.diagnoser.sizing.fleet import (
+    HOURS_A_YEAR,
+    NVME,
+    Move,
+    breaker,
+    move_or_compute,
+    prefill_to_decode,
+    queue_limit,
+    tokens_per_gpu_hour,
+    usd_per_million,
+    whole_ratio,
+)
+from kvitals.diagnoser.sizing.memory import kv_of_sequence, kv_on_gpu
 from kvitals.diagnoser.sizing.plan import SizingPlan
 from kvitals.diagnoser.sizing.quantity import number, seconds, several, share, size, usd
 from kvitals.diagnoser.sizing.step import SizingLine, SizingStep
@@ -67,15 +80,15 @@ def _measured(of: SizingPlan) -> Iterator[SizingLine]:
 def kv_cache(of: SizingPlan) -> SizingStep:
     one, load, gpu = of.chosen, of.inputs.workload, of.inputs.gpu
     on, spread = one.machine, one.layout
-    each = kv.sequence_on_gpu(on.model, load.context, on.precisions.kv, spread.tensor, spread.pipeline)
+    each = kv_on_gpu(on.model, load.context, on.precisions.kv, spread.tensor, spread.pipeline)
     left = max(0.0, 1 - one.batch * each / one.budget.room)
-    swap, disk = (_move(of, rate) for rate in (gpu.host_link * spread.gpus, ratio.NVME))
+    swap, disk = (_move(of, rate) for rate in (gpu.host_link * spread.gpus, NVME))
     host = f"{size(swap.bytes)} of a mean prompt at {size(gpu.host_link)}/s each GPU"
     lines = (
         SizingLine("left for prefixes", left, "ratio", "of the KV memory, with the sequences of step 7 half way"),
         SizingLine("computing", swap.computing, "seconds", "a mean prompt, at least"),
         SizingLine("from host memory", swap.moving, "seconds", host),
-        SizingLine("from NVMe", disk.moving, "seconds", f"the same at {size(ratio.NVME)}/s"),
+        SizingLine("from NVMe", disk.moving, "seconds", f"the same at {size(NVME)}/s"),
     )
     told = ["Prefix caching on, and requests of a session to the same engine."]
     if left < LITTLE_ROOM:
@@ -87,11 +100,11 @@ def kv_cache(of: SizingPlan) -> SizingStep:
     return SizingStep("KV cache", lines, " ".join(told))
 
 
-def _move(of: SizingPlan, bandwidth: float) -> ratio.Move:
+def _move(of: SizingPlan, bandwidth: float) -> Move:
     """A mean prompt's KV, moved or computed."""
     on, tokens = of.chosen.machine, of.inputs.workload.prompt.mean
     computing = roofline.prefill_seconds(on, tokens)
-    return ratio.move(kv.sequence(on.model, tokens, on.precisions.kv), bandwidth, computing)
+    return move_or_compute(kv_of_sequence(on.model, tokens, on.precisions.kv), bandwidth, computing)
 
 
 def batching(of: SizingPlan) -> SizingStep:
@@ -99,8 +112,8 @@ def batching(of: SizingPlan) -> SizingStep:
     gpus, step = one.layout.gpus, roofline.step_seconds(one.machine, one.batch, load.context)
     prefill = seen.prefill or load.new_tokens / _prefill(of) / gpus
     decode = seen.decode or one.batch / step / gpus
-    pd = ratio.prefill_to_decode(load.new_tokens, load.output.mean, prefill, decode)
-    whole = "{}:{}".format(*ratio.whole(pd))
+    pd = prefill_to_decode(load.new_tokens, load.output.mean, prefill, decode)
+    whole = "{}:{}".format(*whole_ratio(pd))
     how = f"({number(load.new_tokens)} / {number(prefill)}) / ({number(load.output.mean)} / {number(decode)})"
     moved = _move(of, of.inputs.network)
     carried = f"{size(moved.bytes)} of a mean prompt at {size(of.inputs.network)}/s; computing takes "
@@ -166,12 +179,12 @@ def money(of: SizingPlan) -> SizingStep:
     lines = (
         SizingLine("a GPU-hour", of.price, "usd", _priced(of)),
         SizingLine("an hour", of.usd_per_hour, "usd", f"x {gpus} GPUs"),
-        SizingLine("a year", of.usd_per_hour * cost.HOURS_A_YEAR, "usd", f"x {cost.HOURS_A_YEAR:,} hours"),
-        SizingLine("1M tokens made", cost.per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
+        SizingLine("a year", of.usd_per_hour * HOURS_A_YEAR, "usd", f"x {HOURS_A_YEAR:,} hours"),
+        SizingLine("1M tokens made", usd_per_million(of.price, gpus, made), "usd", f"{number(made)} tokens/s {when}"),
         SizingLine(
-            "1M of all tokens", cost.per_million(of.price, gpus, both), "usd", f"prompts too, {number(both)} tokens/s"
+            "1M of all tokens", usd_per_million(of.price, gpus, both), "usd", f"prompts too, {number(both)} tokens/s"
         ),
-        SizingLine("a GPU makes", cost.per_gpu_hour(made, gpus), "tokens/h", "of those served"),
+        SizingLine("a GPU makes", tokens_per_gpu_hour(made, gpus), "tokens/h", "of those served"),
     )
     return SizingStep("Cost", lines, f"{'At least ' if of.bound else ''}{usd(of.usd_per_hour)} an hour.")
 
@@ -203,8 +216,8 @@ def _queue(of: SizingPlan) -> Iterator[SizingLine]:
     load, front = of.inputs.workload, of.inputs.front_end
     if not math.isfinite(load.ttft):
         return
-    limit = queueing.queue_limit(load.ttft, of.chosen.ttft, front, of.usable)
-    opens = queueing.breaker(limit)
+    limit = queue_limit(load.ttft, of.chosen.ttft, front, of.usable)
+    opens = breaker(limit)
     how = f"({seconds(load.ttft)} - {seconds(of.chosen.ttft)} of p99 prefill - {seconds(front)} before the engine)"
     yield SizingLine("queue limit", math.floor(limit), "waiting", f"{how} x {number(of.usable)}/s, of each instance")
     yield SizingLine("breaker", opens[0], "waiting", "80 to 90 % of it", f"{opens[0]} to {opens[1]} waiting")

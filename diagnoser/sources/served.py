@@ -1,8 +1,8 @@
 """Expressions over families, evaluated by a server: what is asked of it, and what is put together here.
 
 A server that holds agents' families evaluates every expression whole. One that holds only engines' own metrics can not
-tell all of it (`kvitals.diagnoser.sources.pages`): then the largest parts that it can evaluate are asked for, and what
-is left is computed from the answers.
+tell all of it (`kvitals.diagnoser.sources.engine_pages`): then the largest parts that it can evaluate are asked for,
+and what is left is computed from the answers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from kvitals.diagnoser.evaluator import ENTITIES
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.sources.pages import page_metrics
+from kvitals.diagnoser.sources.engine_pages import page_metrics
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusQuery, ServerError
 
 SAMPLES_IN_WINDOW = 8

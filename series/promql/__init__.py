@@ -6,7 +6,6 @@ expression is canonical PromQL. Everything raises `PromQLError`, whose message i
 """
 
 from kvitals.series.promql.batch import ExpressionBatch
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.evaluate import Moment, QueryLimits, Series, Vector, evaluate, evaluate_range
 from kvitals.series.promql.nodes import (
     Aggregate,
@@ -22,6 +21,7 @@ from kvitals.series.promql.nodes import (
     Unary,
 )
 from kvitals.series.promql.parse import parse
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.promql.rewrite import Use, expand, inline, names, selectors, shift
 
 __all__ = [

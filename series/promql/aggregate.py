@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from kvitals.series.promql import windows
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.grid import ColumnGroups, Grid, Ints, QueryBudget, group_by, layout
 from kvitals.series.promql.nodes import Aggregate
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets
 
 

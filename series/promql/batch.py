@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvitals.series.panel import PanelRows, SelectionPanel
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget, by_nameless, the_one, without_names
 from kvitals.series.promql.nodes import Call, Expr, Range, Selector, Subquery
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.promql.selection import HALF_MILLISECOND, SelectedWindows, empty, milliseconds
 from kvitals.series.promql.windows import RANGE_FUNCTIONS, SampleWindows
+from kvitals.series.series_view import Columns
 from kvitals.series.types import STALE, Bools, Floats, LabelSets, is_stale
-from kvitals.series.window import Columns, Window
+from kvitals.series.window import Window
 
 MAX_CELLS = 1_000_000
 """Where selections are this large together the numbers cost more than the calls, and take memory all at once."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.promql.errors import PromQLError, shorten
 from kvitals.series.promql.grid import (
     ColumnGroups,
     Grid,
@@ -20,6 +19,7 @@ from kvitals.series.promql.grid import (
     without_names,
 )
 from kvitals.series.promql.nodes import ARITHMETIC, COMPARISONS, SET_OPERATORS, Binary, Matching
+from kvitals.series.promql.promql_error import PromQLError, shorten
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 _ARITHMETIC: dict[str, Callable[[Floats, Floats], Floats]] = {

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvitals.series import patterns
-from kvitals.series.promql.errors import PromQLError, shorten
 from kvitals.series.promql.nodes import (
     AGGREGATIONS,
     ARITHMETIC,
@@ -29,6 +28,7 @@ from kvitals.series.promql.nodes import (
     Type,
     Unary,
 )
+from kvitals.series.promql.promql_error import PromQLError, shorten
 from kvitals.series.types import Matcher, MatchOp
 
 MAX_DEPTH = 100

@@ -22,7 +22,6 @@ import numpy as np
 from kvitals.series.promql import aggregate, binary, functions, selection
 from kvitals.series.promql.batch import ExpressionBatch, Shared
 from kvitals.series.promql.check import check, type_of
-from kvitals.series.promql.errors import PromQLError, shorten
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget, without_names
 from kvitals.series.promql.nodes import (
     SET_OPERATORS,
@@ -37,6 +36,7 @@ from kvitals.series.promql.nodes import (
     Unary,
 )
 from kvitals.series.promql.parse import parse
+from kvitals.series.promql.promql_error import PromQLError, shorten
 from kvitals.series.promql.windows import RANGE_FUNCTIONS, predict_linear, quantile_over_time
 from kvitals.series.types import Floats, Labels, LabelSets, SeriesSource
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from kvitals.series import patterns
 from kvitals.series.promql import histogram
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.grid import Grid, QueryBudget, layout, relabel, without_names
 from kvitals.series.promql.nodes import Call, Expr, Selector, String
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.types import METRIC_NAME, Floats, Labels, LabelSets, MatchOp
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kvitals.series.promql.errors import PromQLError
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.types import METRIC_NAME, Bools, Floats, Labels, LabelSets
 
 Ints = npt.NDArray[np.int64]

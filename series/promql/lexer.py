@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kvitals.series.promql.errors import PromQLError, shorten
+from kvitals.series.promql.promql_error import PromQLError, shorten
 
 MAX_LENGTH = 16 * 1024
 MAX_NESTING = 60

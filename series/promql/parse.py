@@ -10,7 +10,6 @@ from typing import Any
 import promql_parser as p
 
 from kvitals.series.promql.check import FUNCTIONS, check
-from kvitals.series.promql.errors import PromQLError, shorten
 from kvitals.series.promql.lexer import MAX_LENGTH, Token, tokenize
 from kvitals.series.promql.nodes import (
     AGGREGATIONS,
@@ -26,6 +25,7 @@ from kvitals.series.promql.nodes import (
     Subquery,
     Unary,
 )
+from kvitals.series.promql.promql_error import PromQLError, shorten
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 
 # Names that may stand before a parenthesis without being a function.

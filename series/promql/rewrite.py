@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import is_
 
 from kvitals.series.promql.check import check, type_of
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.nodes import (
     Aggregate,
     Binary,
@@ -21,6 +20,7 @@ from kvitals.series.promql.nodes import (
     Unary,
     rebuild,
 )
+from kvitals.series.promql.promql_error import PromQLError
 
 _PARAMETER = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))", re.ASCII)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvitals.series.promql.errors import PromQLError
 from kvitals.series.promql.grid import Grid, Ints, QueryBudget
+from kvitals.series.promql.promql_error import PromQLError
 from kvitals.series.promql.windows import Result, SampleWindows
 from kvitals.series.types import (
     STALE,

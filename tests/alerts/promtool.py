@@ -17,7 +17,7 @@ from kvitals.dashboards.alerts import alertable
 from kvitals.dashboards.alerts_files import Groups, with_agents, without_agents
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.alerts_yaml import dump
-from kvitals.dashboards.recording import reads
+from kvitals.dashboards.recording_rules import reads
 from kvitals.diagnoser.cases.case import Case, CaseFile, read
 from kvitals.diagnoser.cases.running import START
 from kvitals.diagnoser.evaluator import TRAFFIC, seconds

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kvitals.agent.exports.metrics import CONTENT_TYPE, render
-from kvitals.agent.service import Node
+from kvitals.agent.exports.metrics_page import CONTENT_TYPE, render
+from kvitals.agent.node import Node
 from kvitals.config import Config, SloTable
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader, Record
@@ -33,7 +33,7 @@ async def replay(path: Path, port: int, slo: SloTable) -> None:
         node.expect(reader.header.meta)
         records = iter(reader)
         first = next(records)
-        node.feed(first)
+        node.ingest_recorded(first)
         at = first.t
         app = web.Application()
         app.router.add_get("/metrics", metrics)
@@ -43,7 +43,7 @@ async def replay(path: Path, port: int, slo: SloTable) -> None:
         await asked.wait()
         begun = time.monotonic()
         async for record in _in_time(records, first.t, begun):
-            node.feed(record)
+            node.ingest_recorded(record)
             at = record.t
         await runner.cleanup()
 

@@ -24,8 +24,9 @@ from kvitals.agent.records import (
     NodeSample,
     ProcessSample,
     ScrapeRecord,
+    decode,
+    encode,
 )
-from kvitals.agent.service import decode, encode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import AgentTable, Config, Seconds
 from kvitals.rules.finding import DocumentSource

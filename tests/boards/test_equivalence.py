@@ -16,7 +16,7 @@ import pytest
 
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.queries import WINDOW, Queries
-from kvitals.dashboards.recording import definition
+from kvitals.dashboards.recording_rules import definition
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.loader import Knowledge
 from kvitals.rules.model import SCOPES

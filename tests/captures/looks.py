@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvitals.agent.records import FactsRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import FactsRecord, decode
 from kvitals.app.pipeline import SLOW_SECONDS, Pipeline, Setup
 from kvitals.config import Config, SloTable
 from kvitals.diagnoser.signals import EvaluationSpan
@@ -43,6 +42,6 @@ def cold_look(capture: Path, under: Setup, at: float, seconds: float = COLD_S) -
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
         records = [record for record in reader if record.t <= at]
-        pipeline.feed(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
+        pipeline.ingest_recorded(r for r in records if r.t >= at - seconds or isinstance(decode(r), FactsRecord))
     list(pipeline.observe_all([EvaluationSpan(at, seconds, SLOW_SECONDS, cold=True)]))
     return pipeline

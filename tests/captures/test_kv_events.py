@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import decode
 from kvitals.series.recordings import CaptureReader
 
 FOLDER = Path(__file__).parent / "ledger"

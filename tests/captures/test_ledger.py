@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.agent.ledger.accesses import Style
 from kvitals.agent.ledger.blame import Blame
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import GPU, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
-from kvitals.agent.service import Node, decode
+from kvitals.agent.ledger.prompt_lookups import Style
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode
 from kvitals.app.lookups import recorded_lookups
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
@@ -53,7 +54,7 @@ def replayed(name: str, *, records: bool, sessions: bool) -> tuple[EngineLedger,
             node.requests.send = ledger.request
         for captured in reader:
             record = decode(captured)
-            node.feed(captured)
+            node.ingest_recorded(captured)
             if isinstance(record, KvEventsRecord):
                 ledger.feed(record if sessions else stripped(record))
             ledger.advance(captured.t, records)

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvitals.agent.records import decode
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.slow_tail import Recent
-from kvitals.agent.service import decode
 from kvitals.series.recordings import CaptureReader
 from tests.lab.requests import agreement, checks, pair, stages, tenants
 from tests.lab.requests.clients import Seen

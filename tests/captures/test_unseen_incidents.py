@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import FactsRecord, decode
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import span_of
 from kvitals.rules.finding import DocumentSource, Triage
@@ -30,7 +29,7 @@ def cold_without_facts(capture: Path, seconds: float = 12.0) -> Triage:
     pipeline = Pipeline(setup_of(capture), DocumentSource("capture", capture.name))
     with CaptureReader.open(capture) as reader:
         pipeline.node.expect(reader.header.meta)
-        pipeline.feed(
+        pipeline.ingest_recorded(
             record
             for record in reader
             if last - seconds <= record.t <= last and not isinstance(decode(record), FactsRecord)

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import decode
+from kvitals.agent.collectors.page_parser import PageParser
+from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import Config, SloTable
 from kvitals.rules.finding import DocumentSource
@@ -76,7 +75,7 @@ def families(path: Path, wanted: frozenset[str], knowledge: Knowledge | None = N
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:
-            pipeline.feed([record])
+            pipeline.ingest_recorded([record])
             last = record.t
     matchers = [Matcher(METRIC_NAME, MatchOp.RE, "kvitals_.+")]
     series: dict[Labels, tuple[list[float], list[float]]] = {}

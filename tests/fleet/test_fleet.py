@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kvitals.app.pipeline import Setup
-from kvitals.app.sources.prometheus import PrometheusVerdict, judge_server, look_at_server
+from kvitals.app.sources.prometheus_fleet import PrometheusVerdict, judge_server, look_at_server
 from kvitals.config import Config, SloTable
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.loader import Knowledge, load

@@ -71,7 +71,7 @@ def stretches(
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:
-            pipeline.feed([record])
+            pipeline.ingest_recorded([record])
             last = record.t
     begun = next((one["start"] for one in truth["phases"] if one["name"] == "incident" and "start" in one), 0.0)
     rows = {}

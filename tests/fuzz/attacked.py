@@ -45,7 +45,7 @@ MODULES = {
     "log_lines": ("kvitals.agent.requests",),
     "promql": ("kvitals.series.promql",),
     "patterns": ("kvitals.series.patterns", "kvitals.series.promql"),
-    "captures": ("kvitals.series.recordings", "kvitals.agent.service"),
+    "captures": ("kvitals.series.recordings", "kvitals.agent.records"),
     "rules": ("kvitals.rules.loader", "kvitals.rules.condition"),
     "config": ("kvitals.config",),
     "http1_requests": ("kvitals.agent.tap.http1",),

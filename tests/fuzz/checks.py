@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvitals.agent.collectors.exposition import DEFAULT_LIMITS, ExpositionError, PageParser, Series
-from kvitals.agent.collectors.reading import MAX_LABEL
+from kvitals.agent.collectors.page_parser import DEFAULT_LIMITS, ExpositionError, PageParser, Series
+from kvitals.agent.collectors.page_reading import MAX_LABEL
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import MAX_RANKS, Translator
 from kvitals.rules.engine_map import EngineMap, load_map, systems

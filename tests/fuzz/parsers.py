@@ -22,17 +22,18 @@ from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.collectors.kv_events_wire import Wire
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError
 from kvitals.agent.engine_resolver import SeenEngines
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger
 from kvitals.agent.ledger.event import BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.lines import LineReader
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.agent.requests.request_pipeline import RequestSide
 from kvitals.agent.requests.spans import SpanReader
 from kvitals.agent.requests.tenant_names import TenantNames
-from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, TenantsTable, load
 from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
@@ -201,7 +202,7 @@ def _replay(reader: CaptureReader) -> None:
     node = Node(Config())
     node.expect(reader.header.meta)
     for record in islice(reader, 200):
-        node.feed(record)
+        node.ingest_recorded(record)
     assert node.window.series <= node.window.max_series
 
 

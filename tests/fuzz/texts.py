@@ -18,7 +18,7 @@ from rich.table import Table
 from kvitals.app.escaping import html, markdown, plain
 from kvitals.app.escaping.terminal import SafeConsole
 from kvitals.app.notify.notice import Action, Link, Notice, NoticeAlert, NoticeNumber
-from kvitals.app.notify.targets import request
+from kvitals.app.notify.notice_requests import request
 from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget
 
 TextCheck = Callable[[str], None]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.collectors.reading import Reading
+from kvitals.agent.collectors.page_parser import PageParser
+from kvitals.agent.collectors.page_reading import Reading
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import VERSION, Translator
 from kvitals.rules.engine_map import EngineMap, load_map, systems

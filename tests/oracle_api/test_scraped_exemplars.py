@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests_api import Requests
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.recordings import CaptureReader
@@ -34,7 +34,7 @@ def replayed() -> tuple[Node, float]:
     with CaptureReader.open(RECORDING) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
             last = record.t
     return node, last
 

@@ -14,35 +14,6 @@ BANNED = frozenset(
 NAMED_AFTER = ("ui/cli", "ui/web", "ui/review", "dashboards/boards", "dashboards/reference")
 """Folders with one file for each command, page, board or reference, named after it."""
 
-TWICE = frozenset(
-    [
-        "accesses",
-        "answers",
-        "blocks",
-        "condition",
-        "confidence",
-        "connections",
-        "errors",
-        "families",
-        "incidents",
-        "metrics",
-        "objectives",
-        "otlp",
-        "pages",
-        "prometheus",
-        "reader",
-        "reading",
-        "recording",
-        "reuse",
-        "service",
-        "status",
-        "targets",
-        "text",
-        "types",
-    ]
-)
-"""Names that two modules have. The list only becomes shorter."""
-
 PARTICIPLE = re.compile(r"(?!(?:feed|need|speed|seed|embed|shed)$)[a-z]+ed")
 
 
@@ -74,13 +45,13 @@ def test_no_public_name_is_a_pronoun_a_preposition_or_a_participle() -> None:
 
 
 def test_each_module_has_a_name_of_its_own() -> None:
-    """But for those that are named after a command, a page, a board or a reference, and those of `TWICE`."""
+    """But for those that are named after a command, a page, a board or a reference."""
     places: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
         name = str(path.relative_to(ROOT))
         if path.stem != "__init__" and not name.startswith(NAMED_AFTER):
             places[path.stem].add(name)
-    assert {name for name, files in places.items() if len(files) > 1} == TWICE
+    assert {name for name, files in places.items() if len(files) > 1} == set()
 
 
 def test_the_list_of_banned_names_is_read() -> None:

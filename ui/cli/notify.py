@@ -13,7 +13,7 @@ from aiohttp import web
 from kvitals.agent import loop_watch, stopping
 from kvitals.agent.connections import GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
-from kvitals.agent.exports.metrics import CONTENT_TYPE, render
+from kvitals.agent.exports.metrics_page import CONTENT_TYPE, render
 from kvitals.agent.listeners import LISTENERS
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.diagnosis import OfFleet

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvitals.app.errors import UsageError
-from kvitals.app.sources.prometheus import judge_server, look_at_server
+from kvitals.app.sources.prometheus_fleet import judge_server, look_at_server
 from kvitals.config import PrometheusTable
 from kvitals.diagnoser.sources.presence import Presence
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError

@@ -22,9 +22,9 @@ from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.requests_api import Requests
 from kvitals.agent.ledger.event import KvEventsRecord
 from kvitals.agent.listeners import LISTENERS
-from kvitals.agent.records import ProbeRecord, ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import ProbeRecord, ScrapeRecord, decode
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.service import Node, decode
 from kvitals.app.errors import UsageError
 from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.recordings import CaptureWriter, Record
@@ -82,7 +82,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
     try:
         for line in await node.open(args.source, requests=places):
             console.print(line, style="dim")
-        meta = {**node.meta, "every_seconds": every}
+        meta = {**node.watched.meta, "every_seconds": every}
         async with _served(node, args.listen):  # first, so that nothing is left where that fails
             with (
                 CaptureWriter(args.out, version=version("kvitals"), meta=meta) as writer,
@@ -95,7 +95,7 @@ async def _record_from(args: argparse.Namespace, seconds: float, every: float, p
                     for record in last:
                         writer.write(record)
                         if args.listen:
-                            node.feed(record)
+                            node.ingest_recorded(record)
                     progress = f"recording {', '.join(node.targets)}: {done:.0f} of {seconds:.0f} s, Ctrl-C stops"
                     status.update(Text(progress))
                     await asyncio.sleep(max(0.0, every - (time.monotonic() - begun - done)))
@@ -133,8 +133,8 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
     requests = Requests(
         store=lambda: node.requests.store,
         exemplars=lambda: node.requests.exemplars(),
-        resolve=node.tenant_name,
-        take=node.take_parts,
+        resolve=node.parts.tenant_name,
+        take=node.parts.offer,
         token_file=node.config.agent.parts_token_file,
     )
     app = build_app(

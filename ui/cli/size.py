@@ -19,12 +19,10 @@ from kvitals.app.pipeline import Setup
 from kvitals.app.sizing import ObservedLoad, observe_load, of_trace
 from kvitals.config import ReviewTable
 from kvitals.diagnoser.sizing import config, memory
-from kvitals.diagnoser.sizing.fleet import SAFETY_KNOWN, SAFETY_NEW
-from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Shares
+from kvitals.diagnoser.sizing.fleet import NETWORK, SAFETY_KNOWN, SAFETY_NEW
+from kvitals.diagnoser.sizing.memory import KV, WEIGHTS, AdapterMemory, GpuLayout, PrecisionError, Shares, precision
 from kvitals.diagnoser.sizing.plan import NONE_SERVES, Inputs, MeasuredInstance, SizingError, SizingPlan, plan
-from kvitals.diagnoser.sizing.precision import KV, WEIGHTS, PrecisionError, precision
 from kvitals.diagnoser.sizing.quantity import several, usd
-from kvitals.diagnoser.sizing.ratio import NETWORK
 from kvitals.diagnoser.sizing.roofline import PeakShares
 from kvitals.diagnoser.sizing.step import SizingStep
 from kvitals.diagnoser.sizing.working import steps

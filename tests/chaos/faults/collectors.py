@@ -14,8 +14,8 @@ STOP_SECONDS = 5.5
 """Within which a stopped agent ends, whatever hangs."""
 
 _HANGS = (
-    "import sys, time; import kvitals.agent.collectors.host as host, kvitals.agent.service as service;"
-    " host.HostSense.read = lambda *_: time.sleep(600); service.NODE_DEADLINE = 2.0;"
+    "import sys, time; import kvitals.agent.collectors.host as host, kvitals.agent.node_collectors as node_collectors;"
+    " host.HostSense.read = lambda *_: time.sleep(600); node_collectors.NODE_DEADLINE = 2.0;"
     " from kvitals.ui.cli.main import main; main(sys.argv[4:])"
 )
 """What runs instead of the agent's own command, which follows it: a read of /proc that does not come back."""

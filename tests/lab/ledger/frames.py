@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kvitals.agent.ledger.event import BlocksCleared, KvEventsRecord
-from kvitals.agent.service import Node, decode
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode
 from kvitals.config import AgentTable, Config, TargetTable
 
 from ..engines import Engines, FlagValue
@@ -142,7 +143,7 @@ async def _listen(node: Node, records: list[KvEventsRecord]) -> None:
     while True:
         for captured in await node.read():
             record = decode(captured)
-            node.feed(captured)
+            node.ingest_recorded(captured)
             if isinstance(record, KvEventsRecord):
                 records.append(record)
         await asyncio.sleep(1)

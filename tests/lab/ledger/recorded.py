@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import LedgerSide
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, SloTable
 from kvitals.series.recordings import CaptureReader
 
@@ -97,7 +98,7 @@ def replayed(
             if not with_sessions and isinstance(record, KvEventsRecord):
                 kept = encode(replace(record, batches=tuple(map(_without_sessions, record.batches))))
             had = node.ledger
-            node.feed(kept)
+            node.ingest_recorded(kept)
             if had is None and node.ledger is not None:
                 _overhear(node.ledger, looks)
     node.requests.flush()

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from kvitals.agent.node import Node
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.service import Node
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
 
@@ -22,7 +22,7 @@ def records_of(capture: Path) -> dict[str, RequestRecord]:
     with CaptureReader.open(capture) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
     node.requests.flush()
     return {record.id: record for record in node.requests.store}
 

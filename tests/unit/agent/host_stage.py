@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvitals.agent.collectors.host import HostSense
-from kvitals.agent.exports.metrics import newest
+from kvitals.agent.exports.metrics_page import newest
 from kvitals.agent.records import CgroupSample, HostRecord, ProcessSample
 from kvitals.series.window import Window
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.rules.engine_map import load_map

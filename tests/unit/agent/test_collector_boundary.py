@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from kvitals.agent.collectors.boundary import HUNG, TOO_MANY_FILES, CollectorRun, Collectors, reason_of
+from kvitals.agent.node import Node
 from kvitals.agent.records import ProbeRecord, Record
-from kvitals.agent.service import Node
 from kvitals.agent.workers import ThreadedResolver, Worker, WorkerHungError
 from kvitals.config import AgentTable, Config
 from kvitals.series.promql import evaluate
@@ -122,7 +122,7 @@ async def test_a_node_goes_on_beside_collectors_that_raise_or_hang(monkeypatch: 
 
     monkeypatch.setattr("kvitals.agent.collectors.host.HostSense.read", lambda *_: free.wait(60.0))
     monkeypatch.setattr("psutil.process_iter", no_descriptor)
-    monkeypatch.setattr("kvitals.agent.service.NODE_DEADLINE", 0.3)
+    monkeypatch.setattr("kvitals.agent.node_collectors.NODE_DEADLINE", 0.3)
     try:
         for _ in range(3):
             began = time.monotonic()
@@ -174,7 +174,7 @@ async def test_targets_files_that_hang_or_are_pipes_are_one_line_each(tmp_path: 
     said = await node.open(patient=True)
     assert node.targets == [DEAD]
     assert [line for line in said if "pipe" in line and "not a regular file" in line]
-    assert node.sources_failing == ("files",)
+    assert node.sources.failing == ("files",)
     await node.close()
 
 

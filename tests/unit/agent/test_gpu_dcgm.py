@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.rules.engine_map import load_map, systems

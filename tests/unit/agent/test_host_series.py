@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvitals.agent.collectors.host import HostSense
-from kvitals.agent.exports.metrics import newest
+from kvitals.agent.exports.metrics_page import newest
 from kvitals.agent.records import CgroupSample, HostRecord, NodeSample, ProcessSample
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.rules.loader import ROOT, family_of, load

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.collectors.exposition import PageLayout
-from kvitals.agent.collectors.reading import MAX_LABEL, Reading, read, recognise
+from kvitals.agent.collectors.page_parser import PageLayout
+from kvitals.agent.collectors.page_reading import MAX_LABEL, Reading, read, recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.command_line import LAUNCHERS, launched_engine, parse
 from kvitals.rules.engine_map import MAX_FACT, MAX_STRING, EngineMap, load_map, systems

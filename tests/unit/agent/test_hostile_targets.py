@@ -14,13 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.agent.collectors.exposition import ExpositionError, PageParser
-from kvitals.agent.collectors.reading import MAX_LABEL
+from kvitals.agent.collectors.page_parser import ExpositionError, PageParser
+from kvitals.agent.collectors.page_reading import MAX_LABEL
 from kvitals.agent.collectors.scrape import ScrapeSense
 from kvitals.agent.collectors.scrape import ScrapeTarget as Scraped
 from kvitals.agent.families import MAX_RANKS, MAX_UNKNOWN
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import MAX_SERIES, MAX_TARGET_SERIES, Node, decode, encode
+from kvitals.agent.node import Node
+from kvitals.agent.node_context import MAX_SERIES, MAX_TARGET_SERIES
+from kvitals.agent.records import ScrapeRecord, decode, encode
 from kvitals.config import AgentTable, Config, TargetTable
 from kvitals.series.promql import Vector, evaluate
 from kvitals.series.slices import in_slices
@@ -141,7 +142,7 @@ async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
                 began = time.time()
                 records = await asyncio.wait_for(node.read(), 20 * TIMEOUT)
                 for record in records:
-                    node.feed(record)
+                    node.ingest_recorded(record)
                 sent = [r.t for r in records if r.target.startswith(good_url) and r.sense == "scrape"]
                 assert 0 <= sent[0] - began < TIMEOUT  # nobody is waited for before it is asked
             up = {labels["engine"]: value for labels, value in ask(node.window, "kvitals_target_up")}
@@ -151,7 +152,7 @@ async def test_a_good_target_beside_a_hostile_one(kind: str) -> None:
             assert labels["reason"] in reasons
             [(_, running)] = ask(node.window, "kvitals_requests_running")
             assert running == 7.0
-            assert len(node.complaints()) == 1 and bad_url in node.complaints()[0]
+            assert len(node.watched.problems()) == 1 and bad_url in node.watched.problems()[0]
         finally:
             await node.close()
 
@@ -362,7 +363,7 @@ async def test_records_of_a_recording_are_hostile_too() -> None:
     """What a capture holds takes the same path, so the same limits hold."""
     node = Node(Config())
     node.expect({"targets": [{"url": BAD}]})
-    node.feed(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
+    node.ingest_recorded(encode(ScrapeRecord(t=1.0, target=BAD, body=b"x" * 2**25, status=200)))
     [(labels, _)] = ask(node.window, "kvitals_target_state", 1.0)
     assert labels["reason"] == "too_large"
 

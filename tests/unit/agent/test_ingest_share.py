@@ -8,8 +8,8 @@ import time
 import pytest
 
 from kvitals.agent.ingest_share import MAX_PAUSE_SECONDS, OVER_SHARE, SHARE, IngestShares, Meter
+from kvitals.agent.node import Node
 from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import Node
 from kvitals.config import AgentTable, Config, TargetTable
 from kvitals.series.slices import Steps, complete, in_slices
 
@@ -88,11 +88,11 @@ async def test_a_target_over_its_share_is_not_scraped_and_reported(node: Node) -
         assert await scrapes(node) == 1
         key = f"{DEAD}/metrics"
         for _ in range(2):
-            node.ingested(key, INTERVAL)
+            node.pages.ingested(key, INTERVAL)
         assert await scrapes(node) == 0
         assert node.collectors.failing["scrape", key] == OVER_SHARE
         for _ in range(2):
-            node.ingested(key, 0.0)
+            node.pages.ingested(key, 0.0)
         assert await scrapes(node) == 1
         assert node.collectors.failing == {}
     finally:

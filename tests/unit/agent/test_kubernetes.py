@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent import kubernetes
 from kvitals.agent.kubernetes import KubernetesError, Pods
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.config import AgentTable, Config, Kubernetes, Seconds
 
 AUTHORITY = trustme.CA()
@@ -297,12 +297,12 @@ async def test_a_node_follows_its_pods_and_keeps_them_while_the_api_fails(api: A
         (line,) = await node.refresh()
         assert "may not list pods" in line and line.endswith("the 1 pods known so far stay")
         assert node.targets == ["http://127.0.0.1:10"]
-        assert node.sources_failing == ("kubernetes",)
+        assert node.sources.failing == ("kubernetes",)
         assert await node.refresh() == []  # said once
         api.answer = None
         api.pods = []
         assert await node.refresh() == ["http://127.0.0.1:10: no longer named, forgotten"]
-        assert node.sources_failing == ()
+        assert node.sources.failing == ()
     finally:
         await node.close()
 

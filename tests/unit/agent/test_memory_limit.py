@@ -6,9 +6,9 @@ import pytest
 
 from kvitals.agent.ledger.event import BlockEventBatch, KvEventsRecord
 from kvitals.agent.memory_limit import DEFAULT_BYTES, MemoryLimit, cgroup_limit, limit_of, resident_bytes
+from kvitals.agent.node import Node
 from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
-from kvitals.agent.service import Node
 from kvitals.config import AgentTable, Config, ConfigError, build
 from kvitals.series.types import Labels
 from kvitals.series.window import Window
@@ -66,12 +66,14 @@ def test_a_window_that_is_full_keeps_what_it_has() -> None:
 
 async def test_parts_are_asked_for_again_and_kv_events_become_a_hole(tmp_path: Path) -> None:
     node = Node(Config(agent=AgentTable(discover=False)))
-    node.memory = MemoryLimit(100, lambda: 1000)
-    node.memory.check()
-    senses = RequestSenses(tmp_path, refuses=node.memory.refuses)
+    node.context.memory = MemoryLimit(100, lambda: 1000)
+    node.context.memory.check()
+    senses = RequestSenses(tmp_path, refuses=node.context.memory.refuses)
     assert not senses.take(PartsRecord(t=1.0, source="tap", parts=()))
     batch = BlockEventBatch(sequence=1, at=1.0, events=())
-    (record,) = node._refuse_batches([KvEventsRecord(t=1.0, target="x", rank="0", batches=(batch, batch), lost=1)])
+    (record,) = node.kv_events.within_memory(
+        [KvEventsRecord(t=1.0, target="x", rank="0", batches=(batch, batch), lost=1)]
+    )
     assert isinstance(record, KvEventsRecord)
     assert record.batches == () and record.lost == 3 and record.state == "partial"
-    assert node.memory.refused == {"parts": 1, "kv_events": 2}
+    assert node.context.memory.refused == {"parts": 1, "kv_events": 2}

@@ -2,9 +2,18 @@
 
 from pathlib import Path
 
+from kvitals.agent.node import Node
 from kvitals.agent.process_titles import ENGINE_CORE
-from kvitals.agent.records import GpuProcess, GpuReading, GpuRecord, HostRecord, ProcessSample, Record, ScrapeRecord
-from kvitals.agent.service import Node, encode
+from kvitals.agent.records import (
+    GpuProcess,
+    GpuReading,
+    GpuRecord,
+    HostRecord,
+    ProcessSample,
+    Record,
+    ScrapeRecord,
+    encode,
+)
 from kvitals.config import build
 from kvitals.series.promql import evaluate, parse
 
@@ -16,7 +25,7 @@ def fed(*records: Record) -> Node:
     node = Node(build({}))
     node.expect({"targets": [{"url": ONE, "name": "a"}, {"url": TWO}]})
     for record in records:
-        node.feed(encode(record))
+        node.ingest_recorded(encode(record))
     return node
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from kvitals.agent.node import Node
 from kvitals.agent.objectives import StatedObjective, general, of_engine
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import Node, encode
+from kvitals.agent.records import ScrapeRecord, encode
 from kvitals.config import Config, ObjectiveTable, SloTable, SomeSlo
 from kvitals.series.promql import evaluate
 
@@ -75,7 +75,7 @@ async def test_the_model_is_known_from_the_page() -> None:
     await node.open(["http://127.0.0.1:9"])
     key = "http://127.0.0.1:9/metrics"
     for t in (1.0, 2.0, 3.0):
-        node.feed(encode(ScrapeRecord(t=t, target=key, body=PAGE, status=200, reason="ok")))
+        node.ingest_recorded(encode(ScrapeRecord(t=t, target=key, body=PAGE, status=200, reason="ok")))
     await node.close()
     found = evaluate('kvitals_slo_seconds{slo="ttft_p99"}', node.window, 3.0)
     assert not isinstance(found, float)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import yaml
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import SERVER_INFO, Translator
 from kvitals.rules.engine_map import Endpoint, EngineMap

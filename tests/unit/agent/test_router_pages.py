@@ -3,8 +3,8 @@
 import msgspec
 import yaml
 
-from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.collectors.reading import read, recognise
+from kvitals.agent.collectors.page_parser import PageParser
+from kvitals.agent.collectors.page_reading import read, recognise
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
 from kvitals.rules.engine_map import EngineMap

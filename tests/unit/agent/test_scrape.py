@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kvitals.agent.collectors.exposition import PageLimits
+from kvitals.agent.collectors.page_parser import PageLimits
 from kvitals.agent.collectors.scrape import MESSAGES, ScrapeSense, ScrapeTarget
 from kvitals.agent.families import Translator
 from kvitals.agent.records import OK, FactsRecord, ScrapeRecord

@@ -15,11 +15,10 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kvitals.agent import targets
 from kvitals.agent.discovery import DiscoveredTarget as Process
 from kvitals.agent.discovery import DiscoveredTargets
-from kvitals.agent.service import Node
-from kvitals.agent.targets import Sources, TargetFiles, scrape_target
+from kvitals.agent.node import Node
+from kvitals.agent.target_sources import MAX_FILES, MAX_TARGETS, Sources, TargetFiles, scrape_target
 from kvitals.config import AgentTable, Config, ConfigError, Seconds, SomeSlo, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
@@ -92,12 +91,12 @@ class TestFiles:
         assert "No such file" in files.problems[0]
 
     def test_not_without_end(self, tmp_path: Path) -> None:
-        for n in range(targets.MAX_FILES + 5):
+        for n in range(MAX_FILES + 5):
             (tmp_path / f"{n}.txt").write_text(f"h{n}")
         files = TargetFiles((tmp_path / "*.txt",))
         files.look(at_once=True)
-        assert len(files.targets) == targets.MAX_FILES
-        assert files.problems == (f"{targets.MAX_FILES + 5} targets files, the first {targets.MAX_FILES} are read",)
+        assert len(files.targets) == MAX_FILES
+        assert files.problems == (f"{MAX_FILES + 5} targets files, the first {MAX_FILES} are read",)
 
 
 class TestSources:
@@ -130,12 +129,10 @@ class TestSources:
         assert await urls(sources(Config(agent=AgentTable(targets_file=(empty,))), Finder([DEAD]))) == []
 
     async def test_not_without_end(self, tmp_path: Path) -> None:
-        (tmp_path / "t").write_text("\n".join(f"h{n}" for n in range(targets.MAX_TARGETS + 1)))
+        (tmp_path / "t").write_text("\n".join(f"h{n}" for n in range(MAX_TARGETS + 1)))
         look = await sources(Config(agent=AgentTable(targets_file=(tmp_path / "t",)))).look(at_once=True)
-        assert len(look.targets) == targets.MAX_TARGETS
-        assert look.said == (
-            f"{targets.MAX_TARGETS + 1} targets, the first {targets.MAX_TARGETS} are watched: split them up",
-        )
+        assert len(look.targets) == MAX_TARGETS
+        assert look.said == (f"{MAX_TARGETS + 1} targets, the first {MAX_TARGETS} are watched: split them up",)
 
 
 class TestScraped:
@@ -187,7 +184,7 @@ class Engine:
 
 async def read(node: Node) -> None:
     for record in await node.read():
-        node.feed(record)
+        node.ingest_recorded(record)
 
 
 def values(node: Node, expr: str, at: float) -> dict[str, float]:
@@ -270,7 +267,7 @@ class TestNode:
             await node.open()
             records = await node.read()
             for record in records:
-                node.feed(record)
+                node.ingest_recorded(record)
             assert values(node, "kvitals_target_up", max(r.t for r in records) + 1) == {target.name: up}
             await node.close()
         await server.close()

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.ledger_api import LedgerApi
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.cache import CacheReport
 from kvitals.config import Config
 from kvitals.series.recordings import CaptureReader
@@ -74,7 +74,7 @@ def watched(path: str) -> Node:
     with CaptureReader.open(Path(path)) as reader:
         node.expect(reader.header.meta)
         for record in reader:
-            node.feed(record)
+            node.ingest_recorded(record)
     return node
 
 

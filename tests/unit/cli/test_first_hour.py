@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.app.errors import UsageError
 from kvitals.app.sources.recording import Moments, span_of
 from kvitals.series.recordings import Record
@@ -32,7 +32,7 @@ class Interrupt:
         if name == "kvitals.ui.cli.triage":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 main(["triage", "x.kvcap"])
@@ -48,7 +48,7 @@ def judge(*_):
     while True:
         pass
 run.judge_recording = judge
-from kvitals.agent.service import Node
+from kvitals.agent.node import Node
 from kvitals.series.recordings import Record
 from kvitals.ui.cli.main import main
 main(["run", "--demo", "--no-web"])

@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 import pytest
 
+from kvitals.agent.records import decode
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
-from kvitals.agent.service import decode
 from kvitals.series.recordings import CaptureReader
 from tests.support.processes import free_port
 

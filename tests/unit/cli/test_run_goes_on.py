@@ -21,8 +21,8 @@ main(sys.argv[1:])
 HANGS = """
 import kvitals.agent.collectors.host as host
 host.HostSense.read = lambda *_: time.sleep(600)
-import kvitals.agent.service
-kvitals.agent.service.NODE_DEADLINE = 1.0
+import kvitals.agent.node_collectors
+kvitals.agent.node_collectors.NODE_DEADLINE = 1.0
 """
 HOLDS_LOOP = """
 import kvitals.app.pipeline
@@ -34,11 +34,11 @@ begun = time.monotonic()
 kvitals.app.pipeline.Pipeline.observe_steps = held
 """
 CYCLES_STOP = """
-import kvitals.agent.health, kvitals.agent.service, asyncio
+import kvitals.agent.health, kvitals.agent.node, asyncio
 kvitals.agent.health.SLACK_SECONDS = 0.5
 async def never(*_):
     await asyncio.sleep(600)
-kvitals.agent.service.Node.collect = never
+kvitals.agent.node.Node.collect = never
 """
 
 

@@ -13,11 +13,11 @@ from aiohttp.test_utils import TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.requests_api import Requests
+from kvitals.agent.records import encode
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.slow_tail import Recent, TailReport
 from kvitals.agent.requests.store import Store
-from kvitals.agent.service import encode
 from kvitals.app.agent_client import NotKvitalsError
 from kvitals.app.request_sources import RequestQuery, of_agent
 from kvitals.series.recordings import CaptureWriter

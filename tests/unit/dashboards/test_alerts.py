@@ -21,8 +21,8 @@ from kvitals.dashboards.alerts_files import with_agents, without_agents
 from kvitals.dashboards.alerts_guards import GROUP
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.generate import GENERATED
-from kvitals.dashboards.recording import DERIVED, in_order, reads, record
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS, PageCoverage
+from kvitals.dashboards.recording_rules import DERIVED, in_order, reads, record
 from kvitals.dashboards.runbooks import files as runbooks
 from kvitals.rules.condition import parse_condition
 from kvitals.rules.loader import Knowledge, family_of, load

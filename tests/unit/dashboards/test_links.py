@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.dashboards.generate import GENERATED
 from kvitals.dashboards.recording_raw import FAMILIES, HISTOGRAMS
 from kvitals.series.promql import Vector, evaluate, evaluate_range, parse

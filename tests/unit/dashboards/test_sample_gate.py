@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvitals.dashboards.alerts_options import Options
 from kvitals.dashboards.queries import Queries
-from kvitals.dashboards.recording import definition
+from kvitals.dashboards.recording_rules import definition
 from kvitals.diagnoser.signals import with_enough_samples
 from kvitals.rules.compiled_signal import compile_signal, sample_gate
 from kvitals.rules.loader import SIGNAL_PREFIX, load

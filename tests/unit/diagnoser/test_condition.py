@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.condition import Values, decide, truths
+from kvitals.diagnoser.kleene import Values, decide, truths
 from kvitals.rules.condition import Comparison, parse_condition
 from kvitals.series.types import Labels
 

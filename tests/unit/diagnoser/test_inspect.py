@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord, Record, ScrapeRecord
-from kvitals.agent.service import encode
+from kvitals.agent.records import FactsRecord, Record, ScrapeRecord, encode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import build
 from kvitals.diagnoser.inspect import inspect
@@ -35,7 +34,7 @@ def look(*pages: str, facts: dict[str, float] | None = None, version: str = "", 
         if i == 0 and version:
             info = {"version": version}
             records.append(FactsRecord(t=1000.5, target=URL, source="version endpoint", info=info))
-    pipeline.feed(encode(record) for record in records)
+    pipeline.ingest_recorded(encode(record) for record in records)
     pipeline.observe(1000.0 + len(pages), fast=5.0, cold=True)
     assert pipeline.span is not None
     return inspect(pipeline.judge, pipeline.span, pipeline.source)

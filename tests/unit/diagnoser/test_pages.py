@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import Translator
-from kvitals.agent.records import ScrapeRecord
-from kvitals.agent.service import decode
+from kvitals.agent.records import ScrapeRecord, decode
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.sources.pages import LOCAL, OBJECTIVE, Pages, read_pages
+from kvitals.diagnoser.sources.engine_pages import LOCAL, OBJECTIVE, Pages, read_pages
 from kvitals.diagnoser.sources.prometheus import PrometheusQuery, PrometheusSeries
 from kvitals.diagnoser.sources.served import ServedFamilies
 from kvitals.rules.engine_map import load_map, systems

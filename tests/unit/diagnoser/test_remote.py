@@ -74,7 +74,7 @@ def recorded(path: Path) -> tuple[Window, float]:
     with CaptureReader.open(path) as reader:
         pipeline.node.expect(reader.header.meta)
         for record in reader:
-            pipeline.feed([record])
+            pipeline.ingest_recorded([record])
             last = record.t
     return pipeline.node.window, last
 

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
-from kvitals.agent.exports.metrics import prefers_openmetrics, render, render_openmetrics
+from kvitals.agent.exports.metrics_page import prefers_openmetrics, render, render_openmetrics
 from kvitals.agent.requests.request_families import Exemplar
 from kvitals.rules.loader import load
 from kvitals.rules.model import Family

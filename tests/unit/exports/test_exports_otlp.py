@@ -27,12 +27,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 from traced import TAP, record
 
 from kvitals.agent.collectors.otlp import OtlpSense
-from kvitals.agent.exports import otlp
-from kvitals.agent.exports.otlp import OtlpOut, Sampler, read_headers
+from kvitals.agent.exports import otlp_export
+from kvitals.agent.exports.otlp_export import OtlpOut, Sampler, read_headers
 from kvitals.agent.exports.otlp_spans import SCOPE
+from kvitals.agent.node import Node
+from kvitals.agent.records import encode
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config, Otlp, OtlpOutTable
 from kvitals.rules.loader import family_of, load
 from kvitals.series.promql import evaluate
@@ -151,7 +152,7 @@ def over_grpc() -> Any:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is gathered for a second is sent at once."""
-    monkeypatch.setattr(otlp, "GATHER_SECONDS", 0.02)
+    monkeypatch.setattr(otlp_export, "GATHER_SECONDS", 0.02)
 
 
 @asynccontextmanager
@@ -264,29 +265,29 @@ async def test_a_collector_that_was_away() -> None:
 
 async def test_a_batch_that_is_refused_is_given_up() -> None:
     async with over_http() as collector:
-        collector.answers = [400] * otlp.MAX_TRIES
+        collector.answers = [400] * otlp_export.MAX_TRIES
         async with sending(collector.endpoint) as out:
             out.offer(record(1))
             await until(lambda: out.status().dropped["not_delivered"] == 1)
             assert out.status().state == "failed" and "400" in out.status().message
             out.offer(record(2))
             await until(lambda: out.status().sent["share"] == 1)
-    assert len(collector.headers) == otlp.MAX_TRIES + 1
+    assert len(collector.headers) == otlp_export.MAX_TRIES + 1
 
 
 async def test_a_full_queue_keeps_the_newest() -> None:
     out = OtlpOut(OtlpOutTable(endpoint="http://127.0.0.1:9", sample=1.0), {})
-    for i in range(otlp.MAX_WAITING + 10):
+    for i in range(otlp_export.MAX_WAITING + 10):
         out.offer(record(i))
     status = out.status()
-    assert (status.waiting, status.dropped["queue_full"]) == (otlp.MAX_WAITING, 10)
+    assert (status.waiting, status.dropped["queue_full"]) == (otlp_export.MAX_WAITING, 10)
     await out.close()
 
 
 async def test_close_with_a_collector_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends all the same, within twice the time that it is given."""
-    monkeypatch.setattr(otlp, "CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr(otlp, "SEND_SECONDS", 0.8)
+    monkeypatch.setattr(otlp_export, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(otlp_export, "SEND_SECONDS", 0.8)
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -299,7 +300,7 @@ async def test_close_with_a_collector_that_never_answers(monkeypatch: pytest.Mon
         out.open()
         out.offer(record())
         await until(lambda: out.status().waiting == 1)
-        async with asyncio.timeout(20 * otlp.CLOSE_SECONDS):
+        async with asyncio.timeout(20 * otlp_export.CLOSE_SECONDS):
             await out.close()
 
 
@@ -351,13 +352,13 @@ def test_families_are_known() -> None:
 async def test_a_node_sends_what_it_put_together() -> None:
     async with over_http() as collector:
         node = Node(Config(otlp_out=OtlpOutTable(endpoint=collector.endpoint, sample=1.0)))
-        node.send_traces("1.2")
+        node.parts.send_traces("1.2")
         now = time.time()
         made = (tap(1, now), llm(1, now, parent="a000000000000001"))
-        node.feed(encode(PartsRecord(t=now, source="tap", parts=made)))
-        node.feed(encode(PartsRecord(t=now + LIMITS.settle + 1, source="tap", parts=())))
+        node.ingest_recorded(encode(PartsRecord(t=now, source="tap", parts=made)))
+        node.ingest_recorded(encode(PartsRecord(t=now + LIMITS.settle + 1, source="tap", parts=())))
         await until(lambda: len(collector.spans) > 0)
-        node.feed(encode(PartsRecord(t=now + 60, source="tap", parts=())))
+        node.ingest_recorded(encode(PartsRecord(t=now + 60, source="tap", parts=())))
         await node.close()
     found = {span.name: span for span in collector.spans}
     assert set(found) == {"kvitals.request", "kvitals.gateway", "kvitals.queue", "kvitals.prefill", "kvitals.decode"}
@@ -369,6 +370,6 @@ async def test_a_node_sends_what_it_put_together() -> None:
 
 async def test_a_node_without_the_table_sends_nothing() -> None:
     node = Node(Config())
-    node.send_traces("1.2")
+    node.parts.send_traces("1.2")
     assert node.requests.send is None
     await node.close()

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from traced import CLIENT, ENGINE, START, TAP, record
 
-from kvitals.agent.exports.otlp_spans import SCOPE, SpanMaker, span_names
+from kvitals.agent.exports.otlp_spans import REQUEST, SCOPE, SpanMaker, name_of
 from kvitals.agent.requests.observation import PHASES
 from kvitals.agent.requests.record import RequestPhase, RequestRecord, SpanRef
 from kvitals.rules.span_map import load_span_maps
@@ -221,5 +221,5 @@ def test_a_trace_id_that_is_none(trace: str) -> None:
 def test_what_is_sent_is_known_when_it_comes_back() -> None:
     (own,) = (one for one in load_span_maps() if one.system == SCOPE)
     (kind,) = own.spans
-    assert set(kind.names) == set(span_names())
+    assert set(kind.names) == {REQUEST, *map(name_of, PHASES)}
     assert (kind.keep, kind.scopes) == (False, (SCOPE,))

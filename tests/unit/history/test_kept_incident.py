@@ -18,7 +18,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvitals.agent.exports.api import ApiParts, build_app
-from kvitals.agent.history import status
+from kvitals.agent.history import history_families
 from kvitals.agent.history.new_requests import MOST, NewRequests, summaries
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 from kvitals.agent.requests.store import Store
@@ -82,7 +82,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         keeping.cycle(due, {"reloadConfigSuccess": True, "lastConfigTime": str(len(made.times) // 10)})
         until(lambda: keeping._history.status.committed == made.times[-1], "not written")
     for record in records:
-        whole.node.feed(record)
+        whole.node.ingest_recorded(record)
     yield made
     keeping.close()
 
@@ -206,7 +206,9 @@ def test_how_it_fares_is_told(kept: Kept) -> None:
     assert [(labels["state"], value) for labels, value in found] == [("ok", 1.0)]
     known = KNOWLEDGE.families
     full = HistoryStatus("failed", "disk_full", "", 1.0, 1.0, 2, 3, 0.1, {"disk_full": 4})
-    assert {labels.name for labels in status.series(full, {})} == {n for n in known if n.startswith("kvitals_history_")}
+    assert {labels.name for labels in history_families.series(full, {})} == {
+        n for n in known if n.startswith("kvitals_history_")
+    }
     committed = evaluate("kvitals_history_committed_timestamp_seconds", kept.pipeline.node.window, kept.times[-1])
     assert isinstance(committed, Vector)
     assert committed.values[0] == kept.times[-2]  # what was on the disk when this cycle began
@@ -288,7 +290,7 @@ def test_of_requests_the_failed_the_slow_and_a_share(kept: Kept) -> None:
 
 
 def test_labels_of_the_status() -> None:
-    found = status.series(HistoryStatus("paused", "disk_low"), {"node": "n"})
+    found = history_families.series(HistoryStatus("paused", "disk_low"), {"node": "n"})
     assert found == {
         Labels({"__name__": "kvitals_history_state", "node": "n", "state": "paused", "reason": "disk_low"}): 1.0
     }

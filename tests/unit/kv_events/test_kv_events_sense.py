@@ -18,8 +18,9 @@ from kvitals.agent.collectors.kv_events_sources import PublisherSource, Refusal
 from kvitals.agent.command_line import LAUNCHERS, parse
 from kvitals.agent.kv_event_collectors import KvEventSenses, KvTarget
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksRemoved, BlocksStored, KvEventsRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import decode, encode
 from kvitals.agent.requests.tenant_names import TenantNames
-from kvitals.agent.service import Node, decode, encode
 from kvitals.config import Config, ConfigError, KvEventsSource, KvEventsTable, TargetTable, TenantsTable, build
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, is_stale
 from kvitals.series.window import Window
@@ -180,12 +181,12 @@ def test_a_replayed_record_becomes_families() -> None:
     node.expect({"targets": [{"url": URL, "labels": {"node": "n"}}]})
     key = f"{URL}/metrics"
     for t in (1.0, 2.0):
-        node.feed(
+        node.ingest_recorded(
             encode(
                 KvEventsRecord(t=t, target=key, batches=(BlockEventBatch(int(t), t, (BlocksStored((5,), None, 32),)),))
             )
         )
-    node.feed(encode(KvEventsRecord(t=3.0, target="nobody", batches=())))
+    node.ingest_recorded(encode(KvEventsRecord(t=3.0, target="nobody", batches=())))
     assert values(node.window, "batches_total") == {"": 2.0}
 
 

@@ -13,15 +13,11 @@ import pytest
 import zmq
 from fake_engine import FakeEngine, batch, until
 
-from kvitals.agent.collectors import kv_events_sockets
-from kvitals.agent.collectors.kv_events_sockets import (
-    MAX_MESSAGE_BYTES,
-    ROW,
-    BatchRun,
-    Ears,
-    PublisherBatches,
-)
+from kvitals.agent.collectors import kv_events_publisher, kv_events_sockets
+from kvitals.agent.collectors.kv_events_publisher import BatchRun, PublisherBatches
+from kvitals.agent.collectors.kv_events_sockets import ROW, Ears
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
+from kvitals.agent.collectors.zmq_sockets import MAX_MESSAGE_BYTES
 from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 from tests.support.processes import ended, free_port
@@ -247,7 +243,7 @@ def test_a_replay_endpoint_that_does_not_answer_holds_nothing_up_for_long(
 
 
 def test_what_waits_is_bounded_and_the_oldest_leave(ears: Ears, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_events_sockets, "MAX_READY_BLOCKS", 5)
+    monkeypatch.setattr(kv_events_publisher, "MAX_READY_BLOCKS", 5)
     monkeypatch.setattr(kv_events_sockets, "SETTLE_BYTES", 1)
     own = source(free_port())
     heard = Listened(ears)
@@ -376,6 +372,7 @@ OUT_OF_FILES = """
 import resource, sys, time
 from kvitals.agent.collectors.kv_events_sockets import Ears
 from kvitals.agent.collectors.kv_events_sources import PublisherSource
+from kvitals.agent.collectors.zmq_sockets import MAX_MESSAGE_BYTES
 from kvitals.agent.requests.tenant_names import TenantNames
 from kvitals.config import TenantsTable
 

@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from tests.unit.ledger.pool import Pool, Request, events, record
 
 STITCH_SECONDS = 8.0

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.ledger.blocks import UNKNOWN, Blocks, EngineStep, Room
+from kvitals.agent.ledger.block_table import UNKNOWN, Blocks, EngineStep, Room
 
 NOW = 100.0
 

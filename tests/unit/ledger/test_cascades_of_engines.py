@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvitals.agent.ledger.blocks import EngineStep
+from kvitals.agent.ledger.block_table import EngineStep
 from kvitals.agent.ledger.cascade_facts import EnginePace
 from kvitals.agent.ledger.cascade_tracker import CascadeReport, EngineCascades
 from kvitals.agent.ledger.engine import SettledLookup

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from kvitals.agent.ledger.accesses import Access, Style
-from kvitals.agent.ledger.blocks import MAX_KNOWN, MAX_PAIRS, MAX_RUNS, Blocks, EngineStep, Room
+from kvitals.agent.ledger.block_table import MAX_KNOWN, MAX_PAIRS, MAX_RUNS, Blocks, EngineStep, Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import (
     BlockEventBatch,
@@ -20,6 +19,7 @@ from kvitals.agent.ledger.event import (
 from kvitals.agent.ledger.join import WaitingAccesses
 from kvitals.agent.ledger.owners import Owners
 from kvitals.agent.ledger.parties import Party
+from kvitals.agent.ledger.prompt_lookups import Access, Style
 from kvitals.agent.ledger.watched import MAX_SETTLED_BLOCKS, WatchedEngine
 
 MOST = 1 << 17

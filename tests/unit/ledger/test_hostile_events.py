@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import (
     BlockEventBatch,
@@ -17,6 +16,7 @@ from kvitals.agent.ledger.event import (
     KvEventsRecord,
 )
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.requests.record import RequestRecord
 
 T = 1_790_000_000.0

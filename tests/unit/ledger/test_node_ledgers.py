@@ -13,9 +13,9 @@ from kvitals.agent.exports.ledger_api import LedgerApi
 from kvitals.agent.ledger.event import HOST, BlockEventBatch, BlocksCleared, BlocksRemoved, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.node_ledgers import MAX_ENGINES, LedgerSide
 from kvitals.agent.ledger.packed import PackedError, pack, unpack
-from kvitals.agent.records import FactsRecord, ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import FactsRecord, ScrapeRecord, encode
 from kvitals.agent.requests.record import RequestRecord
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config
 from kvitals.rules.loader import load
 from kvitals.series.types import METRIC_NAME, Labels, Matcher, MatchOp
@@ -217,13 +217,13 @@ def test_a_node_keeps_a_ledger_from_the_first_event_on() -> None:
         body = ScrapeRecord(t=t, target=key, status=200, content_type="text/plain; version=0.0.4", body=PAGE)
         return encode(body)
 
-    node.feed(page(T))
-    node.feed(encode(FactsRecord(t=T, target=key, source="configuration", facts={"kv_blocks": 10.0})))
+    node.ingest_recorded(page(T))
+    node.ingest_recorded(encode(FactsRecord(t=T, target=key, source="configuration", facts={"kv_blocks": 10.0})))
     assert node.ledger is None
     batch = BlockEventBatch(0, T + 1, (stored(1, 2, 3, 4),))
-    node.feed(encode(KvEventsRecord(t=T + 1, target=key, batches=(batch,))))
-    node.feed(page(T + 20))
-    node.feed(page(T + 40))
+    node.ingest_recorded(encode(KvEventsRecord(t=T + 1, target=key, batches=(batch,))))
+    node.ingest_recorded(page(T + 20))
+    node.ingest_recorded(page(T + 40))
     assert node.ledger is not None
     assert value(node.window, "kvitals_cache_fill_ratio", engine="127.0.0.1:8000/0") == 0.4
     assert value(node.window, "kvitals_cache_lookup_tokens_total", engine="127.0.0.1:8000/0") == 64

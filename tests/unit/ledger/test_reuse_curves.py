@@ -12,7 +12,7 @@ from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.node_ledgers import CURVE_TENANTS, MAX_ENGINES
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.report import _curve
-from kvitals.agent.ledger.reuse import MAX_FEED, POOLED, Reuse, signed_hashes
+from kvitals.agent.ledger.reuse_curves import MAX_FEED, POOLED, Reuse, signed_hashes
 from kvitals.kvcache.accesses import Builder
 from kvitals.kvcache.reuse import Curve, ReuseCurve
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kvitals.agent.ledger.accesses import Style
-from kvitals.agent.ledger.blocks import Room
+from kvitals.agent.ledger.block_table import Room
 from kvitals.agent.ledger.engine import EngineLedger, SettledLookup
 from kvitals.agent.ledger.event import BlockEventBatch, BlocksStored, KvEventsRecord
 from kvitals.agent.ledger.owners import Owners
+from kvitals.agent.ledger.prompt_lookups import Style
 from kvitals.agent.requests.record import RequestPhase, RequestRecord
 
 T = 1_790_000_000.0

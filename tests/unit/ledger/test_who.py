@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvitals.agent.ledger.blame import MAX_CHARGES, TENANTS, UNATTRIBUTED, WAIT_SECONDS, Blame
-from kvitals.agent.ledger.blocks import MAX_ORIGINS, Blocks, EngineStep, Room
+from kvitals.agent.ledger.block_table import MAX_ORIGINS, Blocks, EngineStep, Room
 from kvitals.agent.ledger.engine import SettledLookup
 from kvitals.agent.ledger.parties import Party
 from kvitals.agent.ledger.residency import duplicates, survey

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvitals.agent.collectors.exposition import PageParser
-from kvitals.agent.collectors.reading import recognise
+from kvitals.agent.collectors.page_parser import PageParser
+from kvitals.agent.collectors.page_reading import recognise
 from kvitals.rules.engine_map import load_map, systems
 from tests.unit.maps.pages import Read, relabelled, stored
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvitals.agent.collectors.exposition import PageParser
+from kvitals.agent.collectors.page_parser import PageParser
 from kvitals.agent.collectors.status import Identity
 from kvitals.agent.families import SERVER_INFO, Translator
 from kvitals.rules.engine_map import EngineMap, load_map, systems

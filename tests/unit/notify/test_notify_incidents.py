@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kvitals.app.notify.incidents import Rules, SettledMessage, settle
+from kvitals.app.notify.incident_tracker import Rules, SettledMessage, settle
 from kvitals.app.notify.incoming import OURS, Alert, IncomingError, read
 from kvitals.app.notify.notice import Notice
 from kvitals.app.notify.queue import OpenIncident

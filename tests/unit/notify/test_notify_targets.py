@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvitals.app.notify.incidents import Rules, settle
+from kvitals.app.notify.incident_tracker import Rules, settle
 from kvitals.app.notify.notice import Notice
-from kvitals.app.notify.targets import request, wants
+from kvitals.app.notify.notice_requests import request, wants
 from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from kvitals.rules.finding import Triage
 from kvitals.series.secret_file import SecretError

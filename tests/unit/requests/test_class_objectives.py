@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import ScrapeRecord, encode
 from kvitals.agent.request_collectors import RequestSenses
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
 from kvitals.agent.requests.tenant_names import TenantNames
-from kvitals.agent.service import Node, encode
 from kvitals.config import Config, ObjectiveTable, SloTable, TenantsTable
 from kvitals.series.promql import evaluate
 from kvitals.series.types import Labels
@@ -44,7 +44,9 @@ def node(config: Config = CONFIG) -> Node:
 
 
 def read(made: Node, t: float) -> None:
-    made.feed(encode(ScrapeRecord(t=t, target=KEY, status=200, content_type="text/plain; version=0.0.4", body=PAGE)))
+    made.ingest_recorded(
+        encode(ScrapeRecord(t=t, target=KEY, status=200, content_type="text/plain; version=0.0.4", body=PAGE))
+    )
 
 
 def asked_by(tenant: str, engine: str = ENGINE) -> RequestRecord:
@@ -88,7 +90,7 @@ def test_classes_of_tenants_that_have_series_are_told_and_follow_the_configurati
     made = node()
     for n, tenant in enumerate((GOLD, NOBODYS)):
         parts = (tap(n, T, engine="127.0.0.1:8000", tenant=tenant), llm(n, T))
-        made.feed(encode(PartsRecord(t=T, source="tap", parts=parts)))
+        made.ingest_recorded(encode(PartsRecord(t=T, source="tap", parts=parts)))
     later = T + LIMITS.settle + 2
     read(made, later)
     read(made, later + 2)

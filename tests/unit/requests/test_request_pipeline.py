@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.agent.records import ScrapeRecord
+from kvitals.agent.node import Node
+from kvitals.agent.records import ScrapeRecord, decode, encode
+from kvitals.agent.request_collectors import CLOCK_SOURCE
 from kvitals.agent.requests.observation import PartsRecord
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.stitch import LIMITS
-from kvitals.agent.service import NOBODY, Node, decode, encode
 from kvitals.config import Config
 from kvitals.series.promql import evaluate
 from kvitals.series.recordings import Record
@@ -47,7 +48,7 @@ def node() -> tuple[Node, str]:
 def replayed(records: list[Record]) -> list[RequestRecord]:
     made, _ = node()
     for record in records:
-        made.feed(record)
+        made.ingest_recorded(record)
     made.requests.flush()
     return made.requests.store.newest(100)
 
@@ -62,12 +63,12 @@ def test_a_recording_of_parts_gives_the_same_records_again() -> None:
 
 def test_engines_have_the_label_of_the_target_that_they_are() -> None:
     made, key = node()
-    made.feed(page(key, T))
-    made.feed(parts(T))
-    made.feed(page(key, T + LIMITS.settle + 1))
+    made.ingest_recorded(page(key, T))
+    made.ingest_recorded(parts(T))
+    made.ingest_recorded(page(key, T + LIMITS.settle + 1))
     (record,) = made.requests.store.newest(10)
     assert record.engines == {"unified": "127.0.0.1:8000/0"}
-    made.feed(page(key, T + LIMITS.settle + 3))
+    made.ingest_recorded(page(key, T + LIMITS.settle + 3))
     found = evaluate("kvitals_observed_requests_total", made.window, T + LIMITS.settle + 3)
     assert not isinstance(found, float)
     assert [(labels["engine"], value) for labels, value in found] == [("127.0.0.1:8000/0", 1.0)]
@@ -78,12 +79,12 @@ def test_where_nothing_waited_for_capacity_the_decode_sides_queue_is_the_transfe
     waiting: int, transfer: float | None
 ) -> None:
     made, key = node()
-    made.feed(page(key, T - 1, waiting))
+    made.ingest_recorded(page(key, T - 1, waiting))
     decode_side = llm(
         1, T, engine="127.0.0.1:8000", role="decode", phases={"queue": 0.05, "prefill": 0.01, "decode": 0.3}
     )
-    made.feed(encode(PartsRecord(t=T, source="otlp", parts=(decode_side,))))
-    made.feed(page(key, T + LIMITS.settle + 1, waiting))
+    made.ingest_recorded(encode(PartsRecord(t=T, source="otlp", parts=(decode_side,))))
+    made.ingest_recorded(page(key, T + LIMITS.settle + 1, waiting))
     (record,) = made.requests.store.newest(10)
     assert record.seconds("transfer") == transfer
 
@@ -91,7 +92,7 @@ def test_where_nothing_waited_for_capacity_the_decode_sides_queue_is_the_transfe
 def test_where_the_engines_page_is_not_read_the_transfer_is_unknown() -> None:
     made, _ = node()
     decode_side = llm(1, T, engine="elsewhere:1", role="decode", phases={"queue": 0.05, "prefill": 0.01, "decode": 0.3})
-    made.feed(encode(PartsRecord(t=T, source="otlp", parts=(decode_side,))))
+    made.ingest_recorded(encode(PartsRecord(t=T, source="otlp", parts=(decode_side,))))
     made.requests.flush()
     (record,) = made.requests.store.newest(10)
     assert record.seconds("transfer") is None
@@ -101,7 +102,7 @@ def test_where_the_engines_page_is_not_read_the_transfer_is_unknown() -> None:
 def test_a_node_without_requests_has_no_series_of_them() -> None:
     made, key = node()
     for n in range(10):
-        made.feed(page(key, T + n * 5))
+        made.ingest_recorded(page(key, T + n * 5))
     names = {labels.name for frame in made.window.select((), 0, T + 60) for labels in frame.labels}
     assert "kvitals_target_up" in names
     assert not [name for name in names if name.startswith(("kvitals_tenant", "kvitals_request_", "kvitals_observed"))]
@@ -109,9 +110,9 @@ def test_a_node_without_requests_has_no_series_of_them() -> None:
 
 def test_records_of_a_source_say_how_it_fares() -> None:
     made, _ = node()
-    made.feed(encode(PartsRecord(t=T, source="otlp", parts=(), dropped={"not_ours": 3})))
+    made.ingest_recorded(encode(PartsRecord(t=T, source="otlp", parts=(), dropped={"not_ours": 3})))
     for n in (5, 10):
-        made.feed(encode(PartsRecord(t=T + n, source="otlp", parts=())))
+        made.ingest_recorded(encode(PartsRecord(t=T + n, source="otlp", parts=())))
     found = evaluate('kvitals_parts_dropped_total{reason="not_ours"}', made.window, T + 10)
     assert not isinstance(found, float)
     assert [value for _, value in found] == [3.0]
@@ -119,7 +120,7 @@ def test_records_of_a_source_say_how_it_fares() -> None:
 
 def test_without_any_target_time_goes_on_for_requests_too() -> None:
     made = Node(Config())
-    made.feed(parts(T))
+    made.ingest_recorded(parts(T))
     assert made.requests.store.newest(10) == []
-    made.feed(encode(PartsRecord(t=T + 60, source=NOBODY, parts=())))
+    made.ingest_recorded(encode(PartsRecord(t=T + 60, source=CLOCK_SOURCE, parts=())))
     assert len(made.requests.store.newest(10)) == 1

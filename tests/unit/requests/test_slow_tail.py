@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvitals.agent.records import encode
 from kvitals.agent.requests import slow_tail_families
 from kvitals.agent.requests.columns import join_blocks, lay_out
 from kvitals.agent.requests.observation import PHASES, PartsRecord
@@ -22,7 +23,6 @@ from kvitals.agent.requests.slow_tail import (
     spent,
 )
 from kvitals.agent.requests.slow_tail_families import Tails, families
-from kvitals.agent.service import encode
 from kvitals.rules.loader import family_of, load
 from kvitals.series.promql import evaluate
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
@@ -451,13 +451,13 @@ def test_a_node_explains_the_tail_of_its_engines() -> None:
     slow = {"queue": 4.0, "prefill": 0.2, "decode": 0.1}
     for n in range(60):
         if n % 5 == 0:
-            made.feed(page(key, T + n))
+            made.ingest_recorded(page(key, T + n))
         engine = {"phases": slow, "ttft": 4.3, "start": T + n - 4.5} if n % 10 == 9 else {}
         outer = {"ttft": 4.3, "start": T + n - 4.51} if engine else {}
         parts = (tap(n, T + n, engine="127.0.0.1:8000", **outer), llm(n, T + n, engine="", **engine))
-        made.feed(encode(PartsRecord(t=T + n, source="tap", parts=parts)))
+        made.ingest_recorded(encode(PartsRecord(t=T + n, source="tap", parts=parts)))
     for after in (70, 101):
-        made.feed(page(key, T + after))
+        made.ingest_recorded(page(key, T + after))
     (report,) = (r for r in made.requests.tails.reports if r.over["scope"] == "engine" and r.of == "ttft")
     assert (report.by, report.threshold, report.tail) == ("objective", 2.0, 6)
     assert report.over["engine"] == "127.0.0.1:8000/0"

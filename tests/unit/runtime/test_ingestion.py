@@ -11,9 +11,10 @@ import pytest
 
 from kvitals.agent import ingest_share
 from kvitals.agent.ledger.event import BlockEventBatch, KvEventsRecord
+from kvitals.agent.node import Node
 from kvitals.agent.records import ProbeRecord, Record, ScrapeRecord
+from kvitals.agent.request_collectors import PARTS
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
-from kvitals.agent.service import PARTS, Node
 from kvitals.app.runtime import ingestion
 from kvitals.app.runtime.ingestion import KV_EVENTS_SHARE, LARGE_PAGE_BYTES, PARTS_SHARE, Ingestion
 from kvitals.series.slices import Steps
@@ -28,6 +29,7 @@ class FakeNode:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, prices: dict[type[Record], float]) -> None:
         self.ingested_records: list[Record] = []
         self.costs: dict[str, float] = {}
+        self.pages = SimpleNamespace(ingested=self.costs.__setitem__)
         self.collectors = SimpleNamespace(guard=lambda _: nullcontext())
         self._prices = prices
         self._spent = self.giving_out = 0.0
@@ -43,9 +45,6 @@ class FakeNode:
     def advance_steps(self, t: float) -> Steps[None]:
         self._spent += self.giving_out
         yield None
-
-    def ingested(self, target: str, seconds: float) -> None:
-        self.costs[target] = seconds
 
     def of(self, kind: type[Record]) -> list[Record]:
         return [record for record in self.ingested_records if type(record) is kind]

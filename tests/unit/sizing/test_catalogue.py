@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvitals.diagnoser.sizing import kv
+from kvitals.diagnoser.sizing.memory import kv_per_token
 from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError
 
@@ -44,12 +44,12 @@ def test_a_model_is_whole(model: catalogue.Model) -> None:
     ],
 )
 def test_kv_of_a_token_in_16_bit(name: str, per_token: int) -> None:
-    assert kv.per_token(catalogue.model(name), 2.0) == per_token
+    assert kv_per_token(catalogue.model(name), 2.0) == per_token
 
 
 def test_linear_attention_keeps_nothing_for_each_token() -> None:
     model = catalogue.model("Qwen3.5")
-    assert kv.per_token(model, 2.0) == 2 * 15 * 2 * 256 * 2
+    assert kv_per_token(model, 2.0) == 2 * 15 * 2 * 256 * 2
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kvitals.diagnoser.sizing import config, kv
+from kvitals.diagnoser.sizing import config
 from kvitals.diagnoser.sizing.config import ConfigFileError
+from kvitals.diagnoser.sizing.memory import kv_per_token
 from kvitals.rules import catalogue
 
 LLAMA_70B: dict[str, Any] = {
@@ -65,7 +66,7 @@ GPT_OSS: dict[str, Any] = {
 def test_parameters_and_kv_are_the_catalogues(found: dict[str, Any], name: str, within: float) -> None:
     model, known = config.model_of(found, name, "test"), catalogue.model(name)
     assert model.parameters == pytest.approx(known.parameters, rel=within)
-    assert kv.per_token(model, 2.0) == kv.per_token(known, 2.0)
+    assert kv_per_token(model, 2.0) == kv_per_token(known, 2.0)
     assert (model.full, model.sliding, model.window) == (known.full, known.sliding, known.window)
 
 

@@ -9,12 +9,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kvitals.diagnoser.sizing import kv, ratio, roofline
-from kvitals.diagnoser.sizing.fleet import fleet
+from kvitals.diagnoser.sizing import roofline
+from kvitals.diagnoser.sizing.fleet import fleet, whole_ratio
 from kvitals.diagnoser.sizing.instance import layouts
-from kvitals.diagnoser.sizing.memory import GpuLayout, Precisions
+from kvitals.diagnoser.sizing.memory import (
+    GpuLayout,
+    Precisions,
+    flops,
+    kv_of_sequence,
+    kv_on_gpu,
+    kv_per_token,
+    precision,
+)
 from kvitals.diagnoser.sizing.plan import Inputs, MeasuredInstance, SizingError, SizingPlan, plan
-from kvitals.diagnoser.sizing.precision import flops, precision
 from kvitals.diagnoser.sizing.roofline import Machine, PeakShares
 from kvitals.diagnoser.sizing.working import steps
 from kvitals.diagnoser.sizing.workload import Lengths, Workload
@@ -132,9 +139,9 @@ def test_what_was_measured_goes_before_the_bound(of: Inputs, usable: float) -> N
 
 @given(MODELS, st.floats(1, 200_000), st.sampled_from((2.0, 1.0, 0.5625)))
 def test_kv_on_a_gpu_is_between_a_share_and_all_of_it(model: Model, context: float, element: float) -> None:
-    whole = kv.sequence(model, context, element)
+    whole = kv_of_sequence(model, context, element)
     for tensor in (1, 2, 4, 8, 16):
-        here = kv.sequence_on_gpu(model, context, element, tensor)
+        here = kv_on_gpu(model, context, element, tensor)
         assert whole / tensor * (1 - 1e-9) <= here <= whole * (1 + 1e-9)
         if model.latent:
             assert here == pytest.approx(whole)
@@ -142,8 +149,8 @@ def test_kv_on_a_gpu_is_between_a_share_and_all_of_it(model: Model, context: flo
 
 @given(MODELS, st.floats(1, 100_000), st.floats(1, 100_000))
 def test_kv_grows_with_context_and_no_faster_than_a_token_each(model: Model, short: float, more: float) -> None:
-    before, after = kv.sequence(model, short, 2.0), kv.sequence(model, short + more, 2.0)
-    assert before < after <= before + more * kv.per_token(model, 2.0) * (1 + 1e-9)
+    before, after = kv_of_sequence(model, short, 2.0), kv_of_sequence(model, short + more, 2.0)
+    assert before < after <= before + more * kv_per_token(model, 2.0) * (1 + 1e-9)
 
 
 @given(MODELS, GPUS)
@@ -163,7 +170,7 @@ def test_a_larger_step_takes_longer_and_each_token_less(m: Model, gpu: Gpu, b: i
 
 @given(st.floats(0.01, 20))
 def test_the_whole_ratio_never_gives_prefill_less(wanted: float) -> None:
-    p, d = ratio.whole(wanted)
+    p, d = whole_ratio(wanted)
     assert p / d >= min(wanted, 8) * (1 - 1e-6)
 
 

@@ -7,11 +7,28 @@ import math
 
 import pytest
 
-from kvitals.diagnoser.sizing import cost, kv, memory, queueing, ratio, roofline
-from kvitals.diagnoser.sizing.fleet import fleet
+from kvitals.diagnoser.sizing import memory, roofline
+from kvitals.diagnoser.sizing.fleet import (
+    NETWORK,
+    NVME,
+    breaker,
+    fleet,
+    move_or_compute,
+    prefill_to_decode,
+    queue_limit,
+    usd_per_million,
+)
 from kvitals.diagnoser.sizing.instance import layouts
-from kvitals.diagnoser.sizing.memory import AdapterMemory, GpuLayout, Precisions, Shares
-from kvitals.diagnoser.sizing.precision import flops, precision
+from kvitals.diagnoser.sizing.memory import (
+    AdapterMemory,
+    GpuLayout,
+    Precisions,
+    Shares,
+    flops,
+    kv_of_sequence,
+    kv_per_token,
+    precision,
+)
 from kvitals.diagnoser.sizing.roofline import Machine
 from kvitals.rules import catalogue
 
@@ -27,7 +44,7 @@ def on(layout: GpuLayout, weights: str = "fp8", cache: str = "fp8") -> Machine:
 
 def test_kv_of_a_token_is_320_kib_and_not_0_26_mb() -> None:
     """The guide has 0.26 MB; its own formula, 2 x 80 x 8 x 128 x 2, makes 0.33."""
-    assert kv.per_token(LLAMA, 2.0) == 327_680
+    assert kv_per_token(LLAMA, 2.0) == 327_680
 
 
 @pytest.mark.parametrize(
@@ -42,7 +59,7 @@ def test_kv_of_a_token_is_320_kib_and_not_0_26_mb() -> None:
 )
 def test_kv_of_requests(tokens: int, element: float, told: float, is_: float) -> None:
     """All but the last of the guide's sizes are too small: the first rests on 0.26 MB, the others on less."""
-    found = kv.sequence(LLAMA, tokens, element)
+    found = kv_of_sequence(LLAMA, tokens, element)
     assert found == pytest.approx(is_, rel=0.01)
     assert found >= told * 0.98
 
@@ -117,27 +134,27 @@ def test_bubble_of_four_stages_with_four_batches() -> None:
 def test_transfer_of_4k_in_fp8_takes_13_ms_and_not_0_8() -> None:
     """The guide has 320 MB and 0.8 ms over InfiniBand NDR; 671 MB at 50 GB/s are 13 ms. Against its 400 ms of prefill
     it pays all the same."""
-    moved = ratio.move(kv.sequence(LLAMA, 4_096, 1.0), ratio.NETWORK, 0.4)
+    moved = move_or_compute(kv_of_sequence(LLAMA, 4_096, 1.0), NETWORK, 0.4)
     assert moved.moving == pytest.approx(0.0134, rel=0.01)
     assert moved.pays
 
 
 def test_30k_take_200_ms_to_move_as_told() -> None:
-    assert ratio.move(kv.sequence(LLAMA, 30_000, 2.0), 50e9, 1.0).moving == pytest.approx(0.2, rel=0.02)
+    assert move_or_compute(kv_of_sequence(LLAMA, 30_000, 2.0), 50e9, 1.0).moving == pytest.approx(0.2, rel=0.02)
 
 
 def test_reload_of_100k_takes_half_a_second_and_not_125_ms() -> None:
     """The guide has 8 GB, 125 ms over PCIe 5 and 1.1 s from NVMe; it is 32.8 GB."""
-    size = kv.sequence(LLAMA, 100_000, 2.0)
-    assert ratio.move(size, H100.host_link, 1.0).moving == pytest.approx(0.51, rel=0.01)
-    assert ratio.move(size, ratio.NVME, 1.0).moving == pytest.approx(4.7, rel=0.01)
+    size = kv_of_sequence(LLAMA, 100_000, 2.0)
+    assert move_or_compute(size, H100.host_link, 1.0).moving == pytest.approx(0.51, rel=0.01)
+    assert move_or_compute(size, NVME, 1.0).moving == pytest.approx(4.7, rel=0.01)
 
 
 def test_p_to_d_of_retrieval_is_not_1_to_3() -> None:
     """The guide's table has 1:3 to 1:4 for retrieval and says of 4K prompts with 200 tokens of answer that they need
     more prefill GPUs. With rates of one GPU from its own benchmark (52.3K in, 22.3K out) it is 8.7."""
-    assert ratio.prefill_to_decode(4_000, 200, 52_300, 22_300) == pytest.approx(8.53, abs=0.01)
-    assert ratio.prefill_to_decode(100, 3_000, 52_300, 22_300) < 1 / 6
+    assert prefill_to_decode(4_000, 200, 52_300, 22_300) == pytest.approx(8.53, abs=0.01)
+    assert prefill_to_decode(100, 3_000, 52_300, 22_300) < 1 / 6
 
 
 def test_fleet_of_the_curve_example() -> None:
@@ -150,17 +167,17 @@ def test_fleet_of_the_curve_example() -> None:
 def test_queue_limit_is_not_the_objective_times_arrivals() -> None:
     """The guide has 2 s x 50/s of arrivals = 100, breaker at 80 to 90. Prefill is part of the 2 s, and what counts is
     what the engine takes out of the queue."""
-    assert queueing.queue_limit(2.0, 0.0, 0.0, 50) == 100
-    assert queueing.breaker(100) == (80, 90)
-    assert queueing.queue_limit(2.0, 0.5, 0.1, 30) == pytest.approx(42)
+    assert queue_limit(2.0, 0.0, 0.0, 50) == 100
+    assert breaker(100) == (80, 90)
+    assert queue_limit(2.0, 0.5, 0.1, 30) == pytest.approx(42)
 
 
 def test_cost_counts_how_busy_the_fleet_is_once() -> None:
     """The guide divides measured tokens by the utilisation once more, so that 40 % costs 2.5 times. Served tokens have
     it in them; 40 % against 70 % is 1.75 times."""
-    at_40, at_70 = (cost.per_million(2.0, 8, busy * 20_000) for busy in (0.4, 0.7))
+    at_40, at_70 = (usd_per_million(2.0, 8, busy * 20_000) for busy in (0.4, 0.7))
     assert at_40 / at_70 == pytest.approx(1.75)
-    assert cost.per_million(2.0, 8, 8_000) == pytest.approx(16 / 28.8)
+    assert usd_per_million(2.0, 8, 8_000) == pytest.approx(16 / 28.8)
 
 
 def test_an_adapter_is_computed_and_not_a_share_of_the_model() -> None:
@@ -189,13 +206,13 @@ def fits(model: catalogue.Model, gpu: catalogue.Gpu, context: int, at_once: int,
 
 def test_8_b_with_8_requests_of_4k_takes_one_gpu_as_told() -> None:
     llama_8b = catalogue.model("Meta-Llama-3.1-8B")
-    assert kv.sequence(llama_8b, 8 * 4_096, 2.0) == pytest.approx(4.3 * GB, rel=0.01)
+    assert kv_of_sequence(llama_8b, 8 * 4_096, 2.0) == pytest.approx(4.3 * GB, rel=0.01)
     assert fits(llama_8b, H100, 4_096, 8) == 1
 
 
 def test_70_b_with_4_requests_of_8k_takes_four_gpus_and_not_three() -> None:
     """The fourth guide has 140 + 10.7 GB, 173 with 15 % on top, 3 GPUs of 76 GB: but 3 do not divide 64 heads."""
-    assert kv.sequence(LLAMA, 4 * 8_192, 2.0) == pytest.approx(10.7 * GB, rel=0.01)
+    assert kv_of_sequence(LLAMA, 4 * 8_192, 2.0) == pytest.approx(10.7 * GB, rel=0.01)
     assert fits(LLAMA, H100, 8_192, 4) == 4
     assert [one.tensor for one in layouts(LLAMA, H100) if one.pipeline == 1] == [1, 2, 4, 8]
 

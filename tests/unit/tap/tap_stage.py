@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from kvitals.agent.requests.observation import RequestPart
-from kvitals.agent.tap.connections import Bounds
+from kvitals.agent.tap.client_connections import Bounds
 from kvitals.agent.tap.context import ContextFields
 from kvitals.agent.tap.exchange import TapPlace
 from kvitals.agent.tap.server import Tap, TapSettings

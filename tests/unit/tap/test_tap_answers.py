@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvitals.agent.tap.answers import MAX_BODY, MAX_EVENT, MAX_GAPS, TAIL, Events, Gaps, Whole
+from kvitals.agent.tap.response_reader import MAX_BODY, MAX_EVENT, MAX_GAPS, TAIL, Events, Gaps, Whole
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tap_stage import LAST, STREAM, Call, Names, event, post, staged, until
 
 from kvitals.agent.requests.observation import RequestPart
-from kvitals.agent.tap import answers, books
+from kvitals.agent.tap import books, response_reader
 from kvitals.agent.tap.exchange import Observation, measured_as
 from kvitals.agent.tap.http1 import read_request
 from kvitals.agent.tap.page import render
@@ -49,7 +49,7 @@ async def test_whatever_fails_in_the_books_traffic_goes_on(where: str, monkeypat
         if where == "context":
             own._names = Broken()
         elif where == "feed":
-            monkeypatch.setattr(answers.Events, "feed", fail)
+            monkeypatch.setattr(response_reader.Events, "feed", fail)
         elif where == "deliver":
             own._deliver = fail
         elif where == "counter":

@@ -11,8 +11,8 @@ from tap_stage import OK, STREAM, Call, Client, Stage, chunk, post, staged, unti
 
 from kvitals.agent.connection_table import share_of
 from kvitals.agent.loop_watch import EVENTS_AT_ONCE, LoopWatch
-from kvitals.agent.tap import connections
-from kvitals.agent.tap.connections import Bounds
+from kvitals.agent.tap import client_connections
+from kvitals.agent.tap.client_connections import Bounds
 from kvitals.agent.tap.relay import MAX_INTERIM
 
 UPLOAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
@@ -55,7 +55,7 @@ async def stalled(stage: Stage, count: int, data: bytes) -> list[Client]:
 
 @pytest.mark.parametrize("data", [b"", b"GET / HT", UPLOAD, UPLOAD + b"some", post()])
 async def test_who_waits_for_its_client_gives_way_to_a_new_one(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(client_connections, "IDLE_SECONDS", 0.05)
     async with staged(answers, max_connections=8, bounds=Bounds(share=1.0)) as stage:
         clients = await stalled(stage, 8, data)
         await until(

@@ -11,7 +11,7 @@ import pytest
 import trustme
 from tap_stage import LAST, OK, STREAM, Call, Client, event, post, staged, until
 
-from kvitals.agent.tap.connections import Bounds
+from kvitals.agent.tap.client_connections import Bounds
 from kvitals.agent.tap.sockets import Upstream
 
 

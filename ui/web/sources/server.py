@@ -11,7 +11,7 @@ from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.lookups import Lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
-from kvitals.app.sources.prometheus import judge_server
+from kvitals.app.sources.prometheus_fleet import judge_server
 from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
 from kvitals.rules.finding import Triage
 from kvitals.series.promql import PromQLError

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import streamlit as st
 
-from kvitals.diagnoser.sizing.precision import KV, WEIGHTS
+from kvitals.diagnoser.sizing.memory import KV, WEIGHTS
 from kvitals.rules import catalogue
 from kvitals.ui.web import commands, data, header, source_registry, tables
 from kvitals.ui.web.failure import UnansweredError

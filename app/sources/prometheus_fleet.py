@@ -14,7 +14,7 @@ from kvitals.app.identity import KnownEngine, address, known_engine, without_ran
 from kvitals.app.pipeline import Setup, mutes
 from kvitals.diagnoser.evaluator import ENTITIES, Judge
 from kvitals.diagnoser.expressions import expression
-from kvitals.diagnoser.sources.pages import read_pages, scalers
+from kvitals.diagnoser.sources.engine_pages import read_pages, scalers
 from kvitals.diagnoser.sources.presence import Presence, presence
 from kvitals.diagnoser.sources.prometheus import Prometheus, PrometheusAccess, PrometheusQuery, ServerError
 from kvitals.diagnoser.sources.remote import RemoteSignals, judge_with_past

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from kvitals.agent.ledger.blocks import UNKNOWN, BlockRun, Blocks, EngineStep
+from kvitals.agent.ledger.block_table import UNKNOWN, BlockRun, Blocks, EngineStep
 from kvitals.agent.ledger.event import BlocksStored as StoredEvent
 from kvitals.agent.ledger.parties import Party
 from kvitals.kvcache.accesses import Source

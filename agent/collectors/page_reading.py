@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvitals.agent.collectors.exposition import PageLayout, Series
+from kvitals.agent.collectors.page_parser import PageLayout, Series
 from kvitals.agent.collectors.status import Identity
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from kvitals.rules.versions import in_range, release

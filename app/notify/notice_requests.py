@@ -14,7 +14,7 @@ import msgspec
 from kvitals.app.escaping import annotation, plain, slack
 from kvitals.app.notify.incoming import OURS
 from kvitals.app.notify.notice import SEVERITIES, Notice
-from kvitals.app.notify.text import action, foot, headline, lines
+from kvitals.app.notify.notice_text import action, foot, headline, lines
 from kvitals.config import AlertmanagerTarget, NotifyTarget, PagerDutyTarget, SlackTarget, WebhookTarget
 from kvitals.series.secret_file import SecretError, secret
 

@@ -20,7 +20,7 @@ from kvitals.config.listening import KvEventsTable, Otlp, RequestLog, TapTable, 
 from kvitals.config.notify import NotifyTable
 from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
 from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
-from kvitals.config.types import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
+from kvitals.config.toml_tables import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
 from kvitals.series.files import read_regular
 
 MAX_FILE_BYTES = 1 << 20

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from kvitals.agent.counter_writer import CounterRows, Key, LabelSet
+from kvitals.agent.counter_writer import CounterRows
 from kvitals.agent.gauge_writer import GaugeRows
 from kvitals.agent.ledger.event import GPU
 from kvitals.agent.ledger.tally import Tally
 from kvitals.agent.ledger.tenants import LedgerTenants
 from kvitals.agent.ledger.watched import WatchedEngine
 from kvitals.agent.requests.request_families import Histogram
-from kvitals.series.types import METRIC_NAME, Labels
+from kvitals.agent.series_keys import Key, LabelSet, LabelsOf, entity_series
 from kvitals.series.window import Window
 
 GROUP, GAUGES = "ledger", "ledger_gauges"
@@ -24,14 +24,11 @@ Said = dict[Key, float]
 class LedgerFamilies:
     """Writes rows, one each second of the records' clock at most."""
 
-    def __init__(
-        self, window: Window, labels: Mapping[str, str], labels_of: Callable[[str], Mapping[str, str] | None]
-    ) -> None:
+    def __init__(self, window: Window, labels: Mapping[str, str], labels_of: LabelsOf) -> None:
         """`labels` are this node's; `labels_of` tells those of an engine that is watched."""
         self._counters = CounterRows(window, GROUP)
         self._gauges = GaugeRows(window, GAUGES)
-        self._labels = dict(labels)
-        self._labels_of = labels_of
+        self._named = entity_series(labels, labels_of)
 
     def due(self, t: float) -> bool:
         """Whether it is time for a row."""
@@ -55,14 +52,6 @@ class LedgerFamilies:
             gauges["kvitals_cache_fairness", (("index", index),)] = value
         self._counters.write(t, counts, {}, self._named)
         self._gauges.write(t, {self._named(key): value for key, value in gauges.items()})
-
-    def _named(self, key: Key) -> Labels:
-        """What is an engine's has the engine's labels, all else this node's."""
-        name, pairs = key
-        labels = dict(pairs)
-        engine = labels.get("engine", "")
-        around = (self._labels_of(engine) if engine else None) or self._labels
-        return Labels({**around, **labels, METRIC_NAME: name})
 
 
 def _counters(engine: WatchedEngine, said: Said) -> None:

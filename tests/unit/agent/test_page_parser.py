@@ -13,8 +13,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kvitals.agent.collectors import exposition
-from kvitals.agent.collectors.exposition import (
+from kvitals.agent.collectors import page_parser
+from kvitals.agent.collectors.page_parser import (
     DEFAULT_LIMITS,
     ExpositionError,
     PageLayout,
@@ -182,9 +182,9 @@ def test_broken_exemplars_are_malformed(line):
 @pytest.fixture(scope="module", autouse=True)
 def impatience():
     """Lines come to rest soon, so that a test sees it."""
-    patience, exposition._PATIENCE = exposition._PATIENCE, 3
+    patience, page_parser._PATIENCE = page_parser._PATIENCE, 3
     yield
-    exposition._PATIENCE = patience
+    page_parser._PATIENCE = patience
 
 
 LOADED = b"\n".join((FIXTURES / "vllm-0.32-loaded.prom").read_bytes().split(b"\n")[:250]) + b"\n"
@@ -273,7 +273,7 @@ def counters(**values: float) -> bytes:
 
 
 def test_lines_begin_to_move_and_come_to_rest(monkeypatch):
-    monkeypatch.setattr(exposition, "_PATIENCE", 5)
+    monkeypatch.setattr(page_parser, "_PATIENCE", 5)
     follower = Follower()
     listed = []
     for i in range(40):

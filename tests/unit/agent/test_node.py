@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord
-from kvitals.agent.service import Node, decode, encode
+from kvitals.agent.node import Node
+from kvitals.agent.records import FactsRecord, ProbeRecord, ScrapeRecord, decode, encode
 from kvitals.config import AgentTable, Config, ConfigError, SloTable, TargetTable
 from kvitals.series.promql import evaluate
 from kvitals.series.recordings import Record
@@ -71,7 +71,7 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
     await node.open([DEAD])
     records = await node.read()
     for record in records:
-        node.feed(record)
+        node.ingest_recorded(record)
     await node.close()
     at = max(r.t for r in records) + 1
     up = evaluate("kvitals_target_up", node.window, at)
@@ -83,7 +83,7 @@ async def test_a_dead_target_is_down_with_a_reason_and_has_its_objectives() -> N
         ("ttft_p99", "configuration", 0.5),
         ("itl_p99", "command line", 0.2),
     }
-    assert "Nothing listens there" in node.complaints()[0]
+    assert "Nothing listens there" in node.watched.problems()[0]
 
 
 async def test_facts_of_the_configuration_reach_the_window() -> None:
@@ -91,7 +91,7 @@ async def test_facts_of_the_configuration_reach_the_window() -> None:
     await node.open()
     records = [*await node.read(), *await node.read()]
     for record in records:
-        node.feed(record)
+        node.ingest_recorded(record)
     await node.close()
     slots = evaluate('kvitals_engine_fact{fact="slots"}', node.window, max(r.t for r in records) + 1)
     assert not isinstance(slots, float)
