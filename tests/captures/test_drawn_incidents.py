@@ -1,0 +1,34 @@
+"""The verdicts on recorded drawn incidents, whose truth is what an intervention changed (docs/decisions/0018)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.draw.play import RESULTS
+from tests.lab.draw.score import Scored, read, score
+
+MISSED = {
+    1015: "its engine core is stopped between two requests, so the gauges read 0 and only a probe shows it",
+}
+"""By seed: the verdict is wrong, and why. A miss that is mended leaves the table."""
+
+EXTRA = {
+    1012: "ENG11 beside LOR01: other work took the lab machine's cores while it was played",
+}
+"""By seed: a further cause is named that is not one of the incident's faults, and why."""
+
+
+@pytest.fixture(scope="module")
+def scored() -> list[Scored]:
+    return [score(capture) for capture in read(RESULTS)]
+
+
+def test_the_first_cause_and_the_health_are_right(scored: list[Scored]) -> None:
+    assert len(scored) >= 13
+    wrong = {s.played.seed: (s.told, s.healthy) for s in scored if s.first is False or s.health is False}
+    assert wrong.keys() == MISSED.keys(), wrong
+
+
+def test_no_other_cause_is_a_page_or_a_ticket(scored: list[Scored]) -> None:
+    extra = {s.played.seed: s.wrong for s in scored if s.wrong}
+    assert extra.keys() == EXTRA.keys(), extra
