@@ -87,7 +87,7 @@ def test_triage_names_the_neighbour_and_folds_the_rest_under_it() -> None:
     assert first.code == "TEN02"
     assert document.healthy is False
     assert {cause.code for cause in document.causes if cause.id in first.explained} >= {"KVC06"}
-    (who,) = [e for e in first.evidence if e.title.startswith("Who pushed out")]
+    (who,) = [e for e in first.evidence if e.title.startswith("Noisy tenant")]
     assert {line.labels["by"] for line in who.lines} == {heavy}
 
 

@@ -8,12 +8,14 @@ from tests.lab.draw.play import RESULTS
 from tests.lab.draw.score import Scored, read, score
 
 MISSED = {
+    1002: "neighbours and a flood: the engine waits for a CPU 69 % of the time, and a queue for slots leads",
+    1009: "prefixes are evicted and recomputed (KVC06, a ticket), and nobody is late",
     1015: "its engine core is stopped between two requests, so the gauges read 0 and only a probe shows it",
 }
 """By seed: the verdict is wrong, and why. A miss that is mended leaves the table."""
 
 EXTRA = {
-    1012: "ENG11 beside LOR01: other work took the lab machine's cores while it was played",
+    1009: "KVC06: prefixes are evicted and recomputed, and nobody is late",
 }
 """By seed: a further cause is named that is not one of the incident's faults, and why."""
 

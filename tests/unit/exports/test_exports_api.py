@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-import kvitals.series.window
+import kvitals.series.series_view
 from kvitals.agent.exports import api, wire
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.browsers import is_cross_site
@@ -253,7 +253,7 @@ class TestThreads:
     async def test_labels_are_matched_and_put_in_order_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         matched_in: list[threading.Thread] = []
         ordered_in: list[threading.Thread] = []
-        matching, ordered = kvitals.series.window._matching, wire.sort_in_steps
+        matching, ordered = kvitals.series.series_view.matching, wire.sort_in_steps
 
         def noted_matching(*arguments: Any) -> Any:
             matched_in.append(threading.current_thread())
@@ -263,7 +263,7 @@ class TestThreads:
             ordered_in.append(threading.current_thread())
             return ordered(*arguments, **more)
 
-        monkeypatch.setattr(kvitals.series.window, "_matching", noted_matching)
+        monkeypatch.setattr(kvitals.series.series_view, "matching", noted_matching)
         monkeypatch.setattr(wire, "sort_in_steps", noted_ordered)
         async with serving() as client:
             assert await data_of(client, "labels") == ["__name__", "engine"]
