@@ -39,6 +39,8 @@ PAGE = "metrics page"
 VERSION = "version endpoint"
 MODELS = "models endpoint"
 SERVER_INFO = "server info endpoint"
+MAX_VALUE = 1e30
+"""No count, time or size is larger; what is computed from two such values is still a number."""
 CONFIGURATION = "configuration"
 
 MAX_RANKS = 256
@@ -314,15 +316,19 @@ class Translator:
                     plan.changes[position] = (meaning.changes, column)
         self._changes = {counter: n for counter, n in self._changes.items() if counter in self._group}
 
-    @np.errstate(over="ignore", invalid="ignore")  # a page may have any number, and infinity less infinity is none
+    @np.errstate(over="ignore", invalid="ignore")  # a page may have any number: sums and scales of them overflow
     def _write(self, plan: _Plan, t: float, page: PageSamples) -> None:
         index, new = page.indices, page.values
         gaps: list[int] = []
+        reported = usable = np.abs(new) <= MAX_VALUE
         if plan.reading.system.blank is not None:
-            said = new < plan.reading.system.blank
-            gaps = [column for column in plan.columns[index[~said]].tolist() if column != NOWHERE]
-            plan.raw[index[~said]] = np.nan
-            index, new = index[said], new[said]
+            reported = usable & (new < plan.reading.system.blank)
+        if not reported.all():
+            # A gauge without a value is NaN by convention; anything else is a defect.
+            self.status.drop("out_of_range", int(np.count_nonzero(~usable & (plan.monotone[index] | ~np.isnan(new)))))
+            gaps = [column for column in plan.columns[index[~reported]].tolist() if column != NOWHERE]
+            plan.raw[index[~reported]] = np.nan
+            index, new = index[reported], new[reported]
         if index is not plan.index:
             plan.look_at(index)
         old = plan.raw[index]

@@ -244,8 +244,8 @@ def in_time(judge: Judge, judgements: Sequence[Judgement], span: EvaluationSpan)
     if not known:
         return ""
     kept = [j.entity for j in judgements if j.rule.code == TTFT_OBJECTIVE and j.outcome == "clear"]
-    seen = round(sum(known["ttft_requests"].values.get(entity, 0.0) for entity in kept))
-    if not seen:
+    requests = sum(known["ttft_requests"].values.get(entity, 0.0) for entity in kept)
+    if not math.isfinite(requests) or not (seen := round(requests)):
         return ""
     bound, objective = known["ttft_bound_seconds"].values, known["slo_ttft_seconds"].values
     every = all(bound.get(entity, math.inf) <= objective.get(entity, 0.0) for entity in kept)

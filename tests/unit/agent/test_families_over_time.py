@@ -1,6 +1,5 @@
 """From page to page: restarts, broken sums, adapters that come and go."""
 
-import math
 import re
 
 import pytest
@@ -130,7 +129,7 @@ def test_a_gauge_may_fall():
     assert watched.value("kvitals_engine_restarts_total") == 0.0
 
 
-def test_not_a_number_is_taken_as_it_is():
+def test_a_gauge_that_is_not_a_number_has_no_value():
     watched = Watched()
     watched.feed(page("loaded"))
     watched.feed(
@@ -139,7 +138,20 @@ def test_not_a_number_is_taken_as_it_is():
             'vllm:kv_cache_usage_perc{engine="0",model_name="./tiny"} NaN',
         )
     )
-    assert math.isnan(watched.value("kvitals_kv_usage_ratio"))
+    assert not watched.now("kvitals_kv_usage_ratio")
+    assert watched.value('kvitals_scrape_dropped_total{reason="out_of_range"}') == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "1e300"])
+def test_a_counter_that_no_engine_can_count_is_left_out_and_counted(number):
+    watched = Watched()
+    watched.feed(page("loaded"))
+    line = re.search(r"(?m)^(vllm:prompt_tokens_total\{.*\}) (\S+)$", page("loaded"))
+    watched.feed(page("loaded").replace(line[0], f"{line[1]} {number}"))
+    assert not watched.now("kvitals_prompt_tokens_total")
+    assert watched.value('kvitals_scrape_dropped_total{reason="out_of_range"}') == 1
+    watched.feed(page("loaded"))
+    assert watched.value("kvitals_prompt_tokens_total") == float(line[2])
 
 
 # LoRA
