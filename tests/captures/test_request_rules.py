@@ -70,8 +70,8 @@ def test_requests_that_are_too_long_are_told_of_the_engine_that_refused_them() -
     # The window has quiet time before the incident in it, and no requests of the last seconds, which may still change.
     assert 0.5 * refused < signal(name, "too_long_per_request") < refused
     (finding,) = (note for note in judged(name).document.notes if note.code == "ENG07")
-    whose = next(evidence for evidence in finding.evidence if evidence.title.startswith("Whose"))
-    assert len(whose.lines) == 1  # of two tenants
+    tenants = next(evidence for evidence in finding.evidence if evidence.title.startswith("Rate by tenant"))
+    assert len(tenants.lines) == 1  # of two
 
 
 def test_requests_that_fit_are_not_said_to_be_too_long() -> None:

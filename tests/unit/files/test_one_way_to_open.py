@@ -28,8 +28,6 @@ ALLOWED = {
     "diagnoser/review/published.py": "data of the package",
     "dashboards/lint/metrics.py": "data of the package",
     "dashboards/reference/__init__.py": "generates the documentation in the source tree",
-    "dashboards/reference/compatibility.py": "data of the package",
-    "dashboards/reference/configuration.py": "data of the package",
     "dashboards/reference/metrics.py": "data of the package",
     "dashboards/runbooks_site.py": "pages into a directory of the user's",
     "dashboards/generate.py": "generates files in the source tree, and compares them",
