@@ -17,7 +17,7 @@ import trustme
 from aiohttp import web
 
 from kvitals.agent import connections
-from kvitals.agent.connections import GuardedSite, effective
+from kvitals.agent.connections import GuardedRunner, GuardedSite, effective
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 ROW = replace(LISTENERS["api"], connections=6, per_peer=4, first_byte=5.0, head=5.0, body=5.0, idle=5.0, max_head=4096)
@@ -44,7 +44,7 @@ class Server:
         app.router.add_get("/wait", self._wait)
         app.router.add_post("/", self._echo)
         app.router.add_post("/unread", self._hello)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        runner = GuardedRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = GuardedSite(runner, self.row, "127.0.0.1", 0, tls=self.tls, refused=self._refuse)
         await site.start()
