@@ -286,8 +286,19 @@ class Connection(asyncio.Protocol):
         if self.phase is ConnectionPhase.REQUEST and self._transport is not None and self._transport.is_reading():
             limit = row.body if self._wants_body() else 0.0
         if limit and now - self.since > limit:
-            late = self.phase is ConnectionPhase.HEAD
-            self.close(_answer("408 Request Timeout", f"no whole head within {row.head:g} s") if late else b"")
+            self.close(self._timeout_answer())
+
+    def _timeout_answer(self) -> bytes:
+        """The answer to a client whose time for the phase is over; empty where it has not begun a request, or has its
+        answer already."""
+        row = self._guard.row
+        if self.phase is ConnectionPhase.HEAD:
+            return _answer("408 Request Timeout", f"no whole head within {row.head:g} s")
+        if self.phase is ConnectionPhase.REQUEST:  # handlers answer once they have the body
+            return _answer(
+                "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
+            )
+        return b""
 
     def close(self, last: bytes = b"") -> None:
         """End the connection now, with these last bytes where they can be sent at once."""
