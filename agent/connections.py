@@ -23,6 +23,7 @@ from enum import Enum, auto
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
@@ -45,23 +46,41 @@ _END_OF_HEAD = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
 
 LOG_SECONDS = 60.0
+MAX_LOGGED_REASON = 200
+"""Characters of a reason that may quote a client's request."""
 
 
 class _FewErrors(logging.Filter):
-    """Lets one error of aiohttp's server a minute through: each malformed request logs a traceback of 500 bytes."""
+    """Lets one line a minute through on malformed requests, and apart from it one traceback a minute on other errors.
+
+    aiohttp's server logs a traceback for each malformed request, and clients send as many of those as they like.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._next = float("-inf")
+        self._next: dict[bool, float] = {}  # by whether it is about malformed requests
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.ERROR:
             return True
+        error = record.exc_info[1] if record.exc_info else None
+        malformed = isinstance(error, HttpProcessingError)
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next.get(malformed, float("-inf")):
             return False
-        self._next = now + LOG_SECONDS
+        self._next[malformed] = now + LOG_SECONDS
+        if isinstance(error, HttpProcessingError):
+            _make_one_line(record, error)
         return True
+
+
+def _make_one_line(record: logging.LogRecord, error: HttpProcessingError) -> None:
+    """Replace the traceback of a malformed request by its reason."""
+    client = record.args[0] if isinstance(record.args, tuple) and record.args else "unknown address"
+    reason = ascii(" ".join(error.message.split())[:MAX_LOGGED_REASON])
+    record.msg = "malformed request from %s refused with %d: %s; check this client and the proxies before it"
+    record.args = (client, error.code, reason)
+    record.exc_info = record.exc_text = None
 
 
 logging.getLogger("aiohttp.server").addFilter(_FewErrors())
