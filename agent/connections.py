@@ -1,5 +1,7 @@
 """Bounds on the connections of a listener: how many, from whom, and how long each may take for what.
 
+    runner = GuardedRunner(app)                                # instead of aiohttp's AppRunner
+    await runner.setup()
     site = GuardedSite(runner, LISTENERS["api"], host, port)   # instead of aiohttp's TCPSite
     await site.start()
 
@@ -21,6 +23,7 @@ from enum import Enum, auto
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from kvitals.agent.connection_table import ConnectionTable, Waiting
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
@@ -35,29 +38,49 @@ RETRY_SECONDS = 5
 REFUSALS = 16
 """Connections that get a 503 at the same time. Those beyond it are closed without an answer."""
 REFUSAL_SECONDS = 1.0
+LINGERING_SECONDS = 1.0
+"""How long the rest of a body is read and dropped after its request is answered."""
 
 _SWEEP_SECONDS = 1.0
 _END_OF_HEAD = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
 
 LOG_SECONDS = 60.0
+MAX_LOGGED_REASON = 200
+"""Characters of a reason that may quote a client's request."""
 
 
 class _FewErrors(logging.Filter):
-    """Lets one error of aiohttp's server a minute through: each malformed request logs a traceback of 500 bytes."""
+    """Lets one line a minute through on malformed requests, and apart from it one traceback a minute on other errors.
+
+    aiohttp's server logs a traceback for each malformed request, and clients send as many of those as they like.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._next = float("-inf")
+        self._next: dict[bool, float] = {}  # by whether it is about malformed requests
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.ERROR:
             return True
+        error = record.exc_info[1] if record.exc_info else None
+        malformed = isinstance(error, HttpProcessingError)
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next.get(malformed, float("-inf")):
             return False
-        self._next = now + LOG_SECONDS
+        self._next[malformed] = now + LOG_SECONDS
+        if isinstance(error, HttpProcessingError):
+            _make_one_line(record, error)
         return True
+
+
+def _make_one_line(record: logging.LogRecord, error: HttpProcessingError) -> None:
+    """Replace the traceback of a malformed request by its reason."""
+    client = record.args[0] if isinstance(record.args, tuple) and record.args else "unknown address"
+    reason = ascii(" ".join(error.message.split())[:MAX_LOGGED_REASON])
+    record.msg = "malformed request from %s refused with %d: %s; check this client and the proxies before it"
+    record.args = (client, error.code, reason)
+    record.exc_info = record.exc_text = None
 
 
 logging.getLogger("aiohttp.server").addFilter(_FewErrors())
@@ -282,8 +305,19 @@ class Connection(asyncio.Protocol):
         if self.phase is ConnectionPhase.REQUEST and self._transport is not None and self._transport.is_reading():
             limit = row.body if self._wants_body() else 0.0
         if limit and now - self.since > limit:
-            late = self.phase is ConnectionPhase.HEAD
-            self.close(_answer("408 Request Timeout", f"no whole head within {row.head:g} s") if late else b"")
+            self.close(self._timeout_answer())
+
+    def _timeout_answer(self) -> bytes:
+        """The answer to a client whose time for the phase is over; empty where it has not begun a request, or has its
+        answer already."""
+        row = self._guard.row
+        if self.phase is ConnectionPhase.HEAD:
+            return _answer("408 Request Timeout", f"no whole head within {row.head:g} s")
+        if self.phase is ConnectionPhase.REQUEST:  # handlers answer once they have the body
+            return _answer(
+                "408 Request Timeout", f"no byte of the body for {row.body:g} s; send the whole body at once"
+            )
+        return b""
 
     def close(self, last: bytes = b"") -> None:
         """End the connection now, with these last bytes where they can be sent at once."""
@@ -418,6 +452,26 @@ def _answer(status: str, text: str) -> bytes:
     ).encode() + body
 
 
+class GuardedRunner(web.AppRunner):
+    """Runs an aiohttp application of a `GuardedSite`.
+
+    Bodies stay compressed. aiohttp otherwise unpacks every body on the event loop, also of requests that are refused:
+    1 MB unpacks to 1 GB.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, app: web.Application, *, shutdown_timeout: float = 60.0) -> None:
+        """shutdown_timeout: seconds that requests have to end in when the server stops."""
+        super().__init__(
+            app,
+            access_log=None,
+            auto_decompress=False,
+            lingering_time=LINGERING_SECONDS,
+            shutdown_timeout=shutdown_timeout,
+        )
+
+
 class GuardedSite(web.BaseSite):
     """A TCP address that an aiohttp application is served on, within the bounds of a row."""
 
@@ -425,7 +479,7 @@ class GuardedSite(web.BaseSite):
 
     def __init__(
         self,
-        runner: web.AppRunner,
+        runner: GuardedRunner,
         row: Listener,
         host: str | None,
         port: int,

@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 from rich.console import Console
 
-from kvitals.agent.connections import GuardedSite, effective
+from kvitals.agent.connections import GuardedRunner, GuardedSite, effective
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.listeners import LISTENERS
 from kvitals.agent.records import ScrapeRecord, decode
@@ -35,7 +35,7 @@ async def serve(path: Path, first_port: int, console: Console) -> None:
     row = effective(LISTENERS["replay"], len(pages))
     async with contextlib.AsyncExitStack() as stack:
         for port, (target, (times, records)) in enumerate(sorted(pages.items()), first_port):
-            runner = web.AppRunner(_app(times, records, start - begun))
+            runner = GuardedRunner(_app(times, records, start - begun))
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
             try:

@@ -8,16 +8,17 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import msgspec
-from aiohttp import ClientError, web
+from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from kvitals.agent.collectors import otlp_json, otlp_wire
 from kvitals.agent.collectors.otlp_intake import BusyError, SpanIntake
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
-from kvitals.agent.connections import GuardedSite
+from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.inbound import server_tls
 from kvitals.agent.listeners import LISTENERS
+from kvitals.agent.request_body import BROKEN_BODY
 from kvitals.config import Otlp
 
 BODY_SECONDS = 10.0
@@ -37,7 +38,7 @@ class HttpDoor:
         self._address = settings.http_address
         self._settings = settings
         self._intake = intake
-        self._runner: web.AppRunner | None = None
+        self._runner: GuardedRunner | None = None
         self._site: GuardedSite | None = None
 
     async def open(self) -> None:
@@ -46,8 +47,7 @@ class HttpDoor:
         app.router.add_post("/v1/traces", self._traces)
         for signal in ("metrics", "logs"):
             app.router.add_post(f"/v1/{signal}", self._others)
-        # Bodies are unpacked here, so that they are counted while they are.
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False, shutdown_timeout=2, lingering_time=1)
+        runner = GuardedRunner(app, shutdown_timeout=2)
         await runner.setup()
         host, port = self._address
         try:
@@ -100,7 +100,7 @@ class HttpDoor:
             return _error(400, kind, str(error)[:500])
         except BusyError:
             return _error(429, kind, "more comes in than is taken; try again")
-        except (ClientError, ConnectionError) as error:
+        except BROKEN_BODY as error:
             self._intake.drop("timeout")
             return _error(400, kind, f"the body did not come: {error}"[:500])
         finally:

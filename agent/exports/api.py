@@ -49,6 +49,7 @@ from kvitals.agent.exports.host_names import check_caller
 from kvitals.agent.exports.ledger_api import LedgerApi, add_ledger_routes
 from kvitals.agent.exports.notes import InThread, Notes, add_notes_routes
 from kvitals.agent.exports.requests_api import Requests, add_routes, exemplars
+from kvitals.agent.request_body import BodyError, read_body
 from kvitals.rules.model import Family
 from kvitals.series.history.federated import FederatedReader, StoredPast
 from kvitals.series.history.schema import HistoryError
@@ -134,7 +135,6 @@ def build_app(parts: ApiParts) -> web.Application:
     """The application; it serves `parts.source` on the loop on which it runs."""
     api = _Api(parts)
     app = web.Application(
-        client_max_size=MAX_BODY_BYTES,
         middlewares=[check_caller(parts.hosts, parts.token_file), refuse_cross_site, _errors],
     )
     app.cleanup_ctx.append(api.running)
@@ -511,11 +511,7 @@ async def _form(request: web.Request, in_thread: InThread) -> list[tuple[str, st
     """The fields of a form, as UTF-8 whatever the request says: Python has codecs that take quadratic time."""
     if request.content_type != "application/x-www-form-urlencoded":
         return []
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            body = await request.read()
-    except TimeoutError:
-        raise ApiError("timeout", "the form did not arrive") from None
+    body = await read_body(request, MAX_BODY_BYTES, _BODY_SECONDS)
     try:
         return await in_thread(lambda: _fields(body)) if len(body) > _LARGE_FORM else _fields(body)
     except ValueError as error:
@@ -534,6 +530,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         kind, message = error.kind, str(error)
+    except BodyError as error:
+        return refusal(error.status, str(error), "timeout" if error.status == 408 else "bad_data")
     except PromQLError as error:  # of judging, which is done when findings are asked for
         kind, message = "timeout", f"not judged this time: {error}"
     except TimeoutError:

@@ -7,7 +7,7 @@ Grafana's server, curl) sends neither header.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -19,17 +19,17 @@ CROSS_SITE = (
 )
 
 
-def is_cross_site(headers: Mapping[str, str], origin: str) -> bool:
+def is_cross_site(sites: Iterable[str], senders: Iterable[str], origin: str) -> bool:
     """Whether a browser sends the request for a page of another origin.
 
-    headers: of the request, by case-insensitive names. origin: the listener's own, scheme://host[:port], where the host
-    is that of the request's Host header; a caller checks by itself which hosts it serves.
+    sites, senders: the values of all Sec-Fetch-Site and of all Origin headers; each must pass. origin: the listener's
+    own, scheme://host[:port], where the host is that of the request's Host header; a caller checks by itself which
+    hosts it serves.
     """
-    site = headers.get("Sec-Fetch-Site")
-    if site is not None and site.strip().lower() not in ("same-origin", "none"):
-        return True
-    sender = headers.get("Origin")
-    return sender is not None and _normal(sender) != _normal(origin)
+    own = _normal(origin)
+    return any(site.strip().lower() not in ("same-origin", "none") for site in sites) or any(
+        _normal(sender) != own for sender in senders
+    )
 
 
 def _normal(origin: str) -> str:
@@ -42,6 +42,8 @@ def _normal(origin: str) -> str:
 @web.middleware
 async def refuse_cross_site(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answers such requests with 403, whatever their method."""
-    if is_cross_site(request.headers, f"{request.scheme}://{request.headers.get('Host', '')}"):
+    headers = request.headers
+    origin = f"{request.scheme}://{headers.get('Host', '')}"
+    if is_cross_site(headers.getall("Sec-Fetch-Site", ()), headers.getall("Origin", ()), origin):
         raise web.HTTPForbidden(text=CROSS_SITE)
     return await handler(request)

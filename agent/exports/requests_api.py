@@ -7,7 +7,6 @@ POST /api/v1/parts: a PartsRecord as msgpack, from this machine, or with the con
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from aiohttp import web
 from kvitals.agent.exports import wire
 from kvitals.agent.exports.answers import document_answer, refusal
 from kvitals.agent.inbound import has_token
+from kvitals.agent.request_body import BodyError, read_body
 from kvitals.agent.requests.observation import PartsRecord, is_bounded
 from kvitals.agent.requests.record import RequestRecord
 from kvitals.agent.requests.request_families import Exemplar
@@ -41,6 +41,7 @@ _LARGE_BODY = 64 * 1024
 """Bytes of a message beyond which it is parsed in a thread: 1 MB of parts takes 0.1 s."""
 """In one message. A larger one is refused as too large."""
 
+MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 10.0
 RETRY_SECONDS = "5"
 
@@ -135,12 +136,9 @@ class _Taking:
         if request.content_type != PARTS_TYPE:  # what a browser's page could send across sites is none
             return refusal(415, f"send {PARTS_TYPE}")
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await request.read()
-        except TimeoutError:
-            return refusal(408, "the message did not arrive")
-        except web.HTTPRequestEntityTooLarge:
-            return refusal(413, "the message is too large: send fewer parts at a time")
+            body = await read_body(request, MAX_BODY_BYTES, BODY_SECONDS)
+        except BodyError as error:
+            return refusal(error.status, str(error))
         record = await self._parser.run(lambda: _read_parts(body)) if len(body) > _LARGE_BODY else _read_parts(body)
         if isinstance(record, web.Response):
             return record

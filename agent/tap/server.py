@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from kvitals.agent.connections import GuardedSite
+from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.descriptors import MOST, raise_limit
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.exports.metrics_page import CONTENT_TYPE
@@ -67,7 +67,7 @@ class Tap:
         self.books = Books(settings.place, settings.wanted, names, self.delivery.add)
         self.connections: Connections | None = None
         self._server: asyncio.Server | None = None
-        self._runner: web.AppRunner | None = None
+        self._runner: GuardedRunner | None = None
 
     @property
     def port(self) -> int:
@@ -115,7 +115,7 @@ class Tap:
 
         app = web.Application(middlewares=[refuse_cross_site])
         app.router.add_get("/metrics", metrics)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = GuardedRunner(app)
         await self._runner.setup()
         await GuardedSite(self._runner, LISTENERS["tap_metrics"], *address).start()
 

@@ -9,7 +9,6 @@ What can be tried again is answered with 503, since an Alertmanager takes all of
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 import time
@@ -21,8 +20,10 @@ import msgspec
 from aiohttp import web
 
 from kvitals.agent.connection_table import share_of
+from kvitals.agent.connections import GuardedRunner
 from kvitals.agent.exports.requests_api import is_local
 from kvitals.agent.inbound import has_token
+from kvitals.agent.request_body import BodyError, read_body
 from kvitals.app.errors import UsageError
 from kvitals.app.notify.incoming import IncomingError
 from kvitals.app.notify.queue import SpoolError
@@ -52,7 +53,7 @@ def add_notify(app: web.Application, notifier: Notifier, token_file: Path | None
     app.router.add_get(PATH, intake.status)
 
 
-async def set_up(runner: web.AppRunner) -> None:
+async def set_up(runner: GuardedRunner) -> None:
     """Begin. Raises UsageError where alerts that wait can not be kept."""
     try:
         await runner.setup()
@@ -85,13 +86,11 @@ class MessageIntake:
         sender = share_of(request.remote or "")
         self._under_way[sender] += 1
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _body(request)
-            if body is None:
-                return _answer(413, f"a message may have {MAX_BODY_BYTES} bytes; see max_alerts of webhook_configs")
+            body = await read_body(request, MAX_BODY_BYTES, BODY_SECONDS)
             await self._notifier.take(body)
-        except TimeoutError:
-            return _answer(408, f"the message did not arrive within {BODY_SECONDS:.0f} s")
+        except BodyError as error:
+            advice = "; lower max_alerts in webhook_configs" if error.status == 413 else ""
+            return _answer(error.status, f"{error}{advice}")
         except IncomingError as error:
             return _answer(400, str(error))
         except SpoolError as error:
@@ -149,18 +148,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-async def _body(request: web.Request) -> bytes | None:
-    """The body, or None where it is too large."""
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        return None
-    body = bytearray()
-    async for piece in request.content.iter_any():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            return None
-    return bytes(body)
 
 
 def _answer(status: int, error: str) -> web.Response:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kvitals.agent.connections import GuardedSite
+from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.ledger_api import LedgerApi
@@ -47,7 +47,7 @@ async def serve(
     UsageError where it cannot listen."""
     host, port = address
     remote = pipeline.setup.config.remote
-    runner = web.AppRunner(
+    runner = GuardedRunner(
         _application(pipeline, host, clock, runtime, keeping, health, since_change), shutdown_timeout=SHUTDOWN_SECONDS
     )
     await set_up(runner)
@@ -104,7 +104,7 @@ def _application(
     return app
 
 
-async def _open_door(runner: web.AppRunner, remote: Remote) -> None:
+async def _open_door(runner: GuardedRunner, remote: Remote) -> None:
     """The same API for other machines, over TLS. Raises UsageError."""
     host, port = remote.address
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from kvitals.agent import loop_watch, stopping
-from kvitals.agent.connections import GuardedSite
+from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.exports.browsers import refuse_cross_site
 from kvitals.agent.exports.metrics_page import CONTENT_TYPE, render
 from kvitals.agent.listeners import LISTENERS
@@ -83,7 +83,7 @@ async def _run(
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", _healthy)
-    runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = GuardedRunner(app, shutdown_timeout=SHUTDOWN_SECONDS)
     await set_up(runner)
     try:
         host, port = address

@@ -13,10 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from rich.text import Text
 
-from kvitals.agent.connections import GuardedSite
+from kvitals.agent.connections import GuardedRunner, GuardedSite
 from kvitals.agent.exports.api import ApiParts, build_app
 from kvitals.agent.exports.host_names import allowed_hosts
 from kvitals.agent.exports.requests_api import Requests
@@ -148,7 +147,7 @@ async def _served(node: Node, listen: str | None) -> AsyncIterator[None]:
             hosts=allowed_hosts(host, node.config.agent.hosts),
         )
     )
-    runner = web.AppRunner(app, access_log=None)
+    runner = GuardedRunner(app)
     await runner.setup()
     try:
         try:

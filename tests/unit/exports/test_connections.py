@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import ssl
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 import trustme
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from kvitals.agent import connections
-from kvitals.agent.connections import GuardedSite, effective
+from kvitals.agent.connections import GuardedRunner, GuardedSite, effective
 from kvitals.agent.listeners import LISTENERS, PROCESSES, Listener
 
 ROW = replace(LISTENERS["api"], connections=6, per_peer=4, first_byte=5.0, head=5.0, body=5.0, idle=5.0, max_head=4096)
@@ -44,7 +46,7 @@ class Server:
         app.router.add_get("/wait", self._wait)
         app.router.add_post("/", self._echo)
         app.router.add_post("/unread", self._hello)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        runner = GuardedRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = GuardedSite(runner, self.row, "127.0.0.1", 0, tls=self.tls, refused=self._refuse)
         await site.start()
@@ -149,7 +151,7 @@ async def test_bodies_that_never_arrive_leave_room_for_other_addresses() -> None
     [
         ({"first_byte": 0.3}, b"", "closed"),
         ({"head": 0.3}, GET[:20], "408 Request Timeout"),
-        ({"body": 0.3}, POST + b"x", "closed"),
+        ({"body": 0.3}, POST + b"x", "408 Request Timeout"),
         ({"body": 0.3}, POST.replace(b"/ ", b"/unread "), "200 OK"),
     ],
 )
@@ -346,3 +348,46 @@ def test_fewer_open_files_are_fewer_connections(monkeypatch: pytest.MonkeyPatch)
     assert effective(LISTENERS["replay"], 64).connections == connections.MIN_CONNECTIONS
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert effective(LISTENERS["api"]) == LISTENERS["api"]
+
+
+MALFORMED = {
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", "Missing 'Host' header"),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "Duplicate 'Host' header"),
+    "two lengths": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc",
+        "Content-Length can't be present with Transfer-Encoding",
+    ),
+    "control characters": (b"GET / HTTP/1.1\r\nHost: a\r\nX: \x1b[31m\r\n\r\n", "Invalid header value"),
+    "long field name": (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x" * 3000 + b" y\r\n\r\n", "Invalid header token"),
+}
+
+
+@pytest.mark.parametrize(("request_bytes", "reason"), MALFORMED.values(), ids=list(MALFORMED))
+async def test_malformed_requests_log_one_short_line_a_minute(
+    request_bytes: bytes, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("aiohttp.server")
+    monkeypatch.setattr(logger, "filters", [connections._FewErrors()])
+    async with Server(ROW).running() as server:
+        for _ in range(3):
+            assert await status(await server.open(said=request_bytes)) in (
+                "400 Bad Request",
+                "HTTP/1.0 400 Bad Request",
+            )
+        (record,) = caplog.records
+        line = logging.Formatter("%(message)s").format(record)
+        assert line.startswith("malformed request from 127.0.0.1 refused with 400: ")
+        assert reason in line
+        assert line.isprintable()
+        assert len(line) < 400
+
+
+def test_an_error_of_a_handler_keeps_its_traceback_after_malformed_requests(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("aiohttp.server")
+    monkeypatch.setattr(logger, "filters", [connections._FewErrors()])
+    for error in (BadHttpMessage("odd"), ValueError("a fault of ours"), ValueError("the same again")):
+        logger.error("Error handling request from %s", "127.0.0.1", exc_info=error)
+    assert [record.exc_info is None for record in caplog.records] == [True, False]
+    assert "a fault of ours" in caplog.text

@@ -501,9 +501,21 @@ class TestBrowsers:
             assert answer.status == 403
 
     def test_ports_that_a_scheme_implies(self) -> None:
-        assert not is_cross_site({"Origin": "http://kv"}, "http://kv:80")
-        assert not is_cross_site({"Origin": "https://kv:443"}, "https://kv")
-        assert is_cross_site({"Origin": "http://kv:443"}, "http://kv")
+        assert not is_cross_site([], ["http://kv"], "http://kv:80")
+        assert not is_cross_site([], ["https://kv:443"], "https://kv")
+        assert is_cross_site([], ["http://kv:443"], "http://kv")
+
+    @pytest.mark.parametrize(
+        ("name", "own", "other"),
+        [("Sec-Fetch-Site", "none", "cross-site"), ("Origin", "http://localhost:9477", "https://evil.example")],
+    )
+    async def test_each_of_several_headers_of_one_name_must_pass(
+        self, client: Client, name: str, own: str, other: str
+    ) -> None:
+        for values, status in (((own, own), 200), ((own, other), 403), ((other, own), 403)):
+            headers = [("Host", "localhost:9477"), *((name, value) for value in values)]
+            async with client.get("/api/v1/query?query=1", headers=headers) as answer:
+                assert answer.status == status
 
 
 class TestHosts:

@@ -48,6 +48,16 @@ def test_every_place_that_listens_has_a_row() -> None:
     assert {name for names in PLACES.values() for name in names} == set(LISTENERS)
 
 
+def test_every_runner_leaves_bodies_compressed() -> None:
+    runners = {
+        file.relative_to(TREE).as_posix()
+        for folder in ("agent", "app", "config", "dashboards", "diagnoser", "kvcache", "rules", "series", "ui")
+        for file in (TREE / folder).rglob("*.py")
+        if re.search(r"\b(?:web\.|import )(?:AppRunner|ServerRunner|run_app)\b", file.read_text(encoding="utf-8"))
+    }
+    assert runners == {"agent/connections.py"}, "use GuardedRunner: aiohttp's own unpacks bodies on the event loop"
+
+
 def test_every_listener_with_a_limit_belongs_to_a_process() -> None:
     limited = {name for name, row in LISTENERS.items() if row.connections}
     assert {name for names in PROCESSES.values() for name in names} == limited
