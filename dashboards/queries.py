@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kvitals.dashboards.alerts_options import duration as written
 from kvitals.dashboards.recording_raw import PageCoverage
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
-from kvitals.rules.compiled_signal import STEPS, WindowDurations, compile_signal
+from kvitals.rules.compiled_signal import WindowDurations, compile_signal
 from kvitals.rules.condition import Comparison, comparisons
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge, family_of, parameters
 from kvitals.rules.model import Rule, Scope, Severity, Signal
@@ -39,7 +39,6 @@ from kvitals.series.promql.rewrite import map_children
 from kvitals.series.types import Matcher, MatchOp
 
 WINDOW = "$__rate_interval"
-STEP = "5s"  # of subqueries over the window
 FAST = "1m"
 STEPS_IN_WINDOW = 4
 """Grafana's window is max(step + least step, 4 * least step). With a quarter of the rules' window as the least step it
@@ -53,7 +52,6 @@ MAX_QUERY = 2000
 
 ENTITY_LABELS = ("cluster", "pool", "node", "engine", "model")
 _STAND_IN = duration(3723.0)  # for the window while the query is a tree; no signal has such a range
-_STAND_IN_STEP = duration(3723.0 / STEPS)
 WINDOWS = WindowDurations(fast=_STAND_IN)
 
 
@@ -217,7 +215,7 @@ class Queries:
 
     def _text(self, expr: Expr, tenants: bool) -> str:
         text = str(_bind(expr, self._matchers(tenants)))
-        return text.replace(f"[{_STAND_IN}", f"[{WINDOW}").replace(f":{_STAND_IN_STEP}]", f":{STEP}]")
+        return text.replace(f"[{_STAND_IN}", f"[{WINDOW}")
 
     def _matchers(self, tenants: bool) -> Callable[[str], tuple[Matcher, ...]]:
         """What narrows a selector of a name. Signals that compare tenants go on comparing all of them."""

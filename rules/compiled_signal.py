@@ -31,9 +31,10 @@ from kvitals.series.promql.rewrite import map_children
 
 HALF_SAMPLE = 0.5
 """Extrapolation makes fractions of whole counts, so that "at least 20 samples" is met from 19.5 on."""
-STEPS = 180
-"""Points of a subquery over a window: one every 5 s of a quarter of an hour, so that a recording of a minute still
-has a dozen. A step in seconds would leave two points in the shortest windows."""
+POINTS = 12
+"""Of a subquery over a window, at least. A step in seconds would leave two of them in the shortest windows."""
+LONGEST_STEP_MS = 5000
+"""Of a subquery: a quarter of an hour has 180 points, so that a minute of a recording still has a dozen."""
 FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
 """Functions that have a value without any series."""
 
@@ -58,8 +59,8 @@ class WindowDurations:
 
 
 def step_of(window: str) -> str:
-    """The step of a subquery over a window: as many points in each window, however short it is."""
-    return f"{max(1, int(_seconds(window) * 1000 / STEPS))}ms"
+    """The step of a subquery over a window."""
+    return f"{max(1, min(int(_seconds(window) * 1000 / POINTS), LONGEST_STEP_MS))}ms"
 
 
 NOMINAL = WindowDurations()
@@ -143,8 +144,8 @@ def compile_signal(
     return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)
 
 
-STAND_INS = WindowDurations("1234577ms", "1234691ms", "1234803ms")
-"""Durations that no expression has. A signal that is compiled with them is a template for any windows."""
+STAND_INS = WindowDurations("12345ms", "12469ms", "12589ms")
+"""Durations that no expression has, each with a step of its own. A signal that is compiled with them is a template for any windows."""
 
 
 def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDurations) -> dict[str, CompiledSignal]:
