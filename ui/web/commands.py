@@ -57,6 +57,7 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
     out = folder / "out"
     command = [
         sys.executable,
+        "-P",  # the current directory stays off Python's path: a file there must not replace a module
         "-m",
         "kvitals.ui.cli.main",
         *(one.replace(OUT, str(folder / "files")) for one in arguments),
