@@ -188,6 +188,7 @@ def _page_settings(args: argparse.Namespace, pipeline: Pipeline, has_history: bo
         config=str(args.config.absolute()) if args.config else "",
         rules=tuple(str(one.absolute()) for one in args.rules),
         slo=parse_slo(args.slo),
+        hosts=pipeline.setup.config.agent.hosts,
     )
 
 

@@ -1,4 +1,4 @@
-"""The page's process and the code that it runs."""
+"""The page's process: the code that it runs, and the callers that it refuses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
 from kvitals.ui.web import commands
+from kvitals.ui.web.callers import refuse_strangers
 from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +26,8 @@ START_SECONDS = 90.0
 KVITALS = (sys.executable, "-P", "-m", "kvitals.ui.cli.main")
 PLANTED = ("nt", "html", "streamlit", "kvitals")
 TRACE = "executed"
+OWN_NAME = "kvitals.internal"
+"""In `hosts` of [agent]."""
 
 
 class PageOfFolder(NamedTuple):
@@ -50,6 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageOfFolder]:
     """A page of a small recording, from `kvitals web` in a folder with planted modules."""
     folder, port = tmp_path_factory.mktemp("planted"), free_port()
     plant(folder)
+    (folder / "kvitals.toml").write_text(f'[agent]\nhosts = ["{OWN_NAME}"]\n', encoding="utf-8")
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             [*KVITALS, "web", str(RECORDING), f"--port={port}"],
@@ -114,3 +118,59 @@ def test_every_python_that_the_product_starts_keeps_to_the_safe_path() -> None:
     ]
     assert first_options
     assert {option for _, option in first_options} == {'"-P"'}, first_options
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "expected"),
+    [
+        ("127.0.0.1:{port}", {}, 200),
+        ("localhost:{port}", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("127.0.0.1:{port}", {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}, 200),
+        (OWN_NAME, {"Origin": f"https://{OWN_NAME}"}, 200),  # a proxy in front adds TLS
+        ("evil.com:{port}", {}, 403),
+        ("evil.com:{port}", {"Origin": "http://evil.com:{port}", "Sec-Fetch-Site": "same-origin"}, 403),
+        ("127.0.0.1:{port}", {"Origin": "http://evil.com"}, 403),
+        ("127.0.0.1:{port}", {"Origin": "null"}, 403),
+        ("127.0.0.1:{port}", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("127.0.0.1:{port}", {"Sec-Fetch-Site": "same-site"}, 403),
+        ("127.0.0.1:{port}", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),  # as the API
+    ],
+)
+async def test_the_page_answers_only_its_own_names_and_its_own_site(
+    page: PageOfFolder, host: str, headers: dict[str, str], expected: int
+) -> None:
+    sent = {"Host": host, **headers}
+    sent = {name: value.format(port=page.port) for name, value in sent.items()}
+    assert await status(page.port, **sent) == expected
+    assert await status_of_stream(page.port, sent) == {200: 101}.get(expected, expected)
+
+
+async def status_of_stream(port: int, headers: dict[str, str]) -> int:
+    """The status of the answer to a WebSocket's handshake."""
+    async with aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{port}/_stcore/stream"
+        try:
+            async with session.ws_connect(url, headers=headers, protocols=("streamlit",)):
+                return 101
+        except aiohttp.WSServerHandshakeError as error:
+            return error.status
+
+
+async def test_a_page_for_other_machines_answers_under_any_name() -> None:
+    """Its viewers need a password, and its name is what their network calls it."""
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def send(message: Any) -> None:
+        pass
+
+    reached: list[str] = []
+    app = refuse_strangers(served, None)
+    await app({"type": "http", "path": "/a", "headers": [(b"host", b"node7.example")]}, None, send)
+    await app(
+        {"type": "http", "path": "/b", "headers": [(b"host", b"node7.example"), (b"origin", b"http://b.example")]},
+        None,
+        send,
+    )
+    assert reached == ["/a"]
