@@ -1,10 +1,12 @@
-"""The page's process: the code that it runs, and the callers that it refuses."""
+"""The page's process: the code that it runs, the callers that it refuses, and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -174,3 +176,45 @@ async def test_a_page_for_other_machines_answers_under_any_name() -> None:
         send,
     )
     assert reached == ["/a"]
+
+
+def test_the_page_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    page_port, port = free_port(), free_port()
+    with (tmp_path / "output").open("wb") as output:
+        agent = subprocess.Popen(
+            [*KVITALS, "run", "--demo", f"--listen=127.0.0.1:{port}", f"--web-port={page_port}"],
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+    try:
+        asyncio.run(wait_until_served(page_port, agent))
+        (page_pid,) = children_of(agent.pid)
+    finally:
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+    try:
+        assert ends(page_pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(page_pid, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text(encoding="utf-8").split()]
+
+
+def ends(pid: int) -> bool:
+    """Whether the process is gone or a zombie within a minute."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.2)
+    return False
