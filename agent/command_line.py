@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from kvitals.rules.yaml_scalars import check_scalars
+
 MAX_CONFIG_BYTES = 64 * 1024
 
 Value = str | float | bool | dict[str, Any] | list[Any] | None
@@ -286,6 +288,7 @@ def _from_config(content: bytes) -> dict[str, Value]:
     return {str(name).replace("_", "-"): value for name, value in loaded.items()}
 
 
+@check_scalars
 class _PlainLoader(yaml.SafeLoader):
     """Without aliases: a few lines of merge keys could otherwise keep us busy for ever."""
 

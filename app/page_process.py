@@ -51,10 +51,11 @@ def command(port: int, settings: PageSettings, address: str = ADDRESS) -> list[s
     """The command line that serves the page at `address`:`port`.
 
     Start it with `environment(settings)`, which is how the page learns what to show.
+    `-P` keeps the current directory off Python's path: a file there must not replace a module.
     """
     chosen = _OPTIONS | {"server.address": address, "server.maxUploadSize": str(settings.upload_megabytes)}
     options = [f"--{name}={value}" for name, value in chosen.items()]
-    return [sys.executable, "-m", "kvitals.ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
+    return [sys.executable, "-P", "-m", "kvitals.ui.web.launch", "run", str(APP), f"--server.port={port}", *options]
 
 
 def environment(settings: PageSettings) -> dict[str, str]:

@@ -27,8 +27,14 @@ class PageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo: dict[str, float] = {}  # objective -> seconds, as the command line has it
     password_file: str = ""
     identity_header: str = ""  # set by a proxy that knows who it is
+    hosts: (
+        tuple[str, ...] | None
+    ) = ()  # names that the page may be called by, beside localhost and addresses; None: any
     may_type: bool = True  # whether viewers may name servers that this process then asks
     upload_megabytes: int = 64
+    ends_with_parent: bool = (
+        False  # standard input is a pipe from the process that started the page: its end ends the page
+    )
 
     @property
     def agent(self) -> str:

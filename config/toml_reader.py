@@ -22,6 +22,7 @@ from kvitals.config.servers import OtlpOutTable, PrometheusTable, Remote
 from kvitals.config.targets import ROLES, TARGET_LABELS, Kubernetes, TargetTable
 from kvitals.config.toml_tables import AgentTable, Config, HistoryTable, NodeLabels, ReviewTable
 from kvitals.series.files import read_regular
+from kvitals.series.parse_errors import describe_parse_error
 
 MAX_FILE_BYTES = 1 << 20
 FROM_ENVIRONMENT = {
@@ -103,7 +104,7 @@ def read_targets(path: Path) -> tuple[TargetTable, ...]:
             return tuple(_from_groups(json.loads(text)))
         return tuple(_from_lines(text))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {describe_parse_error(text, error)}") from error
 
 
 def check_codes(config: Config, known: Mapping[str, Collection[str]]) -> list[str]:
@@ -211,10 +212,11 @@ def _read(file: Path) -> str:
 
 
 def _parse(file: Path) -> dict[str, Any]:
+    text = _read(file)
     try:
-        return tomllib.loads(_read(file))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file}: {error}") from error
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: {describe_parse_error(text, error)}") from error
 
 
 def _overlaid(data: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:

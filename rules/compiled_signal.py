@@ -145,7 +145,7 @@ def compile_signal(
 
 
 STAND_INS = WindowDurations("12345ms", "12469ms", "12589ms")
-"""Durations that no expression has, each with a step of its own. A signal that is compiled with them is a template for any windows."""
+"""Durations that no expression has, each with a step of its own: what is compiled with them is a template."""
 
 
 def with_windows(templates: Mapping[str, CompiledSignal], windows: WindowDurations) -> dict[str, CompiledSignal]:

@@ -25,6 +25,7 @@ from kvitals.rules.model import SIGNAL_PREFIX as SIGNAL_PREFIX
 from kvitals.rules.origins import PAGE, origins
 from kvitals.rules.shipped import YAML_LOADER
 from kvitals.rules.versions import in_range
+from kvitals.rules.yaml_scalars import check_scalars
 from kvitals.series.files import read_regular
 from kvitals.series.promql import Expr, PromQLError, expand, names, parse, selectors
 
@@ -33,6 +34,11 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 20
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 PLACEHOLDER = re.compile(r"\{(\$?[a-z][a-z0-9_]*)\}")
+
+
+@check_scalars
+class _Loader(YAML_LOADER):  # type: ignore[misc, valid-type]  # libyaml's, or PyYAML's own
+    """The safe loader for files that anybody wrote."""
 
 
 T = TypeVar("T")
@@ -257,13 +263,13 @@ def read_yaml(path: Path) -> YamlFile | KnowledgeProblem:
     try:
         text = content.decode()
         depth = 0
-        for event in yaml.parse(text, YAML_LOADER):
+        for event in yaml.parse(text, _Loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
                 return KnowledgeProblem(path, _line(event.start_mark), "YAML aliases (*name) are not allowed")
             if depth > MAX_DEPTH:
                 return KnowledgeProblem(path, _line(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
-        yaml_loader = YAML_LOADER(text)
+        yaml_loader = _Loader(text)
         node = yaml_loader.get_single_node()
         data = None if node is None else yaml_loader.construct_document(node)
     except UnicodeDecodeError:

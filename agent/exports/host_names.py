@@ -20,6 +20,11 @@ from kvitals.config.hosts import is_loopback
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+OTHER_HOST = (
+    "kvitals is not served under this host name. If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
+)
+
+
 def allowed_hosts(bound_to: str, more: Collection[str] = ()) -> frozenset[str] | None:
     """The names by which a server bound to this address may be called: `more` on loopback, any (None)
     elsewhere. localhost and addresses are always allowed, since rebinding needs another name."""
@@ -38,18 +43,20 @@ def check_caller(hosts: Collection[str] | None, token_file: Path | None) -> Any:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
             return await handler(request)
-        host = request.headers.get("Host")  # only something that is no browser leaves it out
-        if hosts is not None and host is not None and not _is_allowed(host, hosts):
-            raise web.HTTPForbidden(
-                text="kvitals is not served under this host name. "
-                "If it should be, name it in `hosts` of [agent] in kvitals.toml.\n"
-            )
+        if not is_allowed_host(request.headers.get("Host"), hosts):
+            raise web.HTTPForbidden(text=OTHER_HOST)
         return await handler(request)
 
     return check
 
 
-def _is_allowed(host: str, hosts: Collection[str]) -> bool:
+def is_allowed_host(host: str | None, hosts: Collection[str] | None) -> bool:
+    """Whether a server may answer under this name.
+
+    host: the request's Host header; only clients that are no browsers leave it out. hosts: from `allowed_hosts`.
+    """
+    if hosts is None or host is None:
+        return True
     name = re.sub(r":\d*$", "", host).lower()
     try:
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

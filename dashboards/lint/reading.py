@@ -12,13 +12,20 @@ import yaml
 from kvitals.dashboards.lint.boards import is_board, read_board
 from kvitals.dashboards.lint.defect import Document
 from kvitals.dashboards.lint.rule_files import is_rule_file, read_rules
+from kvitals.rules.yaml_scalars import check_scalars
 from kvitals.series.files import read_regular
+from kvitals.series.parse_errors import describe_parse_error
 
 MAX_BYTES = 16 << 20
 MAX_YAML_BYTES = 4 << 20
 MAX_FILES = 2000
 MAX_ALIASES = 200
 _ENDINGS = (".json", ".yaml", ".yml")
+
+
+@check_scalars
+class _Loader(yaml.CSafeLoader):
+    """The safe loader for files that anybody wrote."""
 
 
 class ReadingError(Exception):
@@ -86,16 +93,16 @@ def _json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ReadingError(f"{name} is no JSON: {error}") from None
+        raise ReadingError(f"{name} is no JSON: {describe_parse_error(text, error)}") from None
 
 
 def _yaml(text: str, name: str) -> list[Any]:
     if len(text) > MAX_YAML_BYTES:
         raise ReadingError(f"{name} is larger than {MAX_YAML_BYTES >> 20} MB of YAML")
     try:
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.CSafeLoader)) > MAX_ALIASES:
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_Loader)) > MAX_ALIASES:
             raise ReadingError(f"{name} has more than {MAX_ALIASES} aliases")
-        return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+        return list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = " ".join(str(error).split())[:300]
         raise ReadingError(f"{name} is no YAML: {where}; of a Helm chart, render it first: helm template") from None

@@ -359,6 +359,13 @@ class TestWhere:
             (b"\xff\xfe", "is not UTF-8"),
             (b"#" * (2 << 20), "larger than"),
             (b"x = " + b"[" * 100_000, "kvitals.toml: "),
+            (b"[agent]\nport = 1_0" + b"9" * 5000, r"kvitals\.toml: integer of more than 4,300 digits.*at line 2"),
+            (b"[agent]\nhosts = 0x" + b"f" * 5000, "kvitals.toml: "),
+            (b"[history]\nretention = 0x" + b"f" * 5000, "kvitals.toml: "),
+            (b"[params.KVC05]\nx = 0x" + b"f" * 5000, "kvitals.toml: "),
+            (b"[[target]]\nurl = 0x" + b"f" * 5000, "kvitals.toml: "),
+            (b"[[request_log]]\npath = 0x" + b"f" * 5000, "kvitals.toml: "),
+            (b"[slo]\nttft = 0x" + b"f" * 5000, "kvitals.toml: "),
         ],
     )
     def test_unreadable(self, folder: Path, content: bytes, says: str) -> None:
@@ -463,6 +470,7 @@ class TestTargetsFile:
             ("http://a\n\nhttp://b c\n", "line 3: 'http://b c' is no URL"),
             ("http://http://a:8000", "line 1: 'http://http://a:8000' is no URL"),
             ('{"targets": ["a"]}', "must be a list, "),
+            ("[\n" + "9" * 5000 + "]", r"integer of more than 4,300 digits: write a smaller number \(at line 2\)"),
             ('[{"targets": ["http://a:8000"]}]', "'http://a:8000' must be HOST:PORT; its scheme is the label"),
         ],
     )

@@ -260,12 +260,14 @@ def test_nested_config() -> None:
         b"\xff\xfe\x00",
         b"port: 2024-99-99",
         b"max-num-seqs: " + b"9" * 5000,
+        b"0x" + b"f" * 5000 + b": 1",
+        b"port: !!bool x",
         b"a: &a [x]\nport: 9100\nb: *a\n",
         b"!!python/object/apply:os.system ['true']",
         b"[" * 20000,
         b"port: 9100\n" + b"#" * MAX_CONFIG_BYTES,
     ],
-    ids=["list", "broken", "binary", "date", "digits", "alias", "tag", "nested", "large"],
+    ids=["list", "broken", "binary", "date", "digits", "hexadecimal", "bool", "alias", "tag", "nested", "large"],
 )
 def test_bad_config_files_say_nothing(config: bytes) -> None:
     target = only("vllm serve m --config c.yaml", files={"c.yaml": config})

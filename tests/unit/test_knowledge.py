@@ -201,6 +201,31 @@ def test_a_broken_rule_is_named_with_its_line(tmp_path: Path, what: str) -> None
     assert re.match(message, the_problem(tmp_path, path))
 
 
+@pytest.mark.parametrize(
+    ("scalar", "problem"),
+    [
+        ("9" * 5000, "invalid int '999"),
+        ("0x" + "f" * 5000, "invalid int '0xf"),
+        ("!!int ''", "invalid int ''"),
+        ("!!float x", "invalid float 'x'"),
+        ("!!bool x", "invalid bool 'x'"),
+        ("!!timestamp x", "invalid timestamp 'x'"),
+        ("2024-99-99", "invalid timestamp '2024-99-99'"),
+    ],
+)
+def test_a_scalar_without_a_value_is_named_and_hides_no_other_problem(
+    tmp_path: Path, scalar: str, problem: str
+) -> None:
+    path = own(tmp_path, f"title: x\ncode: {scalar}\n")
+    other = path.with_name("OWN02-other.yaml")
+    other.write_text("- a list\n")
+    problems = {str(p) for p in load([tmp_path]).problems}
+    assert f"{other}:1: expected a mapping of keys to values" in problems
+    (mine,) = (p for p in problems if p.startswith(f"{path}:"))
+    assert mine.startswith(f"{path}:2: not valid YAML: {problem}")
+    assert len(mine) < len(str(path)) + 200
+
+
 def test_files_that_are_no_text_of_ours(tmp_path: Path) -> None:
     path = own(tmp_path, b"title: \xff\xfe")
     assert the_problem(tmp_path, path) == "not UTF-8 text"

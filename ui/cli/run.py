@@ -162,7 +162,10 @@ def _address(args: argparse.Namespace, pipeline: Pipeline) -> tuple[str, int]:
 
 
 async def _start_page(args: argparse.Namespace, pipeline: Pipeline, has_history: bool) -> asyncio.subprocess.Process:
-    """The web page's server, silent unless it fails."""
+    """The web page's server, silent unless it fails.
+
+    It ends when the pipe to its standard input closes: with the agent, even if the agent is killed.
+    """
     if missing := page_process.missing():
         raise UsageError(f"{missing}, or go without it: --no-web")
     with socket.socket() as probe:
@@ -173,6 +176,7 @@ async def _start_page(args: argparse.Namespace, pipeline: Pipeline, has_history:
     return await asyncio.create_subprocess_exec(
         *command,
         env=page_process.environment(settings),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -188,6 +192,8 @@ def _page_settings(args: argparse.Namespace, pipeline: Pipeline, has_history: bo
         config=str(args.config.absolute()) if args.config else "",
         rules=tuple(str(one.absolute()) for one in args.rules),
         slo=parse_slo(args.slo),
+        hosts=pipeline.setup.config.agent.hosts,
+        ends_with_parent=True,
     )
 
 

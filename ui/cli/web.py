@@ -96,6 +96,7 @@ def settings_of(args: argparse.Namespace) -> PageSettings:
         slo=parse_slo(args.slo),
         password_file=str(args.password_file.absolute()) if args.password_file else "",
         identity_header=args.identity_header,
+        hosts=config.agent.hosts if loopback else None,
         may_type=loopback and not args.identity_header and args.password_file is None,
         upload_megabytes=args.max_upload,
     )

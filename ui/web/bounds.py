@@ -1,4 +1,4 @@
-"""Bounds on the connections and the uploads of the web page's server, which is uvicorn within Streamlit."""
+"""Bounds on connections, callers and uploads of the web page's server, which is uvicorn within Streamlit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kvitals.agent.connections import Connection, ListenerGuard, effective
 from kvitals.agent.listeners import LISTENERS, MIB
 from kvitals.app.page_settings import read
+from kvitals.ui.web.callers import refuse_strangers
 
 UPLOADS_AT_ONCE = 4
 """Uploads that arrive at the same time, of all sessions. Until they are whole they are temporary files."""
@@ -25,13 +26,19 @@ OF_SESSION, OF_ALL = 2, 8
 
 
 def bound_connections() -> None:
-    """Let uvicorn accept connections through a guard. To be called before Streamlit's server starts."""
+    """Let uvicorn accept connections through a guard, and pass on only requests and WebSockets of allowed callers.
+
+    To be called before Streamlit's server starts.
+    """
     options: Callable[[], dict[str, Any]] = starlette_server._get_uvicorn_config_kwargs
-    row = replace(LISTENERS["web"], max_body=read().upload_megabytes * MIB)
+    settings = read()
+    row = replace(LISTENERS["web"], max_body=settings.upload_megabytes * MIB)
     guards: list[ListenerGuard] = []  # one, made on the server's loop
 
     def accept(**of_server: Any) -> asyncio.Protocol:
         if not guards:
+            config = of_server["config"]  # both protocols take the application from here: HTTP's, and WebSocket's
+            config.loaded_app = refuse_strangers(config.loaded_app, settings.hosts)
             guards.append(ListenerGuard(effective(row), lambda connection: _Protocol(connection, of_server)))
         return guards[0]()
 

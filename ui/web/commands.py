@@ -57,6 +57,7 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
     out = folder / "out"
     command = [
         sys.executable,
+        "-P",  # the current directory stays off Python's path: a file there must not replace a module
         "-m",
         "kvitals.ui.cli.main",
         *(one.replace(OUT, str(folder / "files")) for one in arguments),
@@ -65,7 +66,13 @@ def _run(arguments: Sequence[str], folder: Path) -> CommandOutput:
     try:
         with out.open("wb") as told:
             done = subprocess.run(  # noqa: S603 (our own command; what people typed follows an option's name and `=`)
-                command, stdout=told, stderr=subprocess.PIPE, env=environment, timeout=SECONDS, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=subprocess.PIPE,
+                env=environment,
+                timeout=SECONDS,
+                check=False,
             )
     except subprocess.TimeoutExpired:
         raise UnansweredError(

@@ -5,18 +5,29 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import signal
+import sys
 import threading
+import time
 
 from streamlit import net_util
 from streamlit.web import cli
+
+from kvitals.app.page_settings import read
 
 WHOLE = ("pandas", "pyarrow", "altair")
 """Read in before any page is drawn: Altair looks at Pandas through sys.modules, where another page's thread may just
 be half way through importing it."""
 
+END_SECONDS = 5.0
+"""For the server to end by itself once its parent is gone."""
+
 
 def main() -> None:
     """Serve. Streamlit would ask a host on the Internet for this machine's address at a request from elsewhere."""
+    if read().ends_with_parent:
+        threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     net_util.get_external_ip = lambda: None
     with contextlib.suppress(ImportError):  # Streamlit before it had uvicorn
         from kvitals.ui.web.bounds import bound_connections, bound_uploads
@@ -29,6 +40,15 @@ def main() -> None:
         importlib.import_module(module)
     imported.set()
     cli.main(prog_name="kvitals-web")
+
+
+def _end_with_parent() -> None:
+    """Wait until the pipe from the parent closes, which the kernel does however the parent ends; then end."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_SECONDS)
+    os._exit(1)
 
 
 def _prepare(imported: threading.Event) -> None:

@@ -35,6 +35,9 @@ def run(*arguments: str) -> int:
     [
         ("a.json", b"{", "no JSON"),
         ("a.json", b"[" * 200_000, "no JSON"),
+        ("a.json", b'{"a":\n' + b"9" * 5000 + b"}", r"integer of more than 4,300 digits.*at line 2"),
+        ("a.yaml", b"a:\n  b: " + b"9" * 5000, "invalid int.*line 2"),
+        ("a.yaml", b"a:\n  b: !!bool x", "invalid bool.*line 2"),
         ("a.json", b'{"a": 1}', "neither a Grafana board"),
         ("a.yaml", b"a: [", "no YAML"),
         ("a.yaml", b"groups: {{ .Values.x }}", "helm template"),

@@ -74,8 +74,8 @@ def test_the_process_listens_on_the_loopback_interface_and_reports_nothing(
 ) -> None:
     monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
     command = page_process.command(8501, PageSettings(api="http://127.0.0.1:9477"))
-    assert command[:4] == [sys.executable, "-m", "kvitals.ui.web.launch", "run"]
-    assert Path(command[4]).is_file()
+    assert command[:5] == [sys.executable, "-P", "-m", "kvitals.ui.web.launch", "run"]
+    assert Path(command[5]).is_file()
     assert "--server.address=127.0.0.1" in command
     assert "--server.port=8501" in command
     assert "--browser.gatherUsageStats=false" in command
