@@ -133,7 +133,7 @@ def test_on_call_from_the_verdict_to_the_lever(url: str, driver: webdriver.Chrom
 
 def test_the_timeline_and_a_window_that_every_page_follows(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "One tenant's prompts")
+    wait_for(driver, "Noisy tenant evicts")
     go(driver, "Timeline")
     charts(driver, 4)
     picture(driver, pictures / "timeline.png")
@@ -149,7 +149,7 @@ def test_the_timeline_and_a_window_that_every_page_follows(url: str, driver: web
 
 def test_tenants_cache_and_cascades_tell_who_and_why(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "One tenant's prompts")
+    wait_for(driver, "Noisy tenant evicts")
     for title, said, many in (
         ("Tenants", "Who paid for whom", 4),
         ("Cache", "What another size would find", 2),
@@ -166,7 +166,7 @@ def test_tenants_cache_and_cascades_tell_who_and_why(url: str, driver: webdriver
 
 def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "One tenant's prompts")
+    wait_for(driver, "Noisy tenant evicts")
     go(driver, "What if")
     wait_for(driver, "1,005 requests in 71 s")
     click(driver, By.XPATH, "//button[.//p[text()='Replay']]")
@@ -193,7 +193,7 @@ def test_what_if_rules_and_fleet_tell_what_to_do(url: str, driver: webdriver.Chr
 
 def test_sources_are_switched_and_a_recording_is_sent(url: str, driver: webdriver.Chrome, pictures: Path) -> None:
     visit(driver, url)
-    wait_for(driver, "One tenant's prompts")
+    wait_for(driver, "Noisy tenant evicts")
     go(driver, "Sources")
     wait_for(driver, "Incidents that ship")
     picture(driver, pictures / "sources.png")
