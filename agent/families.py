@@ -320,12 +320,12 @@ class Translator:
     def _write(self, plan: _Plan, t: float, page: PageSamples) -> None:
         index, new = page.indices, page.values
         gaps: list[int] = []
-        reported = usable = np.abs(new) <= MAX_VALUE
+        # A gauge without a value is NaN by convention. Anything else that is no number is a defect.
+        reported = usable = (np.abs(new) <= MAX_VALUE) | (np.isnan(new) & ~plan.monotone[index])
         if plan.reading.system.blank is not None:
             reported = usable & (new < plan.reading.system.blank)
         if not reported.all():
-            # A gauge without a value is NaN by convention; anything else is a defect.
-            self.status.drop("out_of_range", int(np.count_nonzero(~usable & (plan.monotone[index] | ~np.isnan(new)))))
+            self.status.drop("out_of_range", int(len(usable) - np.count_nonzero(usable)))
             gaps = [column for column in plan.columns[index[~reported]].tolist() if column != NOWHERE]
             plan.raw[index[~reported]] = np.nan
             index, new = index[reported], new[reported]

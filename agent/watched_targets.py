@@ -114,7 +114,7 @@ class WatchedTargets:
                 )
                 self._add(target, config, labels)
         except ValueError as error:
-            raise ConfigError(f"the recording names a target that can not be one: {error}") from error
+            raise ConfigError(f"the recording names an invalid target: {error}") from error
 
     def adapt(self, wanted: TargetList, *, first: bool = False) -> TargetChanges:
         """Watch the targets of a list and no others. first: nothing was watched before, so a new target is no news."""

@@ -52,7 +52,7 @@ _DROPS = {
     "series_cap": ("samples beyond the limit of series in memory", "drop labels with many values at the engine"),
     "scale": ("samples in a unit that needs a fact that is not known", "give the fact in kvitals.toml"),
     "out_of_range": (
-        "samples that are NaN, infinite or above 1e30; they are left out",
+        "samples that no engine can mean (NaN in a counter, infinite, above 1e30); they are left out",
         "an engine's defect, or a division by zero there",
     ),
     "clock": ("pages that came out of order", "look at the clock of the node that kvitals runs on"),

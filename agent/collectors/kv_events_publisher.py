@@ -44,7 +44,7 @@ class PublisherBatches:
     connections: int  # of its socket
     since: float | None  # when that was opened; None: it is not yet
     last_at: float | None  # when the last message came
-    obstacle: str = ""  # why it can not be listened to: a key of kvitals.agent.collectors.kv_events.REASONS
+    obstacle: str = ""  # why it cannot be opened: a key of kvitals.agent.collectors.kv_events.REASONS
     seconds: float = 0.0  # that reading messages took
 
 

@@ -185,7 +185,7 @@ _OBJECTIVES = BoardRow(
     (
         LinePanel(
             title="SLO attainment: share of minutes",
-            question="How often were objectives kept of late?",
+            question="How often were objectives kept recently?",
             lines=(
                 PanelLine(
                     ExpressionQuery(

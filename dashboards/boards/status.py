@@ -24,7 +24,7 @@ _COUNTS = BoardRow(
         ),
         Now(
             title="Engines unreachable",
-            question="How many can not be read?",
+            question="How many are unreachable?",
             lines=(
                 PanelLine(
                     ExpressionQuery(
