@@ -96,6 +96,21 @@ async def session_of(own: aiohttp.ClientWebSocketResponse) -> str:
             return message.new_session.initialize.session_id
 
 
+async def answer_to_a_late_body(port: int, target: str, cookie: str, token: str) -> bytes:
+    """What a client reads whose body follows its head by a moment, in two parts."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+    writer.write(f"{head}Cookie: {cookie}\r\nX-Xsrftoken: {token}\r\nContent-Length: 20\r\n\r\n".encode())
+    for _ in range(2):
+        await asyncio.sleep(0.5)
+        writer.write(bytes(10))
+        await writer.drain()
+    await asyncio.sleep(0.5)
+    answer = await reader.read(4096)
+    writer.close()
+    return answer
+
+
 async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive(page: Server) -> None:
     port, jar = page.port, aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
@@ -137,6 +152,8 @@ async def test_uploads_are_bounded_in_size_in_number_and_while_they_arrive(page:
             ]
             await asyncio.sleep(2.0)
             assert await upload(5, form(100)) == 503
+            target = f"/_stcore/upload_file/{name}/6"
+            assert b" 503 " in await answer_to_a_late_body(port, target, f"_streamlit_xsrf={token}", token)
             for one in pending:
                 one.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
