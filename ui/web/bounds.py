@@ -80,7 +80,7 @@ def _bounded_uploads(app: Any) -> Any:
             await app(scope, receive, send)
             return
         if _uploads >= UPLOADS_AT_ONCE:
-            # The connection stays open: closed with the body unread it would be reset, and the client would lose the answer.
+            # The connection stays open: closed with the body unread it is reset, and the client loses the answer.
             headers = [(b"content-length", b"0"), (b"retry-after", b"5")]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
