@@ -33,6 +33,10 @@ MIXED_RESTARTS = 4
 MIXED_SECONDS = 30.0
 """So many restarts in so short a time are two publishers on one address: nothing is taken for as long again."""
 
+MAX_LOST = 100_000_000
+"""Messages that one gap may have; a thousand a second take 28 hours. A wider gap is another publisher's number or an
+invented one: it counts as a restart, so that no message can make the count of lost ones useless."""
+
 Message = tuple[int, bytes]
 
 
@@ -120,7 +124,7 @@ class EventStream:
             self._ask(t, replay.attempt + 1)  # it has a hole itself
             return
         if sequence > last + 1:
-            self._next_run(lost=sequence - last - 1)
+            self._skip(sequence - last - 1)
         self._runs[-1].replayed += 1
         self._append(sequence, payload)
 
@@ -184,7 +188,14 @@ class EventStream:
         elif self._is_cut:  # nobody can tell whether it is the same publisher, so nothing of before counts
             self._next_run(restarted=True, late=True)
         else:
-            self._next_run(lost=sequence - self._last - 1)
+            self._skip(sequence - self._last - 1)
+
+    def _skip(self, lost: int) -> None:
+        """Go on behind a gap within one connection."""
+        if lost > MAX_LOST:
+            self._next_run(restarted=True, late=True)
+        else:
+            self._next_run(lost=lost)
 
     def _joins(self, sequence: int, payload: bytes, t: float) -> bool:
         """Look at the first message of a replay. False where it is of another publisher, which is asked anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import structlog
@@ -12,7 +12,7 @@ import structlog
 from kvitals.agent.collectors.otlp_wire import OtlpFormatError, SpanGroup
 from kvitals.agent.inbound import has_token
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
-from kvitals.agent.requests.spans import SpanReader
+from kvitals.agent.requests.spans import SpanFields, SpanReader
 from kvitals.config import Otlp
 
 log = structlog.get_logger(__name__)
@@ -25,10 +25,11 @@ MAX_WAITING = 40_000
 MAX_HELD_BYTES = 16 * 1024 * 1024
 """Of requests that are being read, or wait to be; where a single one may be larger, of two of them."""
 
-MAX_SPANS = 20_000  # in one request
 RECORD_PARTS = 2000  # in one record
 CHUNK_SPANS = 128
-"""Spans that are read at one go, about 2 ms: between them others have their turn."""
+"""Spans that are read in one turn of the loop, about 2 ms."""
+TURN_SECONDS = 0.005
+"""A turn ends earlier where its spans take so long: one span of 64 KB can hold 30,000 empty attributes."""
 
 REASONS = {
     "not_ours": "a span that is of no request to a model, or of a program that kvitals does not know",
@@ -36,7 +37,6 @@ REASONS = {
     "no_ids": "a span without a trace id or request id",
     "time": "a span of another time: it ended a day ago, or ends in the future",
     "malformed": "a span, or a request, that is none",
-    "over_limit": f"a span beyond the {MAX_SPANS} of one request",
     "too_large": "a request larger than max_bytes",
     "busy": "a request that was refused until later; exporters try again",
     "timeout": "a request that did not end",
@@ -45,7 +45,7 @@ REASONS = {
 }
 """Why a span, or a request as a whole, gave no part."""
 
-UNUSABLE = ("no_ids", "time", "malformed", "over_limit")
+UNUSABLE = ("no_ids", "time", "malformed")
 """Reasons that are told to the exporter, as a partial success. The others are as they should be."""
 
 
@@ -94,7 +94,7 @@ class SpanIntake:
         return self._token_file is None or has_token(authorization, self._token_file)
 
     async def take(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
-        """Read a request. Returns how many spans of it can not be used and why. Raises MalformedError, BusyError.
+        """Read a request. Returns how many spans of it can not be used and why. Raises OtlpFormatError, BusyError.
 
         One at a time: so what unpacked requests take is that of one.
         """
@@ -106,19 +106,14 @@ class SpanIntake:
             self.let_go(len(payload))
 
     async def _read(self, payload: bytes, decode: Callable[[bytes], list[SpanGroup]]) -> tuple[int, str]:
-        seen, taken, dropped = self._clock(), 0, dict[str, int]()
+        seen, dropped = self._clock(), dict[str, int]()
         try:
-            found = decode(payload)
+            groups = decode(payload)
         except OtlpFormatError:
             self.drop("malformed")
             raise
-        for group in found:
-            room = min(group.size, MAX_SPANS - taken)
-            if room < group.size:
-                dropped["over_limit"] = dropped.get("over_limit", 0) + group.size - room
-            taken += room
-            spans = islice(group.spans, room)
-            while chunk := list(islice(spans, CHUNK_SPANS)):
+        for group in groups:
+            while chunk := list(_one_turn(group.spans)):
                 self._reader.read(chunk, group.scope, group.engine, seen, self._parts, dropped)
                 if self._parts:
                     self.arrived.set()
@@ -141,3 +136,12 @@ class SpanIntake:
             records.append(PartsRecord(t=t, source=SOURCE, parts=chunk, dropped=dropped, waiting=left))
             dropped = {}
         return records
+
+
+def _one_turn(spans: Iterator[SpanFields | None]) -> Iterator[SpanFields | None]:
+    """As many of the spans as one turn of the loop may read."""
+    end = time.perf_counter() + TURN_SECONDS
+    for span in islice(spans, CHUNK_SPANS):
+        yield span
+        if time.perf_counter() > end:
+            return

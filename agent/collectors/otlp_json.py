@@ -15,7 +15,6 @@ from msgspec import Struct
 from kvitals.agent.collectors import otlp_messages as messages
 from kvitals.agent.collectors.otlp_wire import (
     ENGINE_ATTRIBUTES,
-    MAX_GROUPS,
     MAX_NAME,
     OtlpFormatError,
     SpanGroup,
@@ -25,6 +24,8 @@ from kvitals.agent.requests.spans import ERROR, SpanFields
 
 MAX_OBJECTS = 100_000
 """Objects and lists in a request, since each costs more in memory than on the wire. A span has about 30."""
+MAX_GROUPS = 4096
+"""Resources in a request, and scopes."""
 
 
 class _Array(Struct):
@@ -91,22 +92,23 @@ _decoder = msgspec.json.Decoder(_Request)
 
 
 def groups(payload: bytes) -> list[SpanGroup]:
-    """The spans of a request in JSON. Raises MalformedError."""
+    """The spans of a request in JSON. Raises OtlpFormatError."""
     if payload.count(b"{") + payload.count(b"[") > MAX_OBJECTS:
         raise OtlpFormatError(f"more than {MAX_OBJECTS} objects in one request: send smaller batches")
     try:
         request = _decoder.decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise OtlpFormatError(f"not an OTLP request for traces in JSON: {error}") from error
-    found: list[SpanGroup] = []
-    for of_resource in request.resource_spans:
-        engine = engine_of(_engine_attributes(of_resource.resource))
-        for of_scope in of_resource.scope_spans:
-            if len(found) >= MAX_GROUPS:
-                raise OtlpFormatError(f"more than {MAX_GROUPS} scopes in one request: send smaller batches")
-            scope = of_scope.scope.name if of_scope.scope else ""
-            found.append(SpanGroup(engine, scope, len(of_scope.spans), _spans(of_scope.spans)))
-    return found
+    resources = request.resource_spans
+    if max(len(resources), sum(len(resource.scope_spans) for resource in resources)) > MAX_GROUPS:
+        raise OtlpFormatError(f"more than {MAX_GROUPS} resources or scopes in one request: send smaller batches")
+    result: list[SpanGroup] = []
+    for resource in resources:
+        engine = engine_of(_engine_attributes(resource.resource))
+        for group in resource.scope_spans:
+            scope = group.scope.name if group.scope else ""
+            result.append(SpanGroup(engine, scope, _spans(group.spans)))
+    return result
 
 
 def _engine_attributes(resource: _Resource | None) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """OTLP's messages for traces as they are read here: the same bytes, with other types where that is safer or faster.
 
-* `Request`, `ResourceSpans`, `ScopeSpans`: what is within is bytes, so that one span at a time is unpacked.
 * `Span` has what a part may need and no more. Its attributes are a map, which on the wire is the same as a list of keys
   and values; so those that matter are looked up, and the others are never looked at.
 * `Status` and `RetryInfo` are google.rpc's, for answers.
@@ -26,9 +25,6 @@ _TYPES = {
 }
 
 _MESSAGES = {
-    "Request": {"resource_spans": ("many", "bytes", 1)},
-    "ResourceSpans": {"resource": ("one", "bytes", 1), "scope_spans": ("many", "bytes", 2)},
-    "ScopeSpans": {"scope": ("one", "bytes", 1), "spans": ("many", "bytes", 2)},
     "AnyValue": {
         "string_value": ("either", "string", 1),
         "bool_value": ("either", "bool", 2),
@@ -87,7 +83,6 @@ def _add(message: Any, name: str, times: str, type_: str, number: int) -> None:
 
 
 _made = _classes()
-Request, ResourceSpans, ScopeSpans = _made["Request"], _made["ResourceSpans"], _made["ScopeSpans"]
 Span, AnyValue, ArrayValue, Event, SpanStatus = (
     _made[name] for name in ("Span", "AnyValue", "ArrayValue", "Event", "SpanStatus")
 )

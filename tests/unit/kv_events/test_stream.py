@@ -266,3 +266,15 @@ def check(runs: list[MessageRun], *, replays: bool) -> None:
                 assert its[0] == expected[0] or not (replays or lost)
             expected = its[0], its[1] + 1
             lost, restarted, late = 0, False, False
+
+
+def test_a_gap_that_nobody_can_have_lost_is_a_restart() -> None:
+    """One message with the number 2^63-1 made the count of lost ones useless for good."""
+    stream = EventStream(replays=False)
+    stream.live(0, b"a", 0.0)
+    stream.live(2**63 - 1, b"b", 1.0)
+    runs = stream.take()
+    assert [(run.lost, run.restarted) for run in runs] == [(0, False), (0, True)]
+    stream.live(5, b"c", 2.0)
+    stream.live(7, b"d", 3.0)
+    assert sum(run.lost for run in stream.take()) == 1

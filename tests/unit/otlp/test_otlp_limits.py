@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import io
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
 from google.protobuf.any_pb2 import Any as ProtobufAny
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from otlp_stage import call, good, listening, post, taken
-from span_fixtures import protobuf, request, span
+from span_fixtures import Plain, protobuf, request, span
 
 from kvitals.agent.collectors import otlp_http, otlp_intake, otlp_json, otlp_messages, otlp_wire
+from kvitals.agent.requests.spans import SpanReader
+from kvitals.config import Otlp
 
 
 async def test_who_brings_too_much_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +89,76 @@ async def chunks(piece: bytes, times: int) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_a_million_empty_spans() -> None:
-    """93 times its size in memory, were it unpacked at once."""
-    inner = b"\x12\x00" * 1_000_000
-    payload = wrapped(0x0A, wrapped(0x12, inner))
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(lambda: wrapped(0x0A, wrapped(0x12, b"\x12\x00" * 2_000_000)), id="spans"),
+        pytest.param(lambda: b"\x0a\x00" * 2_000_000, id="resources"),
+        pytest.param(lambda: wrapped(0x0A, b"\x12\x00" * 2_000_000), id="scopes"),
+        pytest.param(lambda: b"\x10\x00" * 2_000_000, id="unknown fields"),
+        pytest.param(lambda: wrapped(0x0A, wrapped(0x0A, b"\x0a\x00" * 32_000)) * 60, id="attributes of resources"),
+    ],
+)
+async def test_two_million_empty_fields_are_refused_and_cost_little(payload: Callable[[], bytes]) -> None:
+    """Google's parser takes 0.05 to 0.1 s for each of these, and 93 times their size in memory for the spans."""
+    body = payload()
+    begun = time.process_time()
+    with pytest.raises(otlp_wire.OtlpFormatError, match="send smaller batches"):
+        otlp_wire.groups(body)
+    assert time.process_time() - begun < 0.5  # about 0.015 s
     async with listening() as sense:
-        answer = ExportTraceServiceResponse.FromString(await call(sense, payload))
-        assert answer.partial_success.rejected_spans == 1_000_000 - otlp_intake.MAX_SPANS
-        assert taken(sense) == (
-            [],
-            {"not_ours": otlp_intake.MAX_SPANS, "over_limit": 1_000_000 - otlp_intake.MAX_SPANS},
-        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(sense, body)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await post(sense, io.BytesIO(body)))[0] == 400
+        assert taken(sense) == ([], {"malformed": 2})
+
+
+async def test_spans_of_many_attributes_are_read_in_several_turns() -> None:
+    span = wrapped(0x12, b"\x4a\x00" * 32_000)
+    payload = wrapped(0x0A, wrapped(0x12, span * 60))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    intake = otlp_intake.SpanIntake(Otlp(), SpanReader(Plain(), ()))
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    assert (await intake.take(payload, otlp_wire.groups))[0] == 0
+    counting.cancel()
+    assert turns > 5  # 60 spans were one turn of 0.1 s
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.lists(st.text(max_size=300), max_size=5)), max_size=5))
+def test_the_layers_are_read_as_google_reads_them(made: list[tuple[str, list[str]]]) -> None:
+    message = ExportTraceServiceRequest()
+    for service, names in made:
+        resource_spans = message.resource_spans.add(schema_url="s")
+        resource_spans.resource.dropped_attributes_count = 300
+        resource_spans.resource.attributes.add(key="service.name").value.string_value = service
+        scope_spans = resource_spans.scope_spans.add(schema_url="u")
+        scope_spans.scope.name = service
+        for name in names:
+            scope_spans.spans.add(name=name)
+    groups = otlp_wire.groups(message.SerializeToString())
+    assert [(group.scope, [span.name for span in group.spans]) for group in groups] == made
+    assert [group.engine for group in groups] == [
+        otlp_wire.engine_of({"service.name": service if service.isprintable() else ""}) for service, _ in made
+    ]
+
+
+@given(st.binary(max_size=60))
+def test_what_google_refuses_is_refused(payload: bytes) -> None:
+    try:
+        groups = otlp_wire.groups(payload)
+    except otlp_wire.OtlpFormatError:
+        return
+    for group in groups:
+        list(group.spans)
 
 
 def wrapped(tag: int, inner: bytes) -> bytes:
@@ -109,7 +177,5 @@ async def test_spans_resources_and_scopes_of_any_size() -> None:
         assert answer.partial_success.rejected_spans == 1
         status, _, _ = await post(sense, protobuf(request(resource={"x": "y" * otlp_wire.MAX_OUTER_BYTES})))
         assert status == 400
-        assert (await post(sense, b"\x0a\x02\x12\x00" * (otlp_wire.MAX_GROUPS + 1)))[0] == 400
-        assert (await post(sense, b"\x0a\x00" * (otlp_wire.MAX_GROUPS + 1)))[0] == 400
         objects = b'{"resourceSpans":[' + b"{}," * otlp_json.MAX_OBJECTS + b"{}]}"
         assert (await post(sense, objects, otlp_http.JSON))[0] == 400
