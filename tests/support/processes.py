@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 15.0
 
 
+PORTS = range(12_000, 32_000)
+"""Below those that the kernel gives to clients, so that no connection takes a port before its server does."""
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[3]
 RECORDING = ROOT / "tests" / "captures" / "requests" / "stages.kvcap"
-START_SECONDS = 90.0
+START_SECONDS = 240.0
 
 
 class Server(NamedTuple):
