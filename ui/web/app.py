@@ -12,7 +12,7 @@ import streamlit as st
 from kvitals.app.page_settings import SettingsError, read
 from kvitals.ui.web import access, header, state
 from kvitals.ui.web.data import EVERY_SECONDS
-from kvitals.ui.web.failure import ReplayingError, UnansweredError
+from kvitals.ui.web.failure import NotYetError, UnansweredError
 from kvitals.ui.web.sources.base import PageWindow
 from kvitals.ui.web.views import (
     cache,
@@ -126,8 +126,8 @@ def _guarded(show: Callable[[str, PageWindow | None], None], place: str, look: P
         show(place, look)
     except UnansweredError as error:
         header.failure(error.failure)
-    except ReplayingError:
-        header.show_replay_progress(place)
+    except NotYetError:
+        header.show_progress(place, look)
     except Exception as error:  # one page's trouble with what a source told ends that page alone
         header.show_page_error(error)
 

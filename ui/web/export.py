@@ -31,7 +31,7 @@ def document(triage: Triage, link: str = "") -> str:
         lines += [f"- {r.code} {plain(r.title)} ({plain(r.entity)}): {plain(r.because)}" for r in triage.ruled_out]
         lines += [""]
     if triage.unknown:
-        lines += ["## Could not tell", ""]
+        lines += ["## Not checked", ""]
         lines += [f"- {f.code} {plain(f.title)}: {plain(f.reason)}" for f in triage.unknown] + [""]
     return "\n".join(lines).rstrip() + "\n"
 

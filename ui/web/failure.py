@@ -26,10 +26,10 @@ class UnansweredError(Exception):
         return UnansweredError, (self.failure,)
 
 
-class ReplayingError(Exception):
-    """A recording is still being replayed: ask again later."""
+class NotYetError(Exception):
+    """The answer is being made: ask again later."""
 
-    def __init__(self, share: float) -> None:
-        """`share` of it is done."""
-        super().__init__(f"{share:.0%} of the recording is replayed")
-        self.share = share
+    def __init__(self, waited: float = 0.0, share: float | None = None) -> None:
+        """`waited`: seconds since it began. `share` of it is done, where that is known."""
+        super().__init__(f"an answer is under way for {waited:.0f} s")
+        self.waited, self.share = waited, share

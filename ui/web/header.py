@@ -16,7 +16,7 @@ from kvitals.ui.web.page_text import inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import Extent, PageWindow
 
 PROGRESS_SECONDS = 0.5
-"""How often it is told how far the replay of a recording is."""
+"""How often the progress of an answer is drawn."""
 
 PRESETS = {"last 5 min": 300.0, "last 15 min": 900.0, "last hour": 3600.0, "last 6 hours": 21600.0}
 
@@ -50,21 +50,28 @@ def failure(told: Failure, *, key: str = "failure") -> None:
             st.code(command, language=None, wrap_lines=True)
 
 
-def show_replay_progress(place: str) -> None:
-    """How far the replay of a recording is; the page is drawn once it is done."""
-    st.fragment(_progress, run_every=PROGRESS_SECONDS)(place)
+def show_progress(place: str, look: PageWindow | None) -> None:
+    """How far the answer is; the page is drawn once it is there."""
+    st.fragment(_progress, run_every=PROGRESS_SECONDS)(place, look)
 
 
-def _progress(place: str) -> None:
+def _progress(place: str, look: PageWindow | None) -> None:
     try:
-        share = source_registry.replayed_share(place)
+        progress = source_registry.progress(place, look)
     except UnansweredError:
-        share = 1.0  # it is gone, which the page says
-    if share >= 1:
+        progress = source_registry.Progress(1.0)  # it is gone, which the page says
+    if progress.done:
         st.rerun()
     with st.container(border=True, key="replaying"):
-        st.progress(share, f"Judging the recording, moment by moment: {share:.0%}")
-        st.caption("The verdict rests on all of it: what was usual before, and since when something is so.")
+        if progress.share is not None:
+            st.progress(progress.share, f"Judging the recording, moment by moment: {progress.share:.0%}")
+            st.caption("The verdict uses the whole recording: what was usual before, and when a change began.")
+        else:
+            st.progress(1 - 2 ** (-progress.seconds / 15), f"Judging the fleet for {progress.seconds:.0f} s")
+            st.caption(
+                "The first verdict of a large fleet takes up to a minute. Later ones are made in the background, and "
+                "changing the page never waits for them."
+            )
 
 
 def show_page_error(error: Exception) -> None:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ from kvitals.rules.loader import load as load_knowledge
 from kvitals.series.history.schema import FILE
 from kvitals.ui.web.failure import Failure, UnansweredError
 from kvitals.ui.web.sources.agent import AgentSource
-from kvitals.ui.web.sources.base import PageSource
+from kvitals.ui.web.sources.base import PageSource, PageWindow
 from kvitals.ui.web.sources.recording import Recording
 from kvitals.ui.web.sources.server import Server
 
@@ -37,6 +38,7 @@ DEMO, UPLOAD, TYPED_AGENT, TYPED_SERVER = "demo:", "file:", "agent:", "prometheu
 MAX_RECORDINGS = 3
 """In memory; the one that was not looked at for longest leaves."""
 
+MAX_SERVERS = 4
 MAX_UPLOADS = 8
 MAX_URL = 300
 INCIDENTS = Path(__file__).with_name("incidents")
@@ -53,6 +55,7 @@ DEMOS = {
 _names: dict[str, str] = {}  # of uploads
 _uploads: OrderedDict[str, Path] = OrderedDict()
 _recordings: OrderedDict[str, Recording] = OrderedDict()
+_servers: OrderedDict[str, Server] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -203,21 +206,38 @@ def open_source(place: str) -> PageSource:
     if place == AGENT:
         return AgentSource(settings.agent, setup, _history(settings))
     if place == PROMETHEUS:
-        return Server(settings.prometheus, setup)
+        return _server(settings.prometheus)
     if settings.may_type and place.startswith(TYPED_AGENT):
         return AgentSource(check_url(place.removeprefix(TYPED_AGENT)), setup)
     if settings.may_type and place.startswith(TYPED_SERVER):
-        return Server(check_url(place.removeprefix(TYPED_SERVER)), setup)
+        return _server(check_url(place.removeprefix(TYPED_SERVER)))
     path = file_of(place)
     if path is None:
         raise UnansweredError(_gone(place))
     return _recording(place, path, _names.get(place, path.name))
 
 
-def replayed_share(place: str) -> float:
-    """The share of a recording that was replayed; 1 of what need not be. Raises UnansweredError."""
+@dataclass(frozen=True)
+class Progress:
+    """How far an answer is: the share that is done where it is known, else the seconds since it began."""
+
+    share: float | None
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.share is not None and self.share >= 1
+
+
+def progress(place: str, look: PageWindow | None) -> Progress:
+    """How far a source is with its verdict on a window. Raises UnansweredError."""
     source = open_source(place)
-    return source.replayed() if isinstance(source, Recording) else 1.0
+    if isinstance(source, Recording):
+        return Progress(source.replayed())
+    if isinstance(source, Server) and (seconds := source.judged_for(look)):
+        return Progress(None, seconds)
+    return Progress(1.0)
 
 
 def _gone(place: str) -> Failure:
@@ -238,6 +258,16 @@ def _recording(place: str, path: Path, name: str) -> Recording:
     if found is not made:
         made.close()
     return found
+
+
+def _server(url: str) -> Server:
+    """The same for all viewers, since it keeps what it judged."""
+    with _lock:
+        server = _servers.setdefault(url, Server(url, setup))
+        _servers.move_to_end(url)
+        while len(_servers) > MAX_SERVERS:
+            _servers.popitem(last=False)
+        return server
 
 
 def _history(settings: PageSettings) -> Path | None:
@@ -261,5 +291,6 @@ def forget() -> None:
         for one in _recordings.values():
             one.close()
         _recordings.clear()
+        _servers.clear()
         _uploads.clear()
         _names.clear()

@@ -16,13 +16,14 @@ import pytest
 from kvitals.app.page_settings import PageSettings
 from kvitals.diagnoser.review.result import Review
 from kvitals.ui.cli.main import main
+from kvitals.ui.review.charts import COLOURS
 from kvitals.ui.review.markdown import markdown
 from kvitals.ui.review.page import page
 from kvitals.ui.review.sections import Chart, sections
-from kvitals.ui.web import commands, source_registry
+from kvitals.ui.web import commands, graphs, source_registry
 from kvitals.ui.web.commands import CommandOutput
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.views.efficiency import DRAWN
+from kvitals.ui.web.views.efficiency import DRAWN, stacked
 from tests.unit.review.test_review_whole import HOSTILE, asked, knowledge, made  # noqa: F401 (fixtures)
 from tests.unit.web.looking import run, sound, words
 
@@ -120,6 +121,16 @@ def test_every_chart_of_a_review_is_drawn(made: Review) -> None:  # noqa: F811
         assert len(charts) <= len(drawings), section.title
         for draw in drawings[: len(charts)]:
             assert draw(made).to_dict()["data"]["values"], section.title
+
+
+def test_the_parts_of_the_gpu_time_stack_to_each_steps_total(made: Review) -> None:  # noqa: F811
+    """They were drawn as dashes that float at the height of each part."""
+    rows, parts = stacked(made), made.courses.parts
+    for at, end in enumerate(made.courses.ends):
+        pile = [row for row in rows if row["to"] == graphs.milliseconds(end)]
+        edges = [0.0] + [row["high"] for row in pile]
+        assert [row["low"] for row in pile] == edges[:-1]
+        assert edges[-1] == pytest.approx(sum(hours[at] for name, hours in parts.items() if name in COLOURS))
 
 
 def test_a_recording_is_no_review() -> None:

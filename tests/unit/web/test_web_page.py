@@ -48,11 +48,11 @@ def test_a_cause_comes_with_its_proof_what_it_explains_and_what_to_do(api: Stub)
         "no engine flag: it is done outside of the engine",
         "not known: slots: no endpoint tells it",
         "kvitals:kv_usage_p90",
-        "What kvitals cannot see well",
+        "Problems of the telemetry",
         "muted: adapter roll-out until Friday",
         "kv usage p90 is 97 %, not below 50 %",
-        "1 for want of **a tracked cache**",
-        "what brings it: --kv-cache-metrics",
+        "1 check without **a tracked cache**",
+        "to get it: --kv-cache-metrics",
     ):
         assert text in said, text
 
@@ -63,7 +63,7 @@ def test_what_a_cause_explains_has_no_card_of_its_own(api: Stub) -> None:
     assert titles == [
         "## Triage",
         "## KV cache full\\: requests wait for blocks",
-        "## What kvitals cannot see well",
+        "## Problems of the telemetry",
         "## Metrics expected from this engine version are missing",
     ]
 
@@ -94,18 +94,18 @@ def test_a_symptom_of_another_engine_is_not_explained_here(api: Stub) -> None:
     api.say(replace(document, symptoms=[replace(documents.ttft_breach(), id="b", entity=elsewhere)]))
     said = words(run())
     assert "explains `LAT01`" not in said
-    assert "Seen, but not explained" in said
+    assert "Symptoms without a known cause" in said
 
 
 def test_not_knowing_is_neither_health_nor_trouble(api: Stub) -> None:
     api.say(documents.could_not_tell())
     app = run()
     said = words(app)
-    assert ":material/help: Could not tell" in said
+    assert ":material/help: Unknown" in said
     assert "window of 12 s up to 2025-12-31 14:03:20 UTC, nothing seen before it" in said
     assert "only 7 of 20 requests in 12 s" in said
-    assert "2 for want of **requests to judge by**" in said
-    assert "what brings it: a longer window, or more traffic" in said
+    assert "2 checks without **requests to judge by**" in said
+    assert "to get it: a longer window, or more traffic" in said
     assert not app.expander[0].proto.expanded
 
 
@@ -119,9 +119,9 @@ def test_an_old_answer_of_a_running_agent_is_said_to_be_old(api: Stub) -> None:
     old = DocumentWindow(documents.END - 60, documents.END, 60.0, False)
     api.say(documents.document(source=DocumentSource("agent", "this node"), window=old))
     app = run()
-    assert "The agent no longer looks." in words(app)
+    assert "The agent has stopped scraping." in words(app)
     api.say(documents.document(source=DocumentSource("capture", "a.kvcap"), window=old))
-    assert "The agent no longer looks." not in words(again(app))
+    assert "The agent has stopped scraping." not in words(again(app))
 
 
 def test_without_an_agent_it_says_where_it_asked_and_how_to_start_one(

@@ -48,23 +48,23 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 @pytest.mark.parametrize("page", ["", "timeline", "cache", "rules", "what-if"])
 def test_until_a_recording_is_judged_a_page_says_how_far_it_is(held: threading.Event, page: str) -> None:
     app = run(page, source=NEEDS_ITS_PAST)
-    assert "The verdict rests on all of it" in words(app)
+    assert "The verdict uses the whole recording" in words(app)
     assert not app.error
 
 
 def test_meanwhile_another_source_can_be_chosen(held: threading.Event) -> None:
     said = words(run("sources", source=NEEDS_ITS_PAST))
-    assert "The verdict rests on all of it" in said
+    assert "The verdict uses the whole recording" in said
     assert "Eviction feeds on itself" in said
 
 
 def test_the_verdict_comes_when_it_is_judged(held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     app = run(source=NEEDS_ITS_PAST)
-    assert source_registry.replayed_share(NEEDS_ITS_PAST) < 1
+    assert not source_registry.progress(NEEDS_ITS_PAST, None).done
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 60.0)
     held.set()
     assert "Prompts no longer share their beginning." in words(sound(app.run()))
-    assert source_registry.replayed_share(NEEDS_ITS_PAST) == 1
+    assert source_registry.progress(NEEDS_ITS_PAST, None).done
 
 
 def test_what_breaks_a_replay_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

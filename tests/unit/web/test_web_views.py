@@ -200,9 +200,9 @@ def test_a_prometheus_that_is_not_there(page: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KVITALS_WEB", PageSettings(prometheus="http://127.0.0.1:1").encode())
     said = words(run(page))
     if page in ("", "timeline", "fleet"):
-        assert "The Prometheus can not be judged" in said
+        assert "The Prometheus cannot be judged" in said
     if page in ("cache", "requests", "what-if"):
-        assert "A Prometheus knows series, and nothing of single blocks and requests." in said
+        assert "A Prometheus has series, and neither single blocks nor requests." in said
 
 
 def test_a_link_names_only_what_everybody_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:

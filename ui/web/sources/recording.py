@@ -25,7 +25,7 @@ from kvitals.rules.finding import DocumentSource, Finding, Outcome, Triage
 from kvitals.series.promql import PromQLError, QueryLimits, evaluate_range, parse
 from kvitals.series.recordings import CaptureError, CaptureReader, Record
 from kvitals.series.types import Labels
-from kvitals.ui.web.failure import Failure, ReplayingError, UnansweredError
+from kvitals.ui.web.failure import Failure, NotYetError, UnansweredError
 from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, Happening, PageWindow, PastEvents, step_of
 from kvitals.ui.web.sources.marks import marks
 
@@ -52,7 +52,7 @@ Said = tuple[float, Brief]
 
 
 class Recording:
-    """Answers from one file, which a thread replays: until it is done every question raises ReplayingError, but for
+    """Answers from one file, which a thread replays: until it is done every question raises NotYetError, but for
     the extent. Asked from several threads."""
 
     kind: Literal["recording"] = "recording"
@@ -124,9 +124,9 @@ class Recording:
             yield record
 
     def _replayed(self) -> Pipeline:
-        """What was replayed, once it is. Raises ReplayingError, UnansweredError."""
+        """What was replayed, once it is. Raises NotYetError, UnansweredError."""
         if not self._done.wait(PATIENCE_SECONDS):
-            raise ReplayingError(self.replayed())
+            raise NotYetError(share=self.replayed())
         if self._error is not None:
             raise self._error.with_traceback(None)
         return self._pipeline

@@ -1,4 +1,4 @@
-"""A fleet, from a Prometheus or what answers as one. It knows series: no blocks, no single requests."""
+"""A fleet, from a Prometheus or what answers as one. It has series, and neither blocks nor single requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from kvitals.app.lookups import Lookups
 from kvitals.app.pipeline import Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.app.sources.prometheus_fleet import judge_server
-from kvitals.diagnoser.sources.prometheus import PrometheusAccess, ServerError
+from kvitals.diagnoser.sources.prometheus import (
+    Prometheus,
+    PrometheusAccess,
+    PrometheusQuery,
+    PrometheusSeries,
+    ServerError,
+)
 from kvitals.rules.finding import Triage
 from kvitals.series.promql import PromQLError
 from kvitals.ui.web.failure import Failure, UnansweredError
-from kvitals.ui.web.sources.base import ChartLine, Extent, PageWindow, PastEvents
+from kvitals.ui.web.sources.background import BackgroundJudge
+from kvitals.ui.web.sources.base import MAX_LINES, ChartLine, Extent, PageWindow, PastEvents, step_of
 from kvitals.ui.web.sources.recording import happening_of
 
 PAST_SECONDS = 6 * 3600.0
-_ONLY_AGENT = "A Prometheus knows series, and nothing of single blocks and requests."
+SERIES_SECONDS = 10.0
+"""For one chart's query."""
+
+_ONLY_AGENT = "A Prometheus has series, and neither single blocks nor requests."
 
 
 class Server:
@@ -32,49 +42,64 @@ class Server:
     def __init__(self, url: str, setup: Callable[[], Setup]) -> None:
         self.name = self._url = url.rstrip("/")
         self._setup = setup
+        self._judge = BackgroundJudge(self._judged)
 
     def findings(self, look: PageWindow | None) -> Triage:
+        return self._judge.verdict(look)
+
+    def judged_for(self, look: PageWindow | None) -> float:
+        """Seconds since the judgement of a window began that is under way; 0 where none is."""
+        return self._judge.waited(look)
+
+    def _judged(self, look: PageWindow | None) -> Triage:
         at, window = (look.end, look.seconds) if look is not None else (time.time(), 0.0)
         try:
             return judge_server(PrometheusAccess(self._url), self._setup(), at, window).document
         except (ServerError, PromQLError, OSError) as error:
-            raise UnansweredError(
-                Failure(
-                    "The Prometheus can not be judged",
-                    f"{self._url}: {error}",
-                    "Look at Sources: is it the server that scrapes the engines?",
-                    (f"kvitals triage --prometheus {self._url}",),
-                )
-            ) from error
+            raise UnansweredError(_unusable(self._url, error)) from error
 
     def extent(self) -> Extent:
         now = time.time()
         return Extent(now - PAST_SECONDS, now, 300.0)
 
     def series(self, query: str, start: float, end: float) -> list[ChartLine]:
-        raise UnansweredError(
-            Failure(
-                "Series are not drawn from a Prometheus",
-                "A Prometheus without recording rules has no kvitals:* series, so the charts here are a finding's own.",
-                "Use the generated Grafana boards on that server, or point this page at an agent.",
-            )
-        )
+        question = PrometheusQuery(query, end, start, step_of(start, end, 5.0))
+        try:
+            with Prometheus(PrometheusAccess(self._url, timeout=SERIES_SECONDS)) as server:
+                answer = server.one(question)
+        except (ServerError, OSError) as error:
+            raise UnansweredError(_unusable(self._url, error)) from error
+        lines = (ChartLine(found.metric, _points(found)) for found in answer[:MAX_LINES])
+        return [line for line in lines if line.points]
 
     def past(self, start: float, end: float) -> PastEvents:
         now = self.findings(None)
         fired = [*now.causes, *now.symptoms, *now.telemetry, *now.notes]
         happened = [happening_of(f, now.window.end, now.window.end) for f in fired]
-        why = "Of a Prometheus this page knows what is open now; what is over is in its alerts."
+        why = "From a Prometheus, this page has the findings that are open now; those that are over are in its alerts."
         return PastEvents([one for one in happened if one.start <= end and (one.end or math.inf) >= start], why)
 
     def blocks(self) -> Blocks:
-        raise UnansweredError(_needs_agent("What caches hold is not known here"))
+        raise UnansweredError(_needs_agent("Cache contents are not known here"))
 
     def requests(self, asked: RequestQuery) -> RequestAnswer:
         raise UnansweredError(_needs_agent("Single requests are not known here"))
 
     def lookups(self) -> Lookups:
-        raise UnansweredError(_needs_agent("No look-up of a cache is known here"))
+        raise UnansweredError(_needs_agent("Cache lookups are not known here"))
+
+
+def _points(found: PrometheusSeries) -> list[tuple[float, float]]:
+    return [(t, value) for t, text in found.values if math.isfinite(value := float(text))]
+
+
+def _unusable(url: str, error: Exception) -> Failure:
+    return Failure(
+        "The Prometheus cannot be judged",
+        f"{url}: {error}",
+        "Open Sources: is this the server that scrapes the engines?",
+        (f"kvitals triage --prometheus {url}",),
+    )
 
 
 def _needs_agent(title: str) -> Failure:

@@ -117,31 +117,47 @@ def _table(block: DataTable, key: str) -> None:
 
 
 def _went(review: Review) -> Any:
-    """GPU-hours of each step by what they went into."""
-    ends, step = review.courses.ends, review.step
-    rows = [
-        {"from": graphs.milliseconds(end - step), "to": graphs.milliseconds(end), "part": NAMES[name], "at": i,
-         "hours": hours[at]}
-        for i, name in enumerate(COLOURS)
-        if (hours := review.courses.parts.get(name))
-        for at, end in enumerate(ends)
-        if hours[at]
-    ]  # fmt: skip
-    known = list(dict.fromkeys(str(row["part"]) for row in rows))
-    colours = [COLOURS[name] for name, title in NAMES.items() if title in known]
+    """GPU-hours of each step by what they went into, one part on another.
+
+    The edges are computed here: Vega-Lite does not stack bars that have a beginning and an end on the other axis.
+    """
+    rows = stacked(review)
+    titles = [title for name, title in NAMES.items() if name in COLOURS and any(row["part"] == title for row in rows)]
+    colours = [COLOURS[name] for name, title in NAMES.items() if title in titles]
     return (
         alt.Chart(graphs.values(rows), height=220, padding=graphs.PADDING)
-        .mark_bar()
+        .mark_rect()
         .encode(
-            x=alt.X("from:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(tickCount=7, grid=False)),
+            x=alt.X("from:T", title=None, scale=alt.Scale(type="utc"), axis=utc_axis(review.courses.ends)),
             x2="to:T",
-            y=alt.Y("hours:Q", title="GPU-hours", stack="zero"),
-            order="at:O",
-            color=alt.Color("part:N", scale=alt.Scale(domain=[t for t in NAMES.values() if t in known], range=colours),
+            y=alt.Y("low:Q", title="GPU-hours"),
+            y2="high:Q",
+            color=alt.Color("part:N", scale=alt.Scale(domain=titles, range=colours),
                             legend=alt.Legend(title=None, orient="bottom", columns=4, offset=4)),
-            tooltip=[alt.Tooltip("part:N"), alt.Tooltip("hours:Q", title="GPU-hours", format=".4~g")],
+            tooltip=[alt.Tooltip("part:N"), alt.Tooltip("hours:Q", title="GPU-hours", format=".4~g"),
+                     alt.Tooltip("from:T", title="UTC", format="%d %b %H:%M", timeUnit=graphs.SECOND)],
         )
     )  # fmt: skip
+
+
+def stacked(review: Review) -> list[dict[str, Any]]:
+    """A rectangle for each step and part of the GPU time: its edges in time and in GPU-hours."""
+    rows: list[dict[str, Any]] = []
+    for at, end in enumerate(review.courses.ends):
+        low = 0.0
+        times = {"from": graphs.milliseconds(end - review.step), "to": graphs.milliseconds(end)}
+        for name in COLOURS:
+            hours = review.courses.parts.get(name)
+            if hours and hours[at]:
+                rows.append({**times, "part": NAMES[name], "hours": hours[at], "low": low, "high": low + hours[at]})
+                low += hours[at]
+    return rows
+
+
+def utc_axis(ends: Sequence[float]) -> alt.Axis:
+    """Times of day in UTC with 24 hours, with the day where the course is longer than one."""
+    long = bool(ends) and ends[-1] - ends[0] > 86_400
+    return alt.Axis(tickCount=7, grid=False, format="%d %b %H:%M" if long else "%H:%M", labelOverlap="greedy")
 
 
 def _tokens(review: Review) -> Any:
@@ -160,7 +176,7 @@ def _course(ends: Sequence[float], of: Sequence[float | None], unit: str) -> Any
         alt.Chart(graphs.values(rows), height=150, padding=graphs.PADDING)
         .mark_line(strokeWidth=2, point=len(known) < 40)
         .encode(
-            x=alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(tickCount=7, grid=False)),
+            x=alt.X("time:T", title=None, scale=alt.Scale(type="utc"), axis=utc_axis(ends)),
             y=alt.Y("value:Q", title=None, axis=value_axis(unit, known)),
             tooltip=[alt.Tooltip("time:T", title="UTC", format="%d %b %H:%M", timeUnit=graphs.SECOND),
                      alt.Tooltip("value:Q", format=".4~g")],

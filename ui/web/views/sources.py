@@ -6,7 +6,7 @@ import streamlit as st
 
 from kvitals.app.page_settings import read
 from kvitals.ui.web import data, header, source_registry, state
-from kvitals.ui.web.failure import ReplayingError, UnansweredError
+from kvitals.ui.web.failure import NotYetError, UnansweredError
 from kvitals.ui.web.page_text import count, inline_code, literal, moment, span
 from kvitals.ui.web.sources.base import PageWindow
 
@@ -35,8 +35,8 @@ def _now(place: str) -> None:
             st.markdown(f":material/cloud_off: **{literal(error.failure.title)}** {literal(error.failure.detail)}")
             st.markdown(literal(error.failure.todo))
             return
-        except ReplayingError:
-            header.show_replay_progress(place)
+        except NotYetError:
+            header.show_progress(place, None)
             return
         zone = state.zone()
         st.markdown(

@@ -26,7 +26,7 @@ WHOLE = 3
 _STATE = {
     True: ("healthy", ":material/check_circle:", "Healthy"),
     False: ("unhealthy", ":material/error:", "Unhealthy"),
-    None: ("unknown", ":material/help:", "Could not tell"),
+    None: ("unknown", ":material/help:", "Unknown"),
 }
 _OBJECTIVE = {"ttft_p99": "time to first token p99", "itl_p99": "gap between tokens p99"}
 
@@ -34,7 +34,7 @@ MAX_DOWNLOAD_BYTES = 512 << 20
 
 
 def show(place: str, look: PageWindow | None) -> None:
-    """Ask the source and draw its answer; while it can not be asked, the last answer, marked as such."""
+    """Ask the source and draw its answer; while the source does not answer, the last answer, marked as such."""
     try:
         answer = data.triage(place, look)
     except UnansweredError as error:
@@ -69,8 +69,8 @@ def document(triage: Triage, place: str) -> None:
         card(cause, zone, triage, number=rank, explained=triage.explained(cause), whole=number <= WHOLE)
     _plain("Further causes", causes[MAX_CARDS:], "further")
     left = WHOLE - len(causes)
-    _group("What kvitals cannot see well", triage.telemetry, zone, triage, left)
-    _group("Seen, but not explained", triage.unexplained_symptoms, zone, triage, left - len(triage.telemetry))
+    _group("Problems of the telemetry", triage.telemetry, zone, triage, left)
+    _group("Symptoms without a known cause", triage.unexplained_symptoms, zone, triage, left - len(triage.telemetry))
     _ruled_out(triage.ruled_out)
     _unknown(triage)
     _plain("Noted", triage.notes, "noted")
@@ -91,8 +91,10 @@ def _verdict(triage: Triage, zone: tzinfo | None) -> None:
         if triage.slo:
             st.caption("judged by " + " · ".join(_objective(s) for s in triage.slo))
         age = time.time() - triage.window.end
+        if triage.source.kind == "prometheus" and age > OLD_SECONDS:
+            st.caption(f":material/history: judged {span(age)} ago")
         if triage.source.kind in ("agent", "live") and age > OLD_SECONDS:
-            st.markdown(f":material/history: **This answer is {span(age)} old.** The agent no longer looks.")
+            st.markdown(f":material/history: **This answer is {span(age)} old.** The agent has stopped scraping.")
 
 
 def _exports(triage: Triage, place: str) -> None:
@@ -161,11 +163,11 @@ def _ruled_out(ruled_out: Sequence[RuledOut]) -> None:
 
 def _unknown(triage: Triage) -> None:
     wants = [
-        f"- {len(one.codes)} for want of **{literal(one.what)}**  \n:gray[what brings it: {literal(one.brings)}]"
+        f"- {count(len(one.codes), 'check')} without **{literal(one.what)}**  \n:gray[to get it: {literal(one.brings)}]"
         for one in triage.lacking
     ]
     lines = [_line(f.code, f.title, f.entity.title, f.reason) for f in triage.unknown[:MAX_LINES]]
-    label = f"Could not tell: {count(len(triage.unknown), 'check')}"
+    label = f"Not checked: {count(len(triage.unknown), 'check')} without data"
     _list(label, ["\n".join(wants), *lines] if wants else lines, len(triage.unknown) + bool(wants), "unknown")
 
 
@@ -205,4 +207,4 @@ def _coverage(triage: Triage) -> None:
         if len(c.engines) > MAX_ENGINES:
             st.caption(f"and {len(c.engines) - MAX_ENGINES:,} more engines: see Fleet")
         if not c.engines:
-            st.caption("no engine was seen")
+            st.caption("No engine was seen.")
