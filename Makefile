@@ -53,7 +53,7 @@ goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/captures
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/cases tests/captures tests/unit
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list
