@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 locked = $(PIP) --require-hashes -r requirements-build.lock -r $(1) && $(PIP) --no-deps --no-build-isolation -e .
 COMPILE = $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 TARGETS ?=
+# The tests start a hundred processes. Without its compiled modules each would compile them again, which takes a second.
+unexport PYTHONDONTWRITEBYTECODE
 # WORKERS=0: in one process. A file stays in one worker, in which its recordings are judged once; the slow files come first.
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -51,7 +53,7 @@ goldens: $(VENV)/.dev ## write the goldens anew: what pages mean, what documents
 
 system: $(VENV)/.dev ## tests against a real Prometheus and a real Chromium, and every family of incidents (Debian: prometheus prometheus-alertmanager chromium chromium-driver)
 	@$(BIN)/python -m pytest -q tests/oracle tests/oracle_api tests/boards tests/alerts tests/fleet tests/browser
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/captures
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m system tests/cases tests/captures tests/unit
 
 lab: $(VENV)/.dev ## install the lab: real vLLM on the CPU, in .lab/
 	@$(BIN)/python -m tests.lab install && $(BIN)/python -m tests.lab list

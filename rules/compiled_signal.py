@@ -35,6 +35,8 @@ POINTS = 12
 """Of a subquery over a window, at least. A step in seconds would leave two of them in the shortest windows."""
 LONGEST_STEP_MS = 5000
 """Of a subquery: a quarter of an hour has 180 points, so that a minute of a recording still has a dozen."""
+MAX_COMPILED = 2048
+"""Signals that stay compiled: some 350 ship, for the windows of rules and of boards and as templates of others."""
 FROM_NOTHING = frozenset({"absent", "scalar", "time", "vector"})
 """Functions that have a value without any series."""
 
@@ -135,10 +137,14 @@ class CompiledSignal:
         return Binary(op, self.samples, NumberLiteral(sample_gate(self.signal.samples)))
 
 
+@lru_cache(maxsize=MAX_COMPILED)
 def compile_signal(
     signal: Signal, windows: WindowDurations = NOMINAL, parsed: Callable[[str], Expr] = parse
 ) -> CompiledSignal:
-    """A signal for these windows. `parsed` turns text into an expression. Raises PromQLError."""
+    """A signal for these windows. `parsed` turns text into an expression. Raises PromQLError.
+
+    What it returns is shared by all that ask for the same: generators of boards and rules ask thousands of times.
+    """
     values = windows.values(signal.window, signal.scope)
     samples = parsed(expand(signal.samples.expr, values)) if signal.samples is not None else None
     return CompiledSignal(signal, parsed(expand(signal.expr, values)), samples)

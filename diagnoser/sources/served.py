@@ -169,7 +169,7 @@ class ServedFamilies:
     def _split(self, expr: Expr, parts: list[Expr]) -> Expr:
         """The expression with every part that the server evaluates replaced by a selector of its answer."""
         if type_of(expr) != "vector":
-            return expr if not list(expr.children()) else map_children(expr, lambda child: self._split(child, parts))
+            return expr if not expr.children() else map_children(expr, lambda child: self._split(child, parts))
         translated = self.dialect.translate(expr)
         if translated is None:
             if isinstance(expr, Selector):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp, escape
@@ -46,26 +47,31 @@ class Expr:
     _hash: int
     _type: Type
 
-    def children(self) -> Iterator[Expr]:
+    def children(self) -> list[Expr]:
         """The direct sub-expressions, from left to right."""
-        for name in _field_names(type(self)):
-            yield from _expressions(getattr(self, name))
+        found: list[Expr] = []
+        for name in _parts(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                found += value
+            elif value is not None:
+                found.append(value)
+        return found
 
     def walk(self) -> Iterator[Expr]:
         """This node and everything below it, parents first."""
-        yield self
-        for child in self.children():
-            yield from child.walk()
+        todo: list[Expr] = [self]
+        while todo:
+            node = todo.pop()
+            yield node
+            todo += reversed(node.children())
 
 
-_names: dict[type[Expr], tuple[str, ...]] = {}
-
-
-def _field_names(node: type[Expr]) -> tuple[str, ...]:
-    found = _names.get(node)
-    if found is None:
-        found = _names[node] = tuple(f.name for f in fields(node))  # type: ignore[arg-type]  # a dataclass, all of them
-    return found
+@cache
+def _parts(node: type[Expr]) -> tuple[str, ...]:
+    """The fields of a node that hold sub-expressions: one, several or None."""
+    kinds = ("Expr", "Selector", "tuple[Expr, ...]", "Expr | None")
+    return tuple(f.name for f in fields(node) if f.type in kinds)  # type: ignore[arg-type]  # a dataclass, all of them
 
 
 N = TypeVar("N", bound=type[Expr])
@@ -86,14 +92,6 @@ def _hashed_once(node: N) -> N:
 
     node.__hash__ = remembered  # type: ignore[assignment, method-assign]
     return node
-
-
-def _expressions(value: object) -> Sequence[Expr]:
-    if isinstance(value, Expr):
-        return (value,)
-    if isinstance(value, tuple):
-        return [v for v in value if isinstance(v, Expr)]
-    return ()
 
 
 @_hashed_once

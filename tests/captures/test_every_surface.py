@@ -23,6 +23,7 @@ from kvitals.rules.loader import load
 from kvitals.series.promql import evaluate, parse
 from kvitals.ui.cli import knee
 from kvitals.ui.web.sources.recording import Recording
+from tests.support import recordings
 from tests.support.served import served
 
 FOLDER = Path(__file__).parent
@@ -46,9 +47,20 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.kvcap"
 
 
-@cache
 def judged(name: str) -> RecordingVerdict:
-    return judge_recording(path_of(name), setup(), step=15.0)
+    return recordings.judged(name, step=15.0)
+
+
+@cache
+def blocks_of(name: str) -> caches.CacheReport:
+    """What `kvitals cache FILE` says."""
+    return caches.of_recording(path_of(name), setup())
+
+
+@cache
+def requests_of(name: str) -> request_sources.RequestAnswer:
+    """What `kvitals trace FILE` says."""
+    return request_sources.of_recording(path_of(name), SLOWEST, setup().config)
 
 
 @cache
@@ -77,8 +89,7 @@ def differing(one: object, other: object, where: str = "") -> list[str]:
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> None:
     """Rows 8 to 10: curve, tenants' holdings and tail of requests at a recording's end."""
-    blocks = caches.of_recording(path_of(name), setup())
-    known = request_sources.of_recording(path_of(name), SLOWEST, setup().config)
+    blocks, known = blocks_of(name), requests_of(name)
     with served(judged(name).pipeline) as url:
         there, asked = caches.of_agent(url), request_sources.of_agent(url, SLOWEST)
         document = AgentClient(url).findings()
@@ -93,8 +104,7 @@ def test_a_demo_agent_answers_what_the_commands_say_of_the_file(name: str) -> No
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_the_page_shows_what_the_commands_say_of_the_file(name: str) -> None:
-    blocks = caches.of_recording(path_of(name), setup())
-    known = request_sources.of_recording(path_of(name), SLOWEST, setup().config)
+    blocks, known = blocks_of(name), requests_of(name)
     shown, asked = page(name).blocks(), page(name).requests(SLOWEST)
     wrong = differing(as_json(blocks.cache), as_json(shown.cache))
     wrong += differing(as_json(blocks.cascades), as_json(shown.cascades))
@@ -205,7 +215,7 @@ def test_more_slots_leave_the_wait_of_deferred_requests() -> None:
 def test_triage_names_the_cascade_that_cache_says_is_over() -> None:
     """Row 2: the cascade was, with its end, in triage as in `kvitals cache`."""
     name = "ledger/thrash"
-    (last,) = caches.of_recording(path_of(name), setup()).cascades["cascades"]
+    (last,) = blocks_of(name).cascades["cascades"]
     (out,) = [one for one in judged(name).document.ruled_out if one.code == "KVC05"]
     end = datetime.fromtimestamp(last["ended"], UTC)
     assert out.because.endswith(f"the last cascade reached stage {last['stage']} and ended {end:%H:%M:%S} UTC")

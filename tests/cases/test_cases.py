@@ -39,12 +39,23 @@ def cases(code: str) -> tuple[Case, ...]:
     return tuple(case for file in files(FOLDER)[0] if file.code == code for case in file.cases)
 
 
-def every_twentieth() -> list[tuple[str, Case]]:
-    return [(f.code, case) for f in files(FOLDER)[0] for case in f.cases if not case.cold][::20]
+def every(nth: int) -> list[tuple[str, Case]]:
+    return [(f.code, case) for f in files(FOLDER)[0] for case in f.cases if not case.cold][::nth]
 
 
-@for_each("code, case", every_twentieth)
+@for_each("code, case", lambda: every(80))
 def test_a_case_is_played_as_it_is_observed(bench: Bench, code: str, case: Case) -> None:
+    observed_alike(bench, code, case)
+
+
+@pytest.mark.system
+@for_each("code, case", lambda: every(20))
+def test_more_cases_are_played_as_they_are_observed(bench: Bench, code: str, case: Case) -> None:
+    observed_alike(bench, code, case)
+
+
+def observed_alike(bench: Bench, code: str, case: Case) -> None:
+    """Signals of all moments at once have the values that they have moment by moment."""
     played, interval = bench.judged(code, case), seconds(case.interval)
     observed = Signals(bench.alone(code), WrittenSeries(case.series, START, interval))
     signals = played.judge.signals

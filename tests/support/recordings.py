@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -26,7 +26,7 @@ def setup() -> Setup:
     return Setup(load(), Config())
 
 
-@cache
+@lru_cache(maxsize=MAX_KEPT)
 def judged(name: str, step: float = STEP_SECONDS) -> RecordingVerdict:
     """A recording below tests/captures, such as `ledger/thrash`, at its end. step: seconds between judgements.
 

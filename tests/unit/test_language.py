@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.unit.test_floors import FILES, ROOT
@@ -17,11 +17,14 @@ NAMED_AFTER = ("ui/cli", "ui/web", "ui/review", "dashboards/boards", "dashboards
 PARTICIPLE = re.compile(r"(?!(?:feed|need|speed|seed|embed|shed)$)[a-z]+ed")
 
 
-def definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+@cache
+def definitions(path: Path) -> list[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """The public classes and functions at the top of a file."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            yield node
+    return [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+    ]
 
 
 def test_each_public_class_has_a_name_of_its_own() -> None:

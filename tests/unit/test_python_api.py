@@ -9,6 +9,7 @@ import pytest
 import kvitals
 from kvitals.app.errors import UsageError
 from kvitals.rules.finding import encode
+from tests.support.command import answer
 
 DEMO = Path(__file__).parents[2] / "app" / "demo"
 RECORDING = DEMO / "few_slots.kvcap"
@@ -35,9 +36,8 @@ def test_each_public_name_is_documented_and_listed() -> None:
 
 
 def test_a_recording_has_the_verdict_of_the_command(document: kvitals.Triage) -> None:
-    command = [sys.executable, "-m", "kvitals.ui.cli.main", "triage", "--json", str(RECORDING)]
-    said = subprocess.run(command, capture_output=True, check=False)
-    assert said.stdout.strip() == encode(document)
+    printed = answer(["triage", "--json", str(RECORDING)]).out
+    assert printed.strip().encode() == encode(document)
 
 
 def test_findings_and_evidence_are_tables(document: kvitals.Triage) -> None:

@@ -39,6 +39,13 @@ def test_a_shipped_incident_fits_with_its_cause_in_the_first_lines(path: Path, d
     assert max(map(len, lines)) <= 80
 
 
+@for_each("path", INCIDENTS, ids=lambda path: path.stem)
+def test_levers_without_a_restart_come_first_in_the_document(path: Path, documents: dict[Path, Triage]) -> None:
+    for finding in documents[path].leading:
+        restarts = [lever.restart for lever in finding.levers]
+        assert restarts == sorted(restarts), finding.code
+
+
 def test_a_lever_without_restart_stands_before_one_with_it(documents: dict[Path, Triage]) -> None:
     document = documents[DEMO.parent / "heavy_tenant.kvcap"]
     lines = _screen(document)

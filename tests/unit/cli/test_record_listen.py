@@ -7,11 +7,12 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
-import pytest
 
 from kvitals.agent.records import decode
 from kvitals.agent.requests.observation import PartsRecord, RequestPart
 from kvitals.series.recordings import CaptureReader
+from tests.support.command import answer
+from tests.support.loops import for_each
 from tests.support.processes import free_port
 
 PATIENCE_S = 30.0
@@ -72,18 +73,8 @@ async def test_parts_that_are_sent_are_written_down_and_a_stop_keeps_them(tmp_pa
     assert [part.ids for part in parts] == [("request:r-1",)]
 
 
-@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:99999"])
-async def test_an_address_that_is_none_is_refused(tmp_path: Path, listen: str) -> None:
-    command = [
-        "-m",
-        "kvitals.ui.cli.main",
-        "record",
-        "http://127.0.0.1:9",
-        f"--out={tmp_path / 'x.kvcap'}",
-        "--listen",
-        listen,
-    ]
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    assert b"--listen" in said
+@for_each("listen", ["nowhere", "127.0.0.1:99999"])
+def test_an_invalid_address_is_refused(listen: str, tmp_path: Path) -> None:
+    refused = answer(["record", "http://127.0.0.1:9", f"--out={tmp_path / 'x.kvcap'}", "--listen", listen])
+    assert refused.code == 2
+    assert "--listen" in refused.err

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -170,6 +171,7 @@ async def test_a_good_change_takes_effect_and_a_wrong_one_is_refused(tmp_path: P
             assert f"{one}: no longer named, forgotten" in agent.said()
 
 
+@pytest.mark.system
 async def test_what_needs_a_restart_is_said_and_what_can_not_be_watched_or_is_gone_is_refused(tmp_path: Path) -> None:
     async with engine() as one, running(tmp_path, f'{AGENT}[[target]]\nurl = "{one}"\n') as agent:
         agent.write(f'[agent]\ninterval = "0.5s"\nwindow = "5m"\nlisten = ":1"\n[[target]]\nurl = "{one}"\n')
@@ -203,6 +205,7 @@ async def test_what_needs_a_restart_is_said_and_what_can_not_be_watched_or_is_go
         await until(goes_on, agent)
 
 
+@pytest.mark.system
 async def test_targets_files_and_rules_are_followed(tmp_path: Path) -> None:
     (tmp_path / "sd").mkdir()
     codes = tmp_path / "own" / "codes"

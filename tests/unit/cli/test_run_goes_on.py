@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import HOST, ended, free_port
 
 PATIENCE = 60.0
@@ -95,6 +97,7 @@ def test_a_collector_that_hangs_is_reported_others_go_on_and_a_stop_takes_second
         assert process.returncode == 0
 
 
+@pytest.mark.system
 def test_a_loop_that_is_held_up_does_not_keep_the_process_from_stopping(tmp_path: Path) -> None:
     port = free_port()
     with ended(start(tmp_path, port, HOLDS_LOOP)) as process:
@@ -106,6 +109,7 @@ def test_a_loop_that_is_held_up_does_not_keep_the_process_from_stopping(tmp_path
         assert "the process ends now" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.system
 def test_health_turns_red_when_cycles_do_not_complete(tmp_path: Path) -> None:
     port = free_port()
     with ended(start(tmp_path, port, CYCLES_STOP)) as process:

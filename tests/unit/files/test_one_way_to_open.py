@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("series", "kvcache", "rules", "config", "agent", "diagnoser", "dashboards", "app", "ui")
@@ -54,22 +53,29 @@ def _opens(line: str) -> bool:
     return bool(OPENS.search(line)) and "CaptureReader.open" not in line and "def open" not in line
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("triage", "FIFO.kvcap"),
-        ("replay", "FIFO.kvcap"),
-        ("lint", "FIFO"),
-        ("size", "--model-config", "FIFO"),
-        ("rules", "lint", "FOLDER"),
-        ("whatif", "--trace", "FIFO", "--capacity", "10"),
-        ("whatif", "--trace", "FIFO.gz", "--capacity", "10"),
-        ("run", "--no-web", "--config", "FIFO"),
-        ("triage", "--config", "FIFO"),
-        ("run", "--no-web", "--listen", "127.0.0.1:0", "--config", "REMOTE"),
-    ],
+COMMANDS = (
+    ("triage", "FIFO.kvcap"),
+    ("replay", "FIFO.kvcap"),
+    ("lint", "FIFO"),
+    ("size", "--model-config", "FIFO"),
+    ("rules", "lint", "FOLDER"),
+    ("whatif", "--trace", "FIFO", "--capacity", "10"),
+    ("whatif", "--trace", "FIFO.gz", "--capacity", "10"),
+    ("run", "--no-web", "--config", "FIFO"),
+    ("triage", "--config", "FIFO"),
+    ("run", "--no-web", "--listen", "127.0.0.1:0", "--config", "REMOTE"),
 )
-def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path: Path) -> None:
+ALL_IN_TURN = """
+import json, sys
+from tests.support.command import answer
+for arguments in json.load(sys.stdin):
+    given = answer(arguments)
+    print(json.dumps([given.code, given.out + given.err]), flush=True)
+"""
+"""Commands in one process, which can be killed where one of them waits for a writer of the FIFO."""
+
+
+def test_a_fifo_is_refused_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "own" / "codes").mkdir(parents=True)
     for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "own/codes/OWN01-x.yaml"):
         os.mkfifo(tmp_path / name)
@@ -80,17 +86,20 @@ def test_a_fifo_is_refused_with_one_message(arguments: tuple[str, ...], tmp_path
     places = {name: tmp_path / name for name in ("FIFO", "FIFO.gz", "FIFO.kvcap", "REMOTE")} | {
         "FOLDER": tmp_path / "own"
     }
-    words = [str(places.get(one, one)) for one in arguments]
+    commands = [[str(places.get(word, word)) for word in words] for words in COMMANDS]
     done = subprocess.run(
-        [sys.executable, "-m", "kvitals.ui.cli.main", *words],
+        [sys.executable, "-c", ALL_IN_TURN],
+        input=json.dumps(commands),
         capture_output=True,
         text=True,
         timeout=120,
         cwd=ROOT,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)},
         check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert done.returncode in (1, 2), said
-    assert "Traceback" not in said
-    assert "not a regular file" in " ".join(said.split()), said
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(COMMANDS), done.stderr
+    for words, (code, printed) in zip(COMMANDS, answers, strict=True):
+        assert code in (1, 2), (words, printed)
+        assert "Traceback" not in printed, words
+        assert "not a regular file" in " ".join(printed.split()), (words, printed)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.history import killed
 
 
+@pytest.mark.system
 def test_no_tick_that_was_shown_is_lost(tmp_path: Path) -> None:
     shown, lost = killed(tmp_path, kills=10, longest=0.5)
     assert shown >= 10

@@ -63,7 +63,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
 
 
 def test_nodes() -> None:
-    assert parse('rate(foo{a!="b"}[5m] offset 1m)').children().__next__() == Range(
+    assert parse('rate(foo{a!="b"}[5m] offset 1m)').children()[0] == Range(
         Selector("foo", (Matcher("a", MatchOp.NE, "b"),), 60.0), 300.0
     )
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from kvitals.rules.loader import ROOT
+from kvitals.rules.shipped import YAML_LOADER
+from tests.support.loops import for_each
 
 REFUSED = {
     r"can not": "cannot",
@@ -43,7 +44,7 @@ NOT_PROSE = {"references", "expr", "query", "flag", "lever", "name"}
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.is_file())
 
 
-def texts(node: yaml.Node) -> Iterator[tuple[int, str]]:
+def texts(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
     """The strings of a file that people read, with their lines."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -65,16 +66,10 @@ def refused(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent.relative_to(ROOT) for path in FILES}), ids=str)
-def test_no_text_has_a_refused_word(folder: Path) -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {message}"
-        for path in FILES
-        if path.parent == ROOT / folder and (root := yaml.compose(path.read_text(encoding="utf-8"))) is not None
-        for line, text in texts(root)
-        for message in refused(text)
-    ]
-    assert wrong == []
+@for_each("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_has_a_refused_word(path: Path) -> None:
+    root = yaml.compose(path.read_text(encoding="utf-8"), YAML_LOADER)
+    assert [f"line {line}: {message}" for line, text in texts(root) for message in refused(text)] == []
 
 
 def test_a_refused_word_is_seen_in_a_sentence() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import streamlit as st
+from streamlit import config as streamlit_options
 from streamlit.components.v2 import manifest_scanner
 
 from kvitals.ui.web.sources import recording
@@ -23,6 +24,8 @@ def a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Streamlit reads the metadata of all installed packages whenever an app starts; they stay the same.
     monkeypatch.setattr(manifest_scanner, "scan_component_manifests", installed_components)
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 120.0)  # no test is about how long a replay takes
+    # Streamlit collects garbage after each run of the app, which takes a second where other tests left many objects.
+    streamlit_options.set_option("runner.postScriptGC", False)
     st.cache_data.clear()
     st.cache_resource.clear()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Terminal, page and export print the same findings whole, and the same ones below them; levers have one order."""
+"""Terminal, page and export print the same findings whole, and the same ones below them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from kvitals.app.demo import DEMO
-from kvitals.app.pipeline import Setup
-from kvitals.app.sources.recording import judge_recording
-from kvitals.config import Config
 from kvitals.rules.finding import Triage
-from kvitals.rules.loader import load
 from kvitals.ui.cli import render, screen
 from kvitals.ui.web import export
-from tests.support.loops import for_each
 from tests.unit.web import documents
-
-INCIDENTS = sorted(DEMO.parent.glob("*.kvcap"))
 
 
 def chain() -> Triage:
@@ -60,11 +52,3 @@ def test_short_and_long_terminal_and_export_print_the_same_findings(document: Tr
         assert [code for code in leading if code not in text] == []
     heads = [line.split()[0] for line in long.getvalue().splitlines() if " · confidence " in line]
     assert heads == leading
-
-
-@for_each("path", INCIDENTS, ids=lambda path: path.stem)
-def test_levers_without_a_restart_come_first_in_the_document(path: object) -> None:
-    document = judge_recording(path, Setup(load(), Config())).document  # type: ignore[arg-type]
-    for one in document.leading:
-        restarts = [lever.restart for lever in one.levers]
-        assert restarts == sorted(restarts), one.code

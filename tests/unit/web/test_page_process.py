@@ -198,6 +198,7 @@ async def test_a_page_for_other_machines_answers_under_any_name() -> None:
     assert reached == ["/a"]
 
 
+@pytest.mark.system
 def test_the_page_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     page_port, port = free_port(), free_port()
     with (tmp_path / "output").open("wb") as output:
