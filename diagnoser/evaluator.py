@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import msgspec
@@ -232,6 +232,14 @@ class Judge:
             self._glance = Judge(self.knowledge, Signals(self.knowledge, families, GLANCE_SECONDS), self.params)
         self._glance.memory.clear()
         return self._glance
+
+    def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:
+        """A window judged as if there were nothing before it, and who judged it. What this judge remembers stays.
+
+        Both are to be read before the next window is judged alone.
+        """
+        judge = self._glance_judge()
+        return judge, judge.judge(replace(span, slow=span.fast, cold=True))
 
     def _confirmed(self, found: list[Judgement], in_short: Sequence[Judgement]) -> list[Judgement]:
         """New symptoms that are true in the short window as well count now. Each keeps the moment since which it is
