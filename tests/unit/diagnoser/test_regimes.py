@@ -108,5 +108,5 @@ def test_another_load_with_the_same_verdict_is_no_other_regime() -> None:
 
 
 def test_a_symptom_without_a_cause_is_not_split_where_its_level_changes() -> None:
-    assert found(engine(STEADY, "0x30 0+2x29"))
-    assert regime(engine(STEADY, "0x30 0+2x29")) is None
+    assert found(engine(STEADY, "0x30 5+5x29"))
+    assert regime(engine(STEADY, "0x30 5+5x29")) is None
