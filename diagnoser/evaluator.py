@@ -71,6 +71,7 @@ class Judgement(msgspec.Struct, frozen=True):
     since: float | None = None
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
+    short: float | None = None  # seconds of the short window that shows it, where the long one does not
 
     @property
     def reason(self) -> str:
@@ -92,6 +93,12 @@ class Judgement(msgspec.Struct, frozen=True):
         """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
         pages = self.rule.kind == "symptom" and self.rule.severity == "page"
         return pages and self.early is not None and self.outcome != "fired"
+
+    @property
+    def is_recent_symptom(self) -> bool:
+        """Whether it is a page-worthy symptom that is true, and its beginning was seen."""
+        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+        return pages and (self.early is not None or self.outcome == "fired") and not self.since_at_least
 
     @property
     def is_true(self) -> bool:
@@ -195,6 +202,7 @@ class Judge:
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
     _glance: Judge | None = None  # judges the short window; made when first needed
+    _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
@@ -210,17 +218,21 @@ class Judge:
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
         short = self._glance_span(judgements, span)
         if short is None:
+            self._short = {}
             return self._promoted(judgements, span.at)
         in_short: list[Judgement] = yield from self._glance_judge().judge_steps(short)
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
-        return self._promoted(self._confirmed(judgements, in_short), span.at, over)
+        promoted = self._promoted(self._confirmed(judgements, in_short), span.at, over)
+        return self._with_causes_of(in_short, promoted, short)
 
     def _glance_span(self, found: Sequence[Judgement], span: EvaluationSpan) -> EvaluationSpan | None:
-        """The window since a page-worthy symptom became true, to be judged by itself; None where no symptom is new, or
-        the newest is not yet true for long enough."""
-        held = [j.early or 0.0 for j in found if j.is_new_symptom]
-        since = max((seconds for seconds in held if seconds >= GLANCE_SECONDS), default=0.0)
-        if not self.glances or span.cold or not since:
+        """The window since a page-worthy symptom became true, to be judged by itself beside the long one; None where
+        each such symptom is true for less than `GLANCE_SECONDS` or for as long as the long window."""
+        if not self.glances or span.cold:
+            return None
+        held = [span.at - j.since for j in found if j.is_recent_symptom and j.since is not None]
+        since = max((seconds for seconds in held if GLANCE_SECONDS <= seconds < span.fast), default=0.0)
+        if not since:
             return None
         length = since // GLANCE_STEP * GLANCE_STEP  # few lengths, as each is compiled anew
         return EvaluationSpan(span.at, length, length, cold=True)
@@ -254,6 +266,39 @@ class Judge:
             return msgspec.structs.replace(judgement, outcome="fired", why="")
 
         return [confirmed(judgement) for judgement in found]
+
+    def _with_causes_of(
+        self, in_short: Sequence[Judgement], found: list[Judgement], short: EvaluationSpan
+    ) -> list[Judgement]:
+        """Causes that only the short window shows count where they explain an open symptom: the minute before a change
+        is still in the mean of the long window, and no cause is above its limit there.
+
+        The verdict that made one stays that of the long window, as the figures of the document are. One that the long
+        window shows later begins when the short one first did, so it is one episode.
+        """
+        true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
+        open_ = self._open(found, short.at)
+        shown: dict[str, float] = {}
+
+        def counted(judgement: Judgement) -> Judgement:
+            rule, entity = judgement.rule, judgement.entity
+            hidden = judgement.outcome in ("clear", "unknown") and (rule.code, entity) in true
+            if not hidden or not any((rule.scope, entity, code) in open_ for code in rule.explains):
+                return judgement
+            key = f"{rule.code}{entity}"
+            since = shown[key] = self._short.get(key, short.start)
+            return msgspec.structs.replace(
+                judgement, outcome="fired", why="", how=judgement.verdict, since=since, short=short.fast
+            )
+
+        counts = [counted(judgement) for judgement in found]
+        self._short = shown
+        return counts
+
+    def _open(self, found: Sequence[Judgement], at: float) -> set[tuple[Scope, Labels, str]]:
+        """The open symptoms, by every scope and entity of which a cause explains them."""
+        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
+        return {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
@@ -480,7 +525,8 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                memory.true_since, memory.from_start = at, self._since is None
+                since = self._short.get(f"{rule.code}{entity}", at)
+                memory.true_since, memory.from_start = since, self._since is None
             memory.last_true = at
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
@@ -514,8 +560,7 @@ class Judge:
         true right now would only leave it unexplained. `over`: rules and entities of which a shorter window shows that
         they are true no longer.
         """
-        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
-        open_ = {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
+        open_ = self._open(found, at)
         return [
             msgspec.structs.replace(j, outcome="fired", why="")
             if j.early is not None

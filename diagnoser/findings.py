@@ -364,6 +364,9 @@ class Findings:
         if judgement.early is not None:
             confidence -= 0.1
             why.append(f"true for {render(judgement.early, 'seconds')} only")
+        if judgement.short is not None:
+            confidence -= 0.1
+            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures are of a longer window")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

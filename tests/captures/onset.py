@@ -75,14 +75,14 @@ def drawn() -> list[Onset]:
     return found
 
 
-def verdicts(onset: Onset) -> dict[float, bool]:
-    """By the seconds after the onset: whether the agent's verdict is right then."""
+def documents(onset: Onset) -> dict[float, Triage]:
+    """By the seconds after the onset: what the agent reports then."""
     pipeline = Pipeline(with_window(onset.setup, 240.0), DocumentSource("capture", onset.capture.stem))
     with CaptureReader.open(onset.capture) as reader:
         pipeline.node.expect(reader.header.meta)
-        recorded = [decode(record) for record in reader]
+        recorded = [known for record in reader if (known := decode(record)) is not None]
     records = iter(lengthened(recorded, onset.began, span_of(onset.capture)))
-    found: dict[float, bool] = {}
+    found: dict[float, Triage] = {}
     record = next(records, None)
     for i in range(round((WATCHED_S + max(MOMENTS_S)) / STEP_SECONDS) + 1):
         after = i * STEP_SECONDS - WATCHED_S
@@ -91,8 +91,13 @@ def verdicts(onset: Onset) -> dict[float, bool]:
             record = next(records, None)
         pipeline.observe_span(EvaluationSpan(onset.began + after, FAST_SECONDS, SLOW_SECONDS))
         if after in MOMENTS_S:
-            found[after] = onset.is_right(pipeline.triage())
+            found[after] = pipeline.triage()
     return found
+
+
+def verdicts(onset: Onset) -> dict[float, bool]:
+    """By the seconds after the onset: whether the agent's verdict is right then."""
+    return {after: onset.is_right(document) for after, document in documents(onset).items()}
 
 
 def lengthened(records: Sequence[Record], began: float, extent: tuple[float, float]) -> Iterator[Record]:
