@@ -32,6 +32,8 @@ FORGET_SECONDS = 300.0
 GLANCE_SECONDS = 10.0
 """The shortest window in which a change is confirmed: two looks of an agent after the first that saw it."""
 GLANCE_STEP = 5.0
+MAX_REASONS = 3
+"""Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
@@ -579,14 +581,16 @@ class Judge:
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
     def why_true(self, judgement: Judgement) -> str:
-        """Which of a rule's alternatives are true, with their values; empty where it takes more than one to be so."""
-        either = alternatives(self._condition(judgement.rule)[0])
-        verdict = judgement.verdict
-        if len(either) < 2 or verdict is None:
+        """The first comparisons of those of a rule's alternatives that are true, with their values; empty where the
+        rule has no alternatives."""
+        rule, entity = judgement.rule, judgement.entity
+        either = alternatives(self._condition(rule)[0])
+        if len(either) < 2 or judgement.verdict is None:
             return ""
-        known = self.signals.known
-        true = [d for d in verdict.decided if d.truth and d.comparison in either]
-        return ", ".join(_true(d, judgement.entity, known, self.knowledge) for d in true)
+        found = [decide(one, entity, partial(self._sides, rule)) for one in either]
+        true = dict.fromkeys(d for verdict in found if verdict.truth for d in verdict.decided if d.truth)
+        told = dict.fromkeys(_true(d, entity, self.signals.known, self.knowledge) for d in true)
+        return ", ".join([text for text in told if text][:MAX_REASONS])
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
@@ -665,10 +669,13 @@ def describe(decided: ComparisonResult, entity: Labels, known: Mapping[str, Sign
 
 
 def _true(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
-    """A true comparison in words, by the first of its signals that has a value: `kv usage p90 is 98 %, above 90 %`."""
-    names = [n for n in _named(decided.comparison.left) if entity in known[n].values]
-    if not names:
-        return str(decided.comparison).replace(SIGNAL_PREFIX, "")
+    """A true comparison in words, `kv usage p90 is 98 %, above 90 %`, or `gpu rich in compute is yes`; empty where the
+    value that is compared is that of no signal, but calculated from some."""
+    names = [n for n in _named(decided.comparison.left) if known[n].values.get(entity) == decided.left]
+    if not names or decided.left is None:
+        return ""
     unit = knowledge.signals[names[0]].unit
-    value = render_apart(known[names[0]].values[entity], decided.right, unit)
+    if unit == "bool":
+        return f"{plain(names[0])} is {render(decided.left, unit)}"
+    value = render_apart(decided.left, decided.right, unit)
     return f"{plain(names[0])} is {value}, {_IS[decided.comparison.op]} {render(decided.right, unit)}"
