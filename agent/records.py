@@ -60,6 +60,7 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     part: str  # one of kvitals.agent.process_titles.PARTS
     rank: str = ""
     state: str = OK  # ok, gone, replaced (another process has the pid), hidden (we may not read it)
+    run_state: str = ""  # of the main thread, as /proc/PID/stat has it (R, S, D, T, t, Z ...); empty is unknown
     user: float = 0.0  # CPU seconds
     system: float = 0.0
     threads: int = 0

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from kvitals.agent import objectives
 from kvitals.agent.node import Node
@@ -22,10 +24,11 @@ from kvitals.config import Config
 from kvitals.diagnoser.batch_signals import Ahead
 from kvitals.diagnoser.evaluator import Judge, Judgement
 from kvitals.diagnoser.findings import Mute
+from kvitals.diagnoser.last_regime import last_regime
 from kvitals.diagnoser.replays import RecordedLookups, Replays
 from kvitals.diagnoser.signals import EvaluationSpan, Signals
 from kvitals.diagnoser.triage import Brief, brief, headline, triage, true_findings
-from kvitals.rules.finding import DocumentSource, Finding, SloInForce, Triage
+from kvitals.rules.finding import DocumentSource, Finding, Regime, SloInForce, Triage
 from kvitals.rules.loader import SIGNAL_PREFIX, Knowledge
 from kvitals.series.promql import evaluate, parse
 from kvitals.series.recordings import Record
@@ -80,6 +83,8 @@ class Pipeline:
     replays: Replays = field(init=False)
     judgements: list[Judgement] = field(default_factory=list)
     span: EvaluationSpan | None = None
+    regime: Regime | None = None
+    """Since when it has been as the last moment shows; None where that was not looked for or nothing changed."""
     judging: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while records are taken in and a moment is judged, in slices, on an event loop."""
     _document: Triage | None = None  # of `span`, made when first asked for
@@ -168,7 +173,7 @@ class Pipeline:
         if self.operating is not None:
             yield from self.operating.cycle_steps(span.at)
         judgements = yield from self.judge.judge_steps(span)
-        self.span, self._document, self.judgements = span, None, judgements
+        self._judged(span, judgements)
 
     def observe_all(self, spans: Sequence[EvaluationSpan]) -> Iterator[float]:
         """Judge spans one after another, of which all records are in, as `observe_span` does each; yields each then."""
@@ -185,7 +190,18 @@ class Pipeline:
 
     def _judge(self, span: EvaluationSpan) -> None:
         judgements = self.judge.judge(span)
-        self.span, self._document, self.judgements = span, None, judgements
+        self._judged(span, judgements)
+
+    def _judged(self, span: EvaluationSpan, judgements: list[Judgement]) -> None:
+        self.span, self.judgements, self.regime, self._document = span, judgements, None, None
+
+    def observe_last_regime(self, first: float, at: float) -> None:
+        """Judge the end of a recording over the time since its load or a latency last changed level, at most over
+        `FAST_SECONDS`. first: when the recording begins; both in seconds since the epoch."""
+        regime = last_regime(self.judge, self._mutes(), first, at)
+        start = None if regime is None else max(regime.since, at - FAST_SECONDS)
+        self.observe_span(span_at(first, at, start))
+        self.regime = regime
 
     async def settled(self, work: Callable[[], T]) -> T:
         """Run in a thread what reads the last moment that was judged, such as `triage`, which takes up to a second of
@@ -205,14 +221,19 @@ class Pipeline:
         """The document's verdict; the document itself is made when somebody asks for it."""
         if self.span is None or self._document is not None:
             return self.triage().verdict
-        return headline(self.judge, self.judgements, self.span, self._mutes())
+        return self._with_regime(headline(self.judge, self.judgements, self.span, self._mutes()))
 
     def brief(self, before: Brief | None) -> Brief:
         """The beginning of the document of the last moment that was observed; the document is not made for it.
         `before`: that of the moment before."""
         if self.span is None:
             raise RuntimeError("observe() comes first")
-        return brief(self.judge, self.judgements, self.span, self._mutes(), before.open if before is not None else ())
+        open_ = before.open if before is not None else ()
+        found = brief(self.judge, self.judgements, self.span, self._mutes(), open_)
+        return replace(found, verdict=self._with_regime(found.verdict))
+
+    def _with_regime(self, verdict: str) -> str:
+        return verdict if self.regime is None else f"{verdict} {self.regime.sentence}"
 
     def true_findings(self, known: Container[str] = ()) -> dict[str, Finding | None]:
         """The findings of the document that are true, muted ones included, by episode; the document is not made for
@@ -222,6 +243,7 @@ class Pipeline:
     def _triage(self, span: EvaluationSpan) -> Triage:
         document = triage(self.judge, self.judgements, span, self.source, self._slo(span.at), self._mutes())
         document = self.replays.told(document, self.setup.knowledge)
+        document = msgspec.structs.replace(document, verdict=self._with_regime(document.verdict), regime=self.regime)
         ledger = self.node.ledger
         return document if ledger is None else with_last_cascade(document, ledger.cascades.report())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import msgspec
@@ -32,6 +32,8 @@ FORGET_SECONDS = 300.0
 GLANCE_SECONDS = 10.0
 """The shortest window in which a change is confirmed: two looks of an agent after the first that saw it."""
 GLANCE_STEP = 5.0
+MAX_REASONS = 3
+"""Comparisons that a conclusion names, where any one of several conditions is enough."""
 TOO_EARLY = "too early to judge"
 """How the reason begins of what is true, where the judge has not watched for as long as the rule asks for."""
 
@@ -71,6 +73,7 @@ class Judgement(msgspec.Struct, frozen=True):
     since: float | None = None
     since_at_least: bool = False
     early: float | None = None  # seconds for which it has been true, where that is less than `for`
+    short: float | None = None  # seconds of the short window that shows it, where the long one does not
 
     @property
     def reason(self) -> str:
@@ -92,6 +95,12 @@ class Judgement(msgspec.Struct, frozen=True):
         """Whether it is a page-worthy symptom whose condition holds, and does not count yet."""
         pages = self.rule.kind == "symptom" and self.rule.severity == "page"
         return pages and self.early is not None and self.outcome != "fired"
+
+    @property
+    def is_recent_symptom(self) -> bool:
+        """Whether it is a page-worthy symptom that is true, and its beginning was seen."""
+        pages = self.rule.kind == "symptom" and self.rule.severity == "page"
+        return pages and (self.early is not None or self.outcome == "fired") and not self.since_at_least
 
     @property
     def is_true(self) -> bool:
@@ -195,6 +204,7 @@ class Judge:
     _judged: set[str] = field(default_factory=set)  # keys of `memory` that were looked at in this cycle
     _since: float | None = None  # the first moment that was judged
     _glance: Judge | None = None  # judges the short window; made when first needed
+    _short: dict[str, float] = field(default_factory=dict)  # keys of `memory` -> since when only short windows show it
 
     def renewed(self, knowledge: Knowledge, signals: Signals, params: Mapping[str, Mapping[str, float]]) -> Judge:
         """A judge by other rules or parameters, that remembers what this one does."""
@@ -210,17 +220,21 @@ class Judge:
         judgements: list[Judgement] = yield partial(self._judge_rules, span)
         short = self._glance_span(judgements, span)
         if short is None:
+            self._short = {}
             return self._promoted(judgements, span.at)
         in_short: list[Judgement] = yield from self._glance_judge().judge_steps(short)
         over = {(j.rule.code, j.entity) for j in in_short if j.outcome == "clear"}
-        return self._promoted(self._confirmed(judgements, in_short), span.at, over)
+        promoted = self._promoted(self._confirmed(judgements, in_short), span.at, over)
+        return self._with_causes_of(in_short, promoted, short)
 
     def _glance_span(self, found: Sequence[Judgement], span: EvaluationSpan) -> EvaluationSpan | None:
-        """The window since a page-worthy symptom became true, to be judged by itself; None where no symptom is new, or
-        the newest is not yet true for long enough."""
-        held = [j.early or 0.0 for j in found if j.is_new_symptom]
-        since = max((seconds for seconds in held if seconds >= GLANCE_SECONDS), default=0.0)
-        if not self.glances or span.cold or not since:
+        """The window since a page-worthy symptom became true, to be judged by itself beside the long one; None where
+        each such symptom is true for less than `GLANCE_SECONDS` or for as long as the long window."""
+        if not self.glances or span.cold:
+            return None
+        held = [span.at - j.since for j in found if j.is_recent_symptom and j.since is not None]
+        since = max((seconds for seconds in held if GLANCE_SECONDS <= seconds < span.fast), default=0.0)
+        if not since:
             return None
         length = since // GLANCE_STEP * GLANCE_STEP  # few lengths, as each is compiled anew
         return EvaluationSpan(span.at, length, length, cold=True)
@@ -232,6 +246,14 @@ class Judge:
             self._glance = Judge(self.knowledge, Signals(self.knowledge, families, GLANCE_SECONDS), self.params)
         self._glance.memory.clear()
         return self._glance
+
+    def judge_alone(self, span: EvaluationSpan) -> tuple[Judge, list[Judgement]]:
+        """A window judged as if there were nothing before it, and who judged it. What this judge remembers stays.
+
+        Both are to be read before the next window is judged alone.
+        """
+        judge = self._glance_judge()
+        return judge, judge.judge(replace(span, slow=span.fast, cold=True))
 
     def _confirmed(self, found: list[Judgement], in_short: Sequence[Judgement]) -> list[Judgement]:
         """New symptoms that are true in the short window as well count now. Each keeps the moment since which it is
@@ -246,6 +268,39 @@ class Judge:
             return msgspec.structs.replace(judgement, outcome="fired", why="")
 
         return [confirmed(judgement) for judgement in found]
+
+    def _with_causes_of(
+        self, in_short: Sequence[Judgement], found: list[Judgement], short: EvaluationSpan
+    ) -> list[Judgement]:
+        """Causes that only the short window shows count where they explain an open symptom: the minute before a change
+        is still in the mean of the long window, and no cause is above its limit there.
+
+        The verdict that made one stays that of the long window, as the figures of the document are. One that the long
+        window shows later begins when the short one first did, so it is one episode.
+        """
+        true = {(j.rule.code, j.entity) for j in in_short if j.outcome == "fired" and j.rule.kind == "cause"}
+        open_ = self._open(found, short.at)
+        shown: dict[str, float] = {}
+
+        def counted(judgement: Judgement) -> Judgement:
+            rule, entity = judgement.rule, judgement.entity
+            hidden = judgement.outcome in ("clear", "unknown") and (rule.code, entity) in true
+            if not hidden or not any((rule.scope, entity, code) in open_ for code in rule.explains):
+                return judgement
+            key = f"{rule.code}{entity}"
+            since = shown[key] = self._short.get(key, short.start)
+            return msgspec.structs.replace(
+                judgement, outcome="fired", why="", how=judgement.verdict, since=since, short=short.fast
+            )
+
+        counts = [counted(judgement) for judgement in found]
+        self._short = shown
+        return counts
+
+    def _open(self, found: Sequence[Judgement], at: float) -> set[tuple[Scope, Labels, str]]:
+        """The open symptoms, by every scope and entity of which a cause explains them."""
+        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
+        return {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
 
     def _judge_rules(self, span: EvaluationSpan) -> list[Judgement]:
         """Every rule for every entity of its scope, by the signals of this moment."""
@@ -472,7 +527,8 @@ class Judge:
         at = span.at
         if verdict.truth:
             if memory.true_since is None:
-                memory.true_since, memory.from_start = at, self._since is None
+                since = self._short.get(f"{rule.code}{entity}", at)
+                memory.true_since, memory.from_start = since, self._since is None
             memory.last_true = at
             held = at - memory.true_since
             # What a window without history showed goes on: it does not end because there is history now.
@@ -506,8 +562,7 @@ class Judge:
         true right now would only leave it unexplained. `over`: rules and entities of which a shorter window shows that
         they are true no longer.
         """
-        symptoms = [j for j in found if j.outcome == "fired" and j.rule.kind == "symptom"]
-        open_ = {(scope, entity, j.rule.code) for j in symptoms for scope, entity in self.around(j, at).items()}
+        open_ = self._open(found, at)
         return [
             msgspec.structs.replace(j, outcome="fired", why="")
             if j.early is not None
@@ -526,14 +581,16 @@ class Judge:
         return "; ".join(f"{plain(n)}: {self.signals.why_missing(n, entity, span).why}" for n in absent)
 
     def why_true(self, judgement: Judgement) -> str:
-        """Which of a rule's alternatives are true, with their values; empty where it takes more than one to be so."""
-        either = alternatives(self._condition(judgement.rule)[0])
-        verdict = judgement.verdict
-        if len(either) < 2 or verdict is None:
+        """The first comparisons of those of a rule's alternatives that are true, with their values; empty where the
+        rule has no alternatives."""
+        rule, entity = judgement.rule, judgement.entity
+        either = alternatives(self._condition(rule)[0])
+        if len(either) < 2 or judgement.verdict is None:
             return ""
-        known = self.signals.known
-        true = [d for d in verdict.decided if d.truth and d.comparison in either]
-        return ", ".join(_true(d, judgement.entity, known, self.knowledge) for d in true)
+        found = [decide(one, entity, partial(self._sides, rule)) for one in either]
+        true = dict.fromkeys(d for verdict in found if verdict.truth for d in verdict.decided if d.truth)
+        told = dict.fromkeys(_true(d, entity, self.signals.known, self.knowledge) for d in true)
+        return ", ".join([text for text in told if text][:MAX_REASONS])
 
     def why_false(self, verdict: Verdict, entity: Labels) -> str:
         """The first false comparison of a measured number, with its value, else the first at all."""
@@ -612,10 +669,13 @@ def describe(decided: ComparisonResult, entity: Labels, known: Mapping[str, Sign
 
 
 def _true(decided: ComparisonResult, entity: Labels, known: Mapping[str, SignalValues], knowledge: Knowledge) -> str:
-    """A true comparison in words, by the first of its signals that has a value: `kv usage p90 is 98 %, above 90 %`."""
-    names = [n for n in _named(decided.comparison.left) if entity in known[n].values]
-    if not names:
-        return str(decided.comparison).replace(SIGNAL_PREFIX, "")
+    """A true comparison in words, `kv usage p90 is 98 %, above 90 %`, or `gpu rich in compute is yes`; empty where the
+    value that is compared is that of no signal, but calculated from some."""
+    names = [n for n in _named(decided.comparison.left) if known[n].values.get(entity) == decided.left]
+    if not names or decided.left is None:
+        return ""
     unit = knowledge.signals[names[0]].unit
-    value = render_apart(known[names[0]].values[entity], decided.right, unit)
+    if unit == "bool":
+        return f"{plain(names[0])} is {render(decided.left, unit)}"
+    value = render_apart(decided.left, decided.right, unit)
     return f"{plain(names[0])} is {value}, {_IS[decided.comparison.op]} {render(decided.right, unit)}"

@@ -16,7 +16,7 @@ from kvitals.diagnoser.levers import Levers
 from kvitals.diagnoser.predictions import Predictions
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.signals import EvaluationSpan
-from kvitals.diagnoser.text import fill, lower_title, plain, render
+from kvitals.diagnoser.text import fill_known, lower_title, plain, render
 from kvitals.rules.finding import (
     Entity,
     Evidence,
@@ -123,8 +123,9 @@ class Findings:
         )
 
     def _concluded(self, judgement: Judgement, value: Callable[[str], str]) -> str:
-        """The rule's sentence and, where any one of several conditions is enough, which of them are true."""
-        conclusion = fill(judgement.rule.conclusion, value)
+        """The rule's sentences whose numbers are known and, where any one of several conditions is enough, which of
+        them are true."""
+        conclusion = fill_known(judgement.rule.conclusion, value)
         true = self._judge.why_true(judgement)
         return f"{conclusion} Here: {true}." if true else conclusion
 
@@ -364,6 +365,9 @@ class Findings:
         if judgement.early is not None:
             confidence -= 0.1
             why.append(f"true for {render(judgement.early, 'seconds')} only")
+        if judgement.short is not None:
+            confidence -= 0.1
+            why.append(f"true in the last {render(judgement.short, 'seconds')}; its figures are of a longer window")
         for name in rule.uses:
             if judgement.entity not in self._judge.signals.known[name].values:
                 confidence -= 0.05

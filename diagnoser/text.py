@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 from kvitals.diagnoser.sizing.quantity import size
@@ -16,6 +17,8 @@ _SUFFIX = {
 }
 _LASTING = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From so many seconds on, in units of so many."""
+UNKNOWN = "unknown"
+_SENTENCE_END = re.compile(r"(?<=[.;]) +(?=[A-Z{])")
 MORE_DIGITS = 8
 """That a number is printed with at most, beyond the usual ones, to tell it from its limit."""
 
@@ -24,7 +27,7 @@ def render(value: float | None, unit: str, more: int = 0) -> str:
     """A value with its unit, as short as it can be read: `1.83 s`, `3.5 h`, `41 %`, `12.5/s`, `400 MB`. `more`: digits
     beyond those."""
     if value is None or math.isnan(value):
-        return "unknown"
+        return UNKNOWN
     if unit == "bool":
         return "yes" if value else "no"
     if unit == "ratio":
@@ -89,3 +92,15 @@ def lower_title(title: str) -> str:
 def fill(template: str, value: Callable[[str], str]) -> str:
     """Fill `{signal}` and `{$param}` in a text with `value(name)`."""
     return PLACEHOLDER.sub(lambda match: value(match.group(1)), template)
+
+
+def fill_known(template: str, value: Callable[[str], str]) -> str:
+    """The same without the sentences that have an unknown number; all of them where each has one."""
+    sentences = _SENTENCE_END.split(template.strip())
+    filled = [fill(sentence, value) for sentence in sentences]
+    known = [
+        text
+        for sentence, text in zip(sentences, filled, strict=True)
+        if UNKNOWN not in [value(name) for name in PLACEHOLDER.findall(sentence)]
+    ]
+    return " ".join(known or filled)

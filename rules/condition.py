@@ -53,12 +53,11 @@ def comparisons(condition: Condition) -> list[Comparison]:
     return comparisons(condition.left) + comparisons(condition.right)
 
 
-def alternatives(condition: Condition) -> list[Comparison]:
-    """The comparisons of a condition of which any one is enough; empty where it is anything else."""
-    if isinstance(condition, Comparison):
-        return [condition]
-    parts = [alternatives(condition.left), alternatives(condition.right)]
-    return [*parts[0], *parts[1]] if condition.op == "or" and all(parts) else []
+def alternatives(condition: Condition) -> list[Condition]:
+    """The parts of a condition of which any one is enough: itself, where it is no `or`."""
+    if isinstance(condition, Connective) and condition.op == "or":
+        return [*alternatives(condition.left), *alternatives(condition.right)]
+    return [condition]
 
 
 def _structure(expr: Expr) -> Condition:

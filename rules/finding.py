@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec import Struct, field
 from kvitals.rules.model import Kind, Severity
 from kvitals.series.types import Labels
 
-VERSION = "1.5"
+VERSION = "1.6"
 
 Outcome = Literal["fired", "clear", "n/a", "unknown"]
 
@@ -244,6 +245,23 @@ class SinceChange(Struct, frozen=True, kw_only=True):
     come: list[str] = []
 
 
+class Regime(Struct, frozen=True, kw_only=True):
+    """Since when the system has been as the document states, and what was before: its load or latency changed level."""
+
+    since: float  # seconds since the epoch
+    changed: list[str]  # the series that changed: "engine: requests in flight 2.1 → 9.8"
+    before: str  # the verdict on the time before
+    before_healthy: bool | None
+    before_start: float  # when the time before begins; it ends at `since`
+
+    @property
+    def sentence(self) -> str:
+        """What follows the verdict."""
+        was = {True: "no trouble found", None: "not enough data to judge", False: f"“{self.before.rstrip('.')}”"}
+        at = datetime.fromtimestamp(self.since, UTC)
+        return f"Since {at:%H:%M:%S} UTC; before: {was[self.before_healthy]}."
+
+
 class Triage(Struct, frozen=True, kw_only=True):
     """The whole answer of one triage."""
 
@@ -263,6 +281,7 @@ class Triage(Struct, frozen=True, kw_only=True):
     coverage: Coverage
     lacking: list[MissingData] = []  # for want of what, most rules first
     since_change: SinceChange | None = None  # only where it was asked for
+    regime: Regime | None = None  # only of a recording whose window the user leaves to kvitals, and which changed
 
     def explained(self, cause: Finding) -> list[Finding]:
         """The fired symptoms and causes that a cause explains, directly or through causes in between: symptoms first,

@@ -158,7 +158,13 @@ def _process(root: str, target: str, ref: ProcessRef, seen: Cgroups) -> ProcessS
         state = "replaced"
     if found is None or state != OK:
         return ProcessSample(
-            target=target, pid=ref.pid, start_time=ref.start_time, part=ref.part, rank=ref.rank, state=state
+            target=target,
+            pid=ref.pid,
+            start_time=ref.start_time,
+            part=ref.part,
+            rank=ref.rank,
+            state=state,
+            run_state=found.run_state if found is not None and found.ended else "",
         )
     status = _start_of(f"{base}/status")
     counts = procfs.pick(_STATUS, status)
@@ -169,6 +175,7 @@ def _process(root: str, target: str, ref: ProcessRef, seen: Cgroups) -> ProcessS
         start_time=found.started,
         part=ref.part,
         rank=ref.rank,
+        run_state=found.run_state,
         user=found.user,
         system=found.system,
         threads=found.threads,

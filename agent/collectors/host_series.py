@@ -21,6 +21,9 @@ Engines = Callable[[str, str], str]
 Key = tuple[str, ...]
 """A series: its family, then names and values of labels in turn."""
 
+_HALTED = {"D": "uninterruptible", "T": "stopped", "t": "stopped", "Z": "zombie"}
+"""States of a process that does not compute, by the letter in /proc/PID/stat."""
+
 MAX_TOTALS = 20_000
 """Counters whose value is kept while they have no sample, as when an engine restarts."""
 
@@ -68,8 +71,9 @@ class HostSeries:
         row.add(record.duration, "kvitals_sense_duration_seconds", "sense", "host")
         _node(row, record.node)
         running = [process for process in record.processes if process.state == OK]
-        names = _names(running, engines)
+        names = _names(record.processes, engines)
         self._since(row, record.clock, running, names)
+        _halted(row, record.processes, names)
         for engine, processes in _by_engine(running, names).items():
             _processes(row, engine, processes)
             _cgroups(row, engine, processes, {level.key: level for level in record.cgroups})
@@ -204,6 +208,16 @@ def _processes(row: _Row, engine: str, processes: Iterable[ProcessSample]) -> No
         family = "kvitals_engine_process_context_switches_total"
         row.count(_float(p.voluntary), who, family, *of, "kind", "voluntary")
         row.count(_float(p.involuntary), who, family, *of, "kind", "involuntary")
+
+
+def _halted(row: _Row, processes: Iterable[ProcessSample], names: Mapping[tuple[str, str], Sequence[str]]) -> None:
+    """How many processes of each part are in a state in which they do not compute; 0 is written too."""
+    for process in processes:
+        for engine in names[process.target, process.rank] if process.run_state else ():
+            for state in dict.fromkeys(_HALTED.values()):
+                here = float(_HALTED.get(process.run_state) == state)
+                of = ("engine", engine, "part", process.part, "state", state)
+                row.add(here, "kvitals_engine_processes_halted", *of)
 
 
 def _cgroups(row: _Row, engine: str, processes: Sequence[ProcessSample], found: Mapping[str, CgroupSample]) -> None:

@@ -58,7 +58,12 @@ class Stat(NamedTuple):
     system: float
     threads: int
     resident: int
-    ended: bool  # a zombie: nobody took note of its end yet
+    run_state: str  # of the main thread, one letter: R, S, D, T, t, Z, I ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie: its parent has not read its exit status."""
+        return self.run_state in ("Z", "X", "x")
 
 
 def stat(text: bytes) -> Stat | None:
@@ -70,7 +75,7 @@ def stat(text: bytes) -> Stat | None:
     if None in found:
         return None
     started, user, system, threads, pages = (n or 0 for n in found)
-    return Stat(started, user / TICKS, system / TICKS, threads, pages * PAGE, fields[0] in (b"Z", b"X", b"x"))
+    return Stat(started, user / TICKS, system / TICKS, threads, pages * PAGE, _name(fields[0][:1]))
 
 
 class MainThread(NamedTuple):

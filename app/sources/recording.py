@@ -45,7 +45,8 @@ class RecordingEnd:
 
 @dataclass(frozen=True)
 class Moments:
-    """Which part of a recording is judged; None: its end, or the configured window before it."""
+    """Which part of a recording is judged; None: its end, or the configured window before it. Where neither is given,
+    the window begins no earlier than when load or latency last changed level (`diagnoser.regimes`)."""
 
     at: float | None = None
     start: float | None = None
@@ -106,7 +107,10 @@ def judge_recording(path: Path, setup: Setup, moments: Moments = NOW, step: floa
         damage = reader.problem or ""
     if at == last:
         pipeline.flush(last)
-    pipeline.observe_span(span)
+    if moments == NOW:
+        pipeline.observe_last_regime(first, at)
+    else:
+        pipeline.observe_span(span)
     return RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 
@@ -145,5 +149,5 @@ def verdicts(path: Path, setup: Setup) -> Iterator[tuple[float, Triage]]:
             yield at, pipeline.triage()
     if last > first:
         pipeline.flush(last)
-        pipeline.observe_span(span_at(first, last))
+        pipeline.observe_last_regime(first, last)
         yield last, pipeline.triage()

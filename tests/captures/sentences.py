@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,25 @@ import pytest
 from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import span_of
 from kvitals.diagnoser.text import render
-from kvitals.rules.finding import Finding, Triage
+from kvitals.rules.finding import Finding, Measure, Triage
 from kvitals.rules.loader import PLACEHOLDER, SIGNAL_PREFIX, Knowledge
 from kvitals.series.types import METRIC_NAME, Matcher, MatchOp
 from tests.captures.looks import cold_look, setup_of
 from tests.captures.steadiness import recorded
+from tests.support.recordings import judge
 
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+_UNIT = r" ?(?:%|ms|s\b|min|h\b|days|/s|tokens|requests|blocks|[kMGT]?B\b)?"
 _COMPARED = re.compile(
-    r"is (?P<left>-?[\d.,]+)(?P<unit> ?[^\s,.]*), (?P<how>not above|not below|above|below|at least|at most)"
-    r" (?P<right>-?[\d.,]*\d)(?P=unit)(?!\w)"
+    rf"is (?P<left>{_NUMBER})(?P<unit>{_UNIT}), (?P<how>not above|not below|above|below|at least|at most) "
+    rf"(?:[^,()]+ \()?(?P<right>{_NUMBER})(?P<unit_right>{_UNIT})"
 )
+_TIMES = {"ms": 1e-3, "min": 60.0, "h": 3600.0, "days": 86_400.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_PART = re.compile(rf"\b(?P<part>{_NUMBER}) of (?:the |its )?(?P<whole>{_NUMBER})\b")
+_LASTED = re.compile(r"first tokens in time in (?P<seconds>[\d.,]+ (?:s|min|h))")
+_STRETCH = re.compile(r"\d\d:\d\d:\d\d to (?:\S+ )?\d\d:\d\d:\d\d UTC")
+"""The time of the look-ups that a prediction replays, in its method: its figures are of that time."""
+_SINCE = re.compile(r"Since (?P<at>\d\d:\d\d:\d\d) UTC")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "above": lambda left, right: left > right,
     "below": lambda left, right: left < right,
@@ -46,17 +56,13 @@ def wrong(pipeline: Pipeline) -> list[str]:
     found = [f"{f.code}: {text}" for f in findings for text in _of(f, knowledge)]
     found += [f"ruled out {r.code}: {text}" for r in document.ruled_out for text in _compared(r.because)]
     found += [f"unfounded: {f.code} has no sentence" for f in findings if not f.conclusion]
-    return [*found, *_counted(pipeline, document)]
+    return [*found, *_counted(pipeline, document), *_timed(document), *_alternatives(pipeline, document)]
 
 
 def _of(finding: Finding, knowledge: Knowledge) -> Iterator[str]:
     measures = {measure.signal: measure for measure in finding.measures}
-    for name in PLACEHOLDER.findall(knowledge.rules[finding.code].conclusion):
-        if name not in knowledge.signals:
-            continue
-        measure = measures[name]
-        told = render(measure.value, measure.unit) if measure.value is not None else None
-        if told is not None and told not in finding.conclusion:
+    for name, told in _told(knowledge.rules[finding.code].conclusion, measures):
+        if told not in finding.conclusion:
             yield f"{name} is {told}, and the sentence is “{finding.conclusion}”"
     for evidence in finding.evidence:
         shown = measures.get(evidence.query.removeprefix(SIGNAL_PREFIX))
@@ -68,12 +74,71 @@ def _of(finding: Finding, knowledge: Knowledge) -> Iterator[str]:
         if evidence.text != render(shown.value, shown.unit):
             yield f"{shown.signal} is {shown.text} in the sentence and {evidence.text} as evidence"
     yield from _compared(finding.conclusion)
+    yield from _parts(finding.conclusion)
+    if re.search(r"\bunknown\b", finding.conclusion) and "state of this engine is unknown" not in finding.conclusion:
+        yield f"a number is unknown in “{finding.conclusion}”"
+    for lever in finding.levers:
+        for predicted in lever.predicted:
+            measured = measures.get(predicted.metric)
+            if measured is None or measured.value is None or _STRETCH.search(predicted.method):
+                continue
+            if predicted.from_ != pytest.approx(measured.value):
+                yield f"{lever.lever} predicts from {predicted.from_}, and {predicted.metric} is {measured.value}"
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Parts that are told to be more than the whole."""
+    for one in _PART.finditer(text):
+        if _plain(one["part"]) > _plain(one["whole"]):
+            yield f"“{one[0]}” is more than all"
+
+
+def _timed(document: Triage) -> Iterator[str]:
+    """Times and durations of the verdict that are not those of the document."""
+    window, regime = document.window, document.regime
+    if window.end - window.start != pytest.approx(window.seconds, abs=0.01):
+        yield f"the window is of {window.seconds} s, and begins at {window.start} and ends at {window.end}"
+    if (lasted := _LASTED.search(document.verdict)) and lasted["seconds"] != render(window.seconds, "seconds"):
+        yield f"the window is of {window.seconds} s, and the verdict is “{document.verdict}”"
+    since = _SINCE.search(document.verdict)
+    if (since is None) != (regime is None):
+        yield f"the regime is {regime}, and the verdict is “{document.verdict}”"
+    if since is not None and regime is not None:
+        if datetime.fromtimestamp(regime.since, UTC).strftime("%H:%M:%S") != since["at"]:
+            yield f"the regime began at {regime.since}, and the verdict is “{document.verdict}”"
+        if not regime.before_start < regime.since <= window.start + 0.01 < window.end:
+            yield f"the regime {regime} is not before the window from {window.start}"
+    for finding in (*document.causes, *document.symptoms, *document.telemetry, *document.notes):
+        if finding.since is not None and finding.since > window.end:
+            yield f"{finding.code} is true since {finding.since}, after the window"
+
+
+def _alternatives(pipeline: Pipeline, document: Triage) -> Iterator[str]:
+    """Conditions that a conclusion names as true and that are not, decided again by the document's judge."""
+    for judgement in pipeline.judgements:
+        if judgement.outcome == "fired" and judgement.verdict is not None and judgement.short is None:
+            why = pipeline.judge.why_true(judgement)
+            entity = dict(judgement.entity)
+            told = [
+                finding.conclusion
+                for finding in (*document.causes, *document.symptoms, *document.telemetry, *document.notes)
+                if finding.code == judgement.rule.code and finding.entity.labels == entity
+            ]
+            if why and told and not any(why in conclusion for conclusion in told):
+                yield f"{judgement.rule.code}: “{why}” is not in “{told[0]}”"
+
+
+def _plain(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 def _compared(text: str) -> Iterator[str]:
     """Comparisons in a text that do not hold between the numbers that it tells."""
     for one in _COMPARED.finditer(text):
-        left, right = (float(one[side].replace(",", "")) for side in ("left", "right"))
+        left, right = (
+            _plain(one[number]) * _TIMES.get(one[unit].strip(), 1.0)
+            for number, unit in (("left", "unit"), ("right", "unit_right"))
+        )
         if not _HOLDS[one["how"]](left, right):
             yield f"“{one[0]}” does not hold"
 
@@ -109,13 +174,23 @@ def _grown(pipeline: Pipeline, document: Triage, name: str, bound: float | None)
     return sum(edges[max(edges)] for edges in grown.values())
 
 
+def _told(template: str, measures: Mapping[str, Measure]) -> Iterator[tuple[str, str]]:
+    """The signals of a rule's sentences with their values as text; a sentence with an unknown number is left out."""
+    for sentence in re.split(r"(?<=[.;]) +(?=[A-Z{])", template.strip()):
+        names = [name for name in PLACEHOLDER.findall(sentence) if name in measures]
+        if all(measures[name].value is not None for name in names):
+            yield from ((name, render(measures[name].value, measures[name].unit)) for name in names)
+
+
 def of_capture(capture: Path) -> tuple[str, int, list[str]]:
-    """A recording, how many sentences its cold document has, and what is wrong with them."""
+    """A recording, how many sentences its documents have, and what is wrong with them: the cold one of its last twelve
+    seconds, and the one of `kvitals triage FILE`."""
     _, last = span_of(capture)
-    pipeline = cold_look(capture, setup_of(capture), last)
-    document = pipeline.triage()
-    found = wrong(pipeline)
-    return capture.stem, 1 + sum(map(len, (document.causes, document.symptoms, document.notes))), found
+    under = setup_of(capture)
+    several = [cold_look(capture, under, last), judge(capture, under).pipeline]
+    found = [text for pipeline in several for text in wrong(pipeline)]
+    documents = [pipeline.triage() for pipeline in several]
+    return capture.stem, sum(1 + len(d.causes) + len(d.symptoms) + len(d.notes) for d in documents), found
 
 
 def main(names: Sequence[str]) -> int:

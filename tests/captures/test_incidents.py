@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvitals.app.demo import DEMO, incidents
-from kvitals.app.pipeline import Pipeline, span_at
+from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.recording import RecordingVerdict, judge_recording, judged_before, span_of, with_window
 from kvitals.rules.finding import DocumentSource, Triage
 from kvitals.series.recordings import CaptureReader
@@ -30,7 +30,7 @@ def replayed(path: Path) -> tuple[list[Triage], RecordingVerdict]:
         settled = [pipeline.triage() for at in moments if at >= last - SETTLED_SECONDS]
         damage = reader.problem or ""
     pipeline.flush(last)
-    pipeline.observe_span(span_at(first, last))
+    pipeline.observe_last_regime(first, last)
     return settled, RecordingVerdict(pipeline, pipeline.triage(), damage)
 
 

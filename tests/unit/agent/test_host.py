@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -93,6 +94,16 @@ class TestRead:
     def test_a_pid_that_is_used_again(self, watched: Watched, child: subprocess.Popen[bytes]) -> None:
         refs = {"a": [ProcessRef(child.pid, 1, "worker", ""), self.ref(child.pid)]}
         assert [p.state for p in watched.sense.read(1.0, refs).processes] == ["replaced", "ok"]
+
+    @linux
+    def test_a_process_that_a_signal_stopped(self, watched: Watched, child: subprocess.Popen[bytes]) -> None:
+        child.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 20
+        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for t in (1.0, 6.0, 11.0):
+            watched.feed(watched.sense.read(t, {"a": [self.ref(child.pid, "engine_core")]}))
+        assert watched.values()["kvitals_engine_processes_halted{engine=a/0,part=engine_core,state=stopped}"] == 1
 
     @linux
     def test_a_process_that_is_gone(self, watched: Watched) -> None:

@@ -34,7 +34,13 @@ def test_a_name_can_not_pass_for_numbers(name: str) -> None:
 
 def test_a_zombie_has_ended() -> None:
     found = procfs.stat(recorded("process-stat").replace(b") R ", b") Z "))
-    assert found is not None and found.ended
+    assert found is not None and found.ended and found.run_state == "Z"
+
+
+@pytest.mark.parametrize("letter", ["S", "D", "T", "t"])
+def test_the_state_of_a_process_is_read(letter: str) -> None:
+    found = procfs.stat(recorded("process-stat").replace(b") R ", f") {letter} ".encode()))
+    assert found is not None and found.run_state == letter and not found.ended
 
 
 def test_cpu_time_of_a_process_is_in_seconds() -> None:

@@ -122,6 +122,20 @@ class TestFeed:
         watched.feed(record(1.0, process(cgroups=("/a",)), levels=levels))
         assert watched.values()["kvitals_engine_cpu_limit_cores{engine=a/0}"] == 1
 
+    def test_a_process_that_does_not_compute_is_counted_by_its_state(self, watched: Watched) -> None:
+        states = {1: "S", 2: "T", 3: "t", 4: "D"}
+        watched.feed(record(1.0, *(process(pid, run_state=letter) for pid, letter in states.items())))
+        family = "kvitals_engine_processes_halted{{engine=a/0,part=worker,state={}}}"
+        values = watched.values()
+        assert [values[family.format(state)] for state in ("stopped", "uninterruptible", "zombie")] == [2, 1, 0]
+        watched.feed(record(6.0, process(1, run_state="S"), process(2, state="gone", run_state="Z")))
+        values = watched.values()
+        assert [values[family.format(state)] for state in ("stopped", "uninterruptible", "zombie")] == [0, 0, 1]
+
+    def test_a_recording_without_states_has_no_series_of_them(self, watched: Watched) -> None:
+        watched.feed(record(1.0, process(1)))
+        assert not [key for key in watched.values() if "halted" in key]
+
     def test_every_series_is_of_a_known_family_with_its_labels(self, watched: Watched) -> None:
         node = NodeSample(
             cpus=2,
@@ -152,7 +166,9 @@ class TestFeed:
             tasks_max=2.0,
             pressure={"io full": 1.0},
         )
-        full = process(swapped=1.0, fds=1, main_running=1.0, main_waiting=1.0, voluntary=1, involuntary=1)
+        full = process(
+            run_state="S", swapped=1.0, fds=1, main_running=1.0, main_waiting=1.0, voluntary=1, involuntary=1
+        )
         for t in (1.0, 6.0):
             watched.feed(record(t, full, levels=[level], node=node))
         seen = set()

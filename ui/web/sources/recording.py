@@ -16,7 +16,7 @@ import msgspec
 from kvitals.app.cache import CacheReport as Blocks
 from kvitals.app.cache import of_node as blocks_of
 from kvitals.app.lookups import Lookups, ledger_lookups
-from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup, span_at
+from kvitals.app.pipeline import FAST_SECONDS, Pipeline, Setup
 from kvitals.app.request_sources import RequestAnswer, RequestQuery
 from kvitals.app.request_sources import of_node as requests_of
 from kvitals.app.sources.recording import Moments, RecordingError, judge_recording, judged_before, span_of, with_window
@@ -111,7 +111,7 @@ class Recording:
                 time.sleep(YIELD_SECONDS)
             self.damage = reader.problem or ""
         pipeline.flush(self._end)
-        pipeline.observe_span(span_at(self._start, self._end))
+        pipeline.observe_last_regime(self._start, self._end)
         self._said.append((self._end, pipeline.brief(said)))
         self._last = pipeline.triage()
         self._pipeline = pipeline
