@@ -14,11 +14,14 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from kvitals.rules.engine_map import load_map
 from kvitals.rules.versions import release
 
 FOLDER = Path(__file__).parent / "flags"
 COLUMNS = ("flag", "first", "last", "kind", "default", "choices", "aliases", "deprecated")
 _READ = "# releases:"
+GUESSED = "names on the page"
+"""The source of a version that no endpoint reports: it is the oldest that has every name on the page."""
 
 Kind = Literal["value", "switch", "negatable"]
 """`value` takes one, `switch` takes none, `negatable` is a switch with a `--no-` form."""
@@ -108,6 +111,37 @@ def _by_name(states: Iterable[FlagState]) -> dict[str, FlagState]:
     return known
 
 
+@lru_cache(maxsize=8)
+def spellings(system: str) -> Mapping[str, str]:
+    """Every other spelling of a flag, with the one that kvitals uses; both without dashes in front.
+
+    Releases differ in which spelling is the flag and which its alias. The one that the engine's map reads counts, then
+    the longest.
+    """
+    table = flag_table(system)
+    groups: dict[str, set[str]] = {}
+    for span in () if table is None else table.spans:
+        names = {name.lstrip("-") for name in (span.state.flag, *span.state.aliases)}
+        group = names.union(*(groups[name] for name in names if name in groups))
+        groups |= dict.fromkeys(group, group)
+    read = {name.partition(".")[0] for name in load_map(system).flags} if groups else set()
+    found: dict[str, str] = {}
+    for name, group in groups.items():
+        chosen = max(group, key=lambda one: (one in read, len(one), one))
+        if name != chosen:
+            found[name] = chosen
+    return found
+
+
+@lru_cache(maxsize=8)
+def switches(system: str) -> frozenset[str]:
+    """The flags that take no value in any release, without dashes in front."""
+    table = flag_table(system)
+    spans = () if table is None else table.spans
+    valued = {span.state.flag for span in spans if span.state.kind == "value"}
+    return frozenset(span.state.flag.lstrip("-") for span in spans if span.state.flag not in valued)
+
+
 def systems_with_flags() -> list[str]:
     """The engines whose flags are known."""
     return sorted(path.stem for path in FOLDER.glob("*.csv"))
@@ -163,10 +197,8 @@ def write_table(table: FlagTable, path: Path) -> None:
         writer.writerow(COLUMNS)
         for span in sorted(table.spans, key=lambda s: (s.state.flag, release(s.first))):
             state = span.state
-            writer.writerow(
-                [state.flag, span.first, span.last, state.kind, state.default, " ".join(state.choices)]
-                + [" ".join(state.aliases), state.deprecated]
-            )
+            listed = " ".join(state.choices), " ".join(state.aliases)
+            writer.writerow([state.flag, span.first, span.last, state.kind, state.default, *listed, state.deprecated])
 
 
 def spans_of(by_release: Mapping[str, Mapping[str, FlagState]]) -> list[FlagSpan]:
