@@ -94,6 +94,11 @@ class Flags:
     def __repr__(self) -> str:
         return f"Flags({len(self._values)} not shown)"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The flags that were given, without dashes; `no-x` for one that was switched off so."""
+        return tuple(self._values)
+
     def only(self, names: Iterable[str]) -> Flags:
         """The flags that `names` can ask for, and nothing else of the command line."""
         heads = {name.partition(".")[0] for name in names}
