@@ -141,4 +141,4 @@ def test_exit_codes(words: str, code: int, capsys: pytest.CaptureFixture[str]) -
 def test_the_answer_fits_a_screen(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["upgrade", *words.split()])
-    assert len(capsys.readouterr().out.splitlines()) <= 60
+    assert len(capsys.readouterr().out.splitlines()) <= 40
