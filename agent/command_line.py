@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from kvitals.rules.engine_flags import spellings, switches
 from kvitals.rules.yaml_scalars import check_scalars
 
 MAX_CONFIG_BYTES = 64 * 1024
@@ -31,7 +32,7 @@ class Launcher:
     modules: tuple[str, ...]  # python -m MODULE, or the path of its file
     commands: Mapping[str, str]  # name of the console script -> its sub-command
     port: int  # unless told otherwise; 0: it serves no metrics page then
-    short: Mapping[str, str] = field(default_factory=dict)  # short forms of flags, without dashes
+    short: Mapping[str, str] = field(default_factory=dict)  # usual abbreviations that are no alias, without dashes
     port_flag: str = "port"
     host_flag: str = "host"
     port_variable: str = ""  # environment variable that sets the port
@@ -47,19 +48,6 @@ LAUNCHERS = (
         ),
         commands={"vllm": "serve"},
         port=8000,
-        short={
-            "tp": "tensor-parallel-size",
-            "pp": "pipeline-parallel-size",
-            "dp": "data-parallel-size",
-            "dcp": "decode-context-parallel-size",
-            "pcp": "prefill-context-parallel-size",
-            "dpl": "data-parallel-size-local",
-            "dpm": "data-parallel-multi-port-external-lb",
-            "ep": "enable-expert-parallel",
-            "q": "quantization",
-            "sc": "speculative-config",
-            "asc": "api-server-count",
-        },
     ),
     Launcher(
         "sglang",
@@ -68,16 +56,10 @@ LAUNCHERS = (
         port=30000,
         short={
             "tp": "tensor-parallel-size",
-            "tp-size": "tensor-parallel-size",
             "pp": "pipeline-parallel-size",
-            "pp-size": "pipeline-parallel-size",
             "dp": "data-parallel-size",
-            "dp-size": "data-parallel-size",
             "ep": "expert-parallel-size",
-            "ep-size": "expert-parallel-size",
             "dcp": "decode-context-parallel-size",
-            "dcp-size": "decode-context-parallel-size",
-            "enable-hicache": "enable-hierarchical-cache",
         },
     ),
     Launcher(
@@ -111,6 +93,11 @@ class Flags:
 
     def __repr__(self) -> str:
         return f"Flags({len(self._values)} not shown)"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The flags that were given, without dashes; `no-x` for one that was switched off so."""
+        return tuple(self._values)
 
     def only(self, names: Iterable[str]) -> Flags:
         """The flags that `names` can ask for, and nothing else of the command line."""
@@ -229,7 +216,7 @@ def _given(launcher: Launcher, arguments: Sequence[str]) -> tuple[dict[str, Valu
             name, equals, value = argument.partition("=")
             name = _name(launcher, name)
             _put(values, name, value if equals else True)
-            wanting = not (equals or name.startswith(_SWITCH))
+            wanting = not (equals or name.startswith(_SWITCH) or name in switches(launcher.system))
             name = name if wanting else ""
         elif wanting:
             _put(values, name, argument)
@@ -247,7 +234,8 @@ def _name(launcher: Launcher, flag: str) -> str:
     """`--max_num_seqs` is `max-num-seqs`; what follows a dot is a key of the flag's JSON and is kept."""
     head, dot, path = flag.lstrip("-").partition(".")
     head = head.replace("_", "-")
-    return launcher.short.get(head, head) + dot + path
+    head = launcher.short.get(head, head)
+    return spellings(launcher.system).get(head, head) + dot + path
 
 
 def _put(values: dict[str, Value], name: str, value: Value) -> None:

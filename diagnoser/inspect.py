@@ -5,7 +5,7 @@ It reads series alone, so a live look, a recording and a Prometheus that holds t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kvitals.diagnoser.evaluator import Judge
 from kvitals.diagnoser.signals import FACT, EvaluationSpan, by_entity
 from kvitals.diagnoser.text import render
 from kvitals.diagnoser.units import oddities
+from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.inspection import (
@@ -186,6 +187,8 @@ class _Look:
             yield TelemetryProblem(
                 f"{what}: read with the newest map", "look at unknown and missing names below", False
             )
+        if system is not None:
+            yield from _flag_problems(system.system, info)
         outdated = sorted(x["raw"] for x in self._labels("kvitals_family_outdated", entity))
         if outdated:
             what = f"names of another version than {info.get('version', '?')}: {_listed(outdated)}"
@@ -309,6 +312,21 @@ def _resolution(name: str, seconds: float, edges: Sequence[float]) -> Resolution
         bucket = f"{render(lower, 'seconds')} to {render(upper, 'seconds')}"
         text = f"inside the bucket {bucket}: the share within is interpolated"
     return Resolution(name, seconds, on_edge, lower, upper, text)
+
+
+def _flag_problems(system: str, info: Mapping[str, str]) -> Iterator[TelemetryProblem]:
+    """Whether the flags of the engine's version are known, on which the settings of levers rest."""
+    table, version = flag_table(system), info.get("version", "")
+    if table is None:
+        return
+    if not version or info.get("version_source") == GUESSED:
+        oldest = f" from {version} on" if version else ""
+        what = f"the version is not reported, so levers name the flags of any version{oldest}"
+        yield TelemetryProblem(what, "check a flag with the engine's --help before you set it", False)
+    elif table.is_newer(version):
+        what = f"{version} is newer than the flags known to this version of kvitals (to {table.newest})"
+        remedy = "upgrade kvitals, or check a flag with the engine's --help before you set it"
+        yield TelemetryProblem(what, remedy, False)
 
 
 def _listed(names: Sequence[str]) -> str:

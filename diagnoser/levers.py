@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 from kvitals.diagnoser.evaluator import Judgement
 from kvitals.diagnoser.questions import Questions
 from kvitals.diagnoser.text import fill
+from kvitals.rules.engine_flags import GUESSED, flag_table
 from kvitals.rules.finding import LeverAdvice, LeverSetting
 from kvitals.rules.model import Lever, LeverUse, Quantity, SystemSetting
 from kvitals.rules.versions import in_range
@@ -103,8 +104,7 @@ class Levers:
             return None, "the engine is not recognised, so its flag is not known"
         for setting in lever.settings:
             if setting.system == system and self._is_the_one(setting, version, judgement):
-                note = setting.note if version else f"version unknown, this is for {setting.versions}. {setting.note}"
-                return self._render(judgement, setting, note.strip()), ""
+                return self._render(judgement, setting, _note(setting, info)), ""
         elsewhere = ": it is done outside of the engine" if lever.outside else ""
         return None, f"no setting is known for {system} {version}".strip() + elsewhere
 
@@ -146,6 +146,21 @@ def _advice(
         references=list(lever.references),
         restart=setting.restart if setting is not None else lever.restart,
     )
+
+
+def _note(setting: SystemSetting, info: Mapping[str, str]) -> str:
+    """A setting's note, with what is not known about its flag."""
+    table, version = flag_table(setting.system), info.get("version", "")
+    if not version:
+        where = "every version" if setting.versions == ">=0" else setting.versions
+        doubt = f"The engine's version is not reported; this is for {where}."
+    elif info.get("version_source") == GUESSED and table is not None:
+        doubt = f"The engine's version is not reported; its page has the names of {version} or newer."
+    elif table is not None and table.is_newer(version):
+        doubt = f"{version} is newer than the flags known to this version of kvitals (to {table.newest})."
+    else:
+        doubt = ""
+    return f"{doubt} {setting.note}".strip()
 
 
 def _in_range(setting: SystemSetting, version: str) -> bool:

@@ -355,8 +355,12 @@ def _always_offered(rule: Rule, lever: Lever, knowledge: Knowledge) -> bool:
 
 def _check_settings(lever: Lever, file: YamlFile) -> Found:
     for i, setting in enumerate(lever.settings):
-        if not setting.flag.startswith("-"):
-            yield file.line("settings", i, "flag"), f"settings: `{setting.flag}` is no flag, one begins with a dash"
+        if (setting.by == "flag") != setting.flag.startswith("-"):
+            yield (
+                file.line("settings", i, "flag"),
+                f"settings: `{setting.flag}`: a flag begins with a dash; `by: environment` or `by: request` names"
+                " something else",
+            )
         if bool(setting.to) == bool(setting.value):
             yield file.line("settings", i), "settings: either `to` (PromQL) or `value` (text)"
         for other in lever.settings[:i]:

@@ -195,6 +195,7 @@ class SystemSetting(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     versions: str = ">=0"  # comma separated bounds, "all must hold": ">=0.9.2,<0.12"
     when: str = ""  # PromQL: has a value for entities where this setting is the one; the first that fits counts
     flag: str  # what to set
+    by: Literal["flag", "environment", "request"] = "flag"  # of the command line, a variable, a field of each request
     now: str = ""  # PromQL for today's value
     to: str = ""  # PromQL for the value to try; or plain text in `value`
     value: str = ""

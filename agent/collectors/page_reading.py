@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kvitals.agent.collectors.page_parser import PageLayout, Series
 from kvitals.agent.collectors.status import Identity
+from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.engine_map import MAX_FACT, EngineMap, InfoMetric, Metric, Telemetry, usable
 from kvitals.rules.versions import in_range, release
 from kvitals.series.types import METRIC_NAME, Labels
@@ -176,7 +177,7 @@ class _Reader:
             self._ranks.pop(series, None)
         ranks = list(admitted) or ["0"]
         version = told_version if usable(told_version) else self._oldest_possible()
-        source = "version endpoint" if usable(told_version) else "names on the page"
+        source = "version endpoint" if usable(told_version) else GUESSED
         self.reading = Reading(system, version, source, ranks, self._models(ranks), left_out=len(self._left_out))
         self._read_roles()
         self._read_infos()

@@ -47,14 +47,27 @@ def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> 
 
 def metrics(knowledge: Knowledge) -> frozenset[str]:
     """The metrics of families that the boards read."""
-    found = built(knowledge, "")
-    read: set[str] = set()
-    for board in found.values():
+    return frozenset(name for read in _metrics_by_board(knowledge).values() for name in read)
+
+
+def boards_by_family(knowledge: Knowledge) -> dict[str, list[str]]:
+    """Families -> the titles of the boards that read them, directly or by signals."""
+    found: dict[str, list[str]] = {}
+    for title, read in _metrics_by_board(knowledge).items():
+        for family in {family_of(name, knowledge.families) for name in read} - {None}:
+            found.setdefault(str(family), []).append(title)
+    return found
+
+
+def _metrics_by_board(knowledge: Knowledge) -> dict[str, set[str]]:
+    """The metrics of families that each board reads, by its title."""
+    read: dict[str, set[str]] = {}
+    for board in built(knowledge, "").values():
         asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
         asked += [mark["target"]["expr"] for mark in board["annotations"]["list"]]
-        for expr in asked:
-            read |= {name for name in names(readable(expr)) if family_of(name, knowledge.families)}
-    return frozenset(read)
+        known = (name for expr in asked for name in names(readable(expr)) if family_of(name, knowledge.families))
+        read.setdefault(board["title"], set()).update(known)
+    return read
 
 
 def files(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, str]:

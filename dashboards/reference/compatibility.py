@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kvitals.dashboards.reference.text import cell, generated_header, table
+from kvitals.rules.engine_flags import flag_table, systems_with_flags
 from kvitals.rules.engine_map import EngineMap, Metric, load_map, systems
 from kvitals.rules.shipped import load_shipped
 
@@ -76,8 +77,24 @@ def page() -> str:
         "`kvitals check` lists those that your engines do not have.",
         "",
         *_flags(maps),
+        "",
+        "## Flags that are known",
+        "",
+        "Levers, `kvitals check` and `kvitals upgrade` rest on the flags of these releases ([upgrades](upgrade.md)). A",
+        "newer engine is reported as *newer than the flags known to this version of kvitals*.",
+        "",
+        *_known_flags(),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _known_flags() -> Iterator[str]:
+    tables = [found for system in systems_with_flags() if (found := flag_table(system)) is not None]
+    rows = [
+        (load_map(t.system).title, f"{t.oldest} to {t.newest}", str(len(t.releases)), str(len(t.at(t.newest))))
+        for t in tables
+    ]
+    yield from table(("program", "versions", "releases read", "spellings of flags in the newest"), rows)
 
 
 def _programs(maps: list[EngineMap], known: Data) -> Iterator[str]:

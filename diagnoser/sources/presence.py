@@ -30,7 +30,7 @@ class Presence:
 
 def presence(knowledge: Knowledge, signals: RemoteSignals, span: EvaluationSpan) -> Presence:
     """Ask how many engines of each pool have each family that signals read: a query a family. Raises ServerError."""
-    readers = _read_by(knowledge)
+    readers = rules_by_family(knowledge)
     has = signals.served.dialect.has
     there = {family: metric for family in readers if (metric := _metric(family, knowledge, has))}
     counted = {family: expression(_count(metric)) for family, metric in there.items()}
@@ -60,7 +60,7 @@ def _metric(family: str, knowledge: Knowledge, has: Callable[[str], bool]) -> st
     return next((name for name in names if has(name)), "")
 
 
-def _read_by(knowledge: Knowledge) -> dict[str, list[str]]:
+def rules_by_family(knowledge: Knowledge) -> dict[str, list[str]]:
     """Families -> the rules whose conditions rest on them, through their signals."""
     found: dict[str, list[str]] = {}
     for rule in knowledge.rules.values():

@@ -487,3 +487,22 @@ def test_one_variable_of_a_real_process_is_read_and_no_other():
     assert System().variable(os.getpid(), "PATH") == os.environ["PATH"]
     assert System().variable(os.getpid(), "PAT") == ""
     assert System().variable(2**22 + 1, "PATH") == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, name, value",
+    [
+        ("vllm serve --trust-remote-code org/model", "trust-remote-code", True),
+        ("vllm serve --trust-remote-code org/model", "model", "org/model"),
+        ("vllm serve m -asc 4", "api-server-count", "4"),
+        ("vllm serve m --device-memory-utilization 0.8", "gpu-memory-utilization", "0.8"),
+        ("sglang serve --pp-size 2", "pipeline-parallel-size", "2"),
+        ("sglang serve --tensor-parallel-size 2", "tensor-parallel-size", "2"),
+        ("sglang serve --enable-hicache --hicache-ratio 2", "enable-hierarchical-cache", True),
+        ("sglang serve --skip-tokenizer-init --model m", "skip-tokenizer-init", True),
+    ],
+)
+def test_spellings_and_switches_are_those_of_the_engines(arguments: str, name: str, value: object) -> None:
+    match = launched_engine(tuple(arguments.split()))
+    assert match is not None
+    assert parse(*match).get(name) == value

@@ -26,6 +26,7 @@ from kvitals.app.pipeline import Pipeline
 from kvitals.app.sources.live import Collector, is_agent
 from kvitals.app.sources.recording import Moments, judge_recording, span_of
 from kvitals.diagnoser.inspect import inspect
+from kvitals.rules.engine_flags import GUESSED
 from kvitals.rules.inspection import InspectedTarget, Inspection, Score, Sense, schema
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import (
@@ -159,7 +160,7 @@ def _head(target: InspectedTarget, console: Console) -> None:
     about = [what if not target.untested else f"{what} (untested)", target.kind if target.kind != "engine" else ""]
     about += [target.role, f"model {target.model}" if target.model else ""]
     console.print(Text.assemble((target.engine, "bold"), "  ", ", ".join(part for part in about if part)))
-    if target.version_source == "names on the page":
+    if target.version_source == GUESSED:
         console.print("  the version is the oldest that has every name on the page", style="dim")
 
 

@@ -37,6 +37,7 @@ GROUPS = {
         "audit": "which signal leads the objective, and by how long",
         "size": "how many GPUs a workload needs, and their cost",
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
+        "upgrade": "which flags, defaults, metrics, boards and alerts change with a version of an engine",
     },
     "operate": {
         "run": "the agent, its API and the web page",

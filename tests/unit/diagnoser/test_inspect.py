@@ -9,6 +9,7 @@ from kvitals.agent.records import FactsRecord, Record, ScrapeRecord, encode
 from kvitals.app.pipeline import Pipeline, Setup
 from kvitals.config import build
 from kvitals.diagnoser.inspect import inspect
+from kvitals.rules.engine_flags import flag_table
 from kvitals.rules.finding import DocumentSource
 from kvitals.rules.inspection import InspectedTarget, Inspection
 from kvitals.rules.journeys import journeys
@@ -140,7 +141,8 @@ def test_an_old_name_is_a_defect() -> None:
 
 
 def test_an_unknown_name_is_said_and_no_defect() -> None:
-    inspection = look(page("vllm-0.32-loaded") + "vllm:brand_new_thing 4\n", version="0.32.0")
+    text = page("vllm-0.32-loaded") + "vllm:brand_new_thing 4\n"
+    inspection = look(text, text, version="0.32.0")
     assert inspection.ok is True
     assert [p.what for p in inspection.targets[0].problems] == [
         "names that kvitals does not know: vllm:brand_new_thing"
@@ -151,6 +153,21 @@ def test_a_version_newer_than_the_map_is_said() -> None:
     inspection = look(page("vllm-0.32-loaded"), page("vllm-0.32-loaded"), version="0.99.0")
     (target,) = inspection.targets
     assert target.untested and any("newer than the versions" in p.what for p in target.problems)
+
+
+def test_a_version_newer_than_the_flags_is_reported() -> None:
+    table = flag_table("vllm")
+    assert table is not None
+    newest = table.newest
+    (target,) = look(page("vllm-0.32-loaded"), page("vllm-0.32-loaded"), version="0.99.0").targets
+    assert [p.what for p in target.problems if "flags" in p.what] == [
+        f"0.99.0 is newer than the flags known to this version of kvitals (to {newest})"
+    ]
+
+
+def test_an_unknown_version_is_reported() -> None:
+    (target,) = look(page("vllm-0.32-loaded"), page("vllm-0.32-loaded"), version="0.1.dev9999+gabc").targets
+    assert any(p.what.startswith("the version is not reported, so levers name the flags") for p in target.problems)
 
 
 def test_a_ratio_in_percent_is_a_defect() -> None:

@@ -218,3 +218,22 @@ def test_the_first_cause_has_the_choice_of_levers(first: str) -> None:
         (first, [offers[first]]),
         (next(c for c in offers if c != first), []),
     ]
+
+
+def note_of(version: str) -> str:
+    """The note beside a setting of SPC03 on a vLLM of some version."""
+    levers = Levers(Told(judge("vllm", version), IN_FORCE))
+    advice = levers.advise(fired(KNOWLEDGE.rules["SPC03"]), str)
+    setting = next(one.setting for one in advice if one.lever == "speculative-decoding")
+    assert setting is not None
+    return setting.note
+
+
+def test_a_version_newer_than_the_flags_is_reported_with_the_setting() -> None:
+    assert note_of("0.99.0").startswith("0.99.0 is newer than the flags known to this version of kvitals (to 0.")
+    assert "newer" not in note_of("0.32.0")
+
+
+def test_an_unknown_version_is_reported_with_the_setting() -> None:
+    assert note_of("").startswith("The engine's version is not reported; this is for >=0.8.2.")
+    assert "not reported" not in note_of("0.32.0")

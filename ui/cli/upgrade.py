@@ -1,0 +1,186 @@
+"""`kvitals upgrade`: what changes or breaks when an engine goes from one version to another.
+
+It renders `kvitals.app.upgrade.Upgrade` and computes nothing. Exit code: 0 nothing changes for the installation, 1
+something does, 2 bad use, 3 a version that the tables do not reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kvitals.app.errors import UsageError
+from kvitals.app.upgrade import (
+    BREAKING,
+    FlagChange,
+    UnknownVersionError,
+    Upgrade,
+    UpgradeError,
+    as_json,
+    compare_versions,
+)
+from kvitals.dashboards.lint.defect import Document
+from kvitals.dashboards.lint.reading import ReadingError, read_path
+from kvitals.rules.engine_flags import systems_with_flags
+from kvitals.ui.cli.common import (
+    EXIT_FINDINGS,
+    EXIT_HEALTHY,
+    EXIT_UNKNOWN,
+    add_rules_option,
+    answer_console,
+    knowledge,
+    status_console,
+)
+
+MAX_LINES = 6
+"""Lines of a section; what is beyond is counted, so that the answer fits a screen."""
+
+_WORDS = {
+    "removed": "the flag is gone",
+    "refused": "the flag is refused, and the engine does not start",
+    "choice": "the value is no choice any more",
+    "deprecated": "the flag is deprecated",
+    "default": "the default changes",
+    "choices": "choices go",
+    "added": "new",
+}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "upgrade",
+        description="Lists which flags, defaults, names of metrics, levers, boards and alerts change or break between"
+        " two versions of an engine.",
+        epilog="exit codes: 0 nothing changes for the installation, 1 something does, 2 bad use, 3 a version is newer"
+        " or older than the flags known to this version of kvitals",
+    )
+    parser.add_argument("system", metavar="ENGINE", help=" or ".join(systems_with_flags()))
+    parser.add_argument("before", metavar="VERSION", help="the version in use")
+    parser.add_argument("after", metavar="NEW", help="the version to go to")
+    parser.add_argument("source", nargs="*", metavar="FILE|DIR", help="boards as JSON and alerts as YAML in use")
+    parser.add_argument(
+        "--command-line",
+        metavar="TEXT",
+        help="the engine's command line, such as 'vllm serve MODEL --max-num-seqs 64': only its flags, and defaults"
+        " of the flags that it leaves out",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="the form of the answer")
+    add_rules_option(parser)
+    parser.set_defaults(do=do)
+
+
+def do(args: argparse.Namespace) -> int:
+    try:
+        arguments = shlex.split(args.command_line or "")
+        documents = [document for source in args.source for document in _read(Path(source))]
+        upgrade = compare_versions(knowledge(args.rules), args.system, args.before, args.after, arguments, documents)
+    except UnknownVersionError as error:
+        status_console().print(str(error), style="yellow", soft_wrap=True)
+        return EXIT_UNKNOWN
+    except UpgradeError as error:
+        raise UsageError(str(error)) from error
+    except ReadingError as error:
+        raise UsageError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(f"--command-line: {error}: write it as in a shell, in one pair of quotes") from error
+    if args.output == "json":
+        sys.stdout.buffer.write(as_json(upgrade) + b"\n")
+    else:
+        show(upgrade, answer_console())
+    return EXIT_FINDINGS if upgrade.affects else EXIT_HEALTHY
+
+
+def _read(path: Path) -> Sequence[Document]:
+    found, missed = read_path(path)
+    for line in missed:
+        status_console().print(line, style="yellow", soft_wrap=True)
+    return found
+
+
+def show(upgrade: Upgrade, console: Console) -> None:
+    """Print an upgrade: what breaks first, then what changes, then what is new."""
+    console.print(Text(f"{upgrade.system} {upgrade.before} to {upgrade.after}", style="bold"))
+    breaking = [c for c in upgrade.flags if c.event in BREAKING and (c.given is not None or not upgrade.command_line)]
+    broken = "Breaks" if upgrade.command_line else "Breaks where it is set"
+    _section(console, broken, "red", map(_flag, breaking))
+    for event, title in [("default", "Defaults"), ("deprecated", "Deprecated flags"), ("choices", "Choices")]:
+        _section(console, title, "yellow", (_flag(c) for c in upgrade.flags if c.event == event))
+    queries = (f"{q.document}: {q.place}: {q.why}" for q in upgrade.queries)
+    _section(console, "Your boards and alerts", "red", queries)
+    gone = [n for n in upgrade.names if n.event == "removed"]
+    _section(console, "Metrics that go", "yellow", (f"{n.name}{_instead(n.instead)}" for n in gone))
+    lost = [f for f in upgrade.families if f.event == "lost"]
+    reads = (f"{f.family}: {_readers(f.rules, f.boards)}" for f in lost)
+    _section(console, "Rules and boards of kvitals that lose a number", "yellow", reads)
+    changed = (f"{c.lever}: {c.before or 'no setting'} to {c.after or 'no setting'}" for c in upgrade.levers)
+    _section(console, "Levers with another setting", "", changed)
+    _show_new(upgrade, console)
+    for note in upgrade.notes:
+        console.print(Text(f"Note: {note}.", style="dim"), soft_wrap=True)
+    console.print(_verdict(upgrade))
+
+
+def _section(console: Console, title: str, style: str, lines: Iterable[str]) -> None:
+    listed = list(lines)
+    if not listed:
+        return
+    console.print(Text(title, style=f"bold {style}".strip()))
+    for line in listed[:MAX_LINES]:
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    if len(listed) > MAX_LINES:
+        console.print(Text(f"  and {len(listed) - MAX_LINES} more: -o json", style="dim"))
+
+
+def _flag(change: FlagChange) -> str:
+    given = f" {change.given}" if change.given not in (None, "", "true") else ""
+    if change.event == "default":
+        before, after = ("unset" if default == "none" else default for default in (change.before, change.after))
+        return f"{change.flag}: {before} to {after}"
+    if change.event == "choices":
+        return f"{change.flag}: {change.before}"
+    return f"{change.flag}{given}: {_WORDS[change.event]}{_instead(change.instead)}"
+
+
+def _instead(name: str) -> str:
+    return f"; use {name}" if name else ""
+
+
+def _readers(rules: Sequence[str], boards: Sequence[str]) -> str:
+    parts = [", ".join(rules[:4]) + (f" and {len(rules) - 4} more" if len(rules) > 4 else "")] if rules else []
+    parts += [f"board {', '.join(boards)}"] if boards else []
+    return "; ".join(parts) or "no rule"
+
+
+def _show_new(upgrade: Upgrade, console: Console) -> None:
+    added = [c.flag for c in upgrade.flags if c.event == "added"]
+    names = [n for n in upgrade.names if n.event == "added"]
+    gained = [f for f in upgrade.families if f.event == "gained"]
+    parts = list(_counts((len(added), "flag"), (len(names), "metric name")))
+    if parts:
+        console.print(Text("New: ", style="bold").append(", ".join(parts), style="not bold"))
+    rules = sorted({code for family in gained for code in family.rules})
+    if rules:
+        console.print(Text(f"  read by {_readers(rules, [])}"), soft_wrap=True)
+
+
+def _counts(*several: tuple[int, str]) -> Iterator[str]:
+    for count, word in several:
+        if count:
+            yield f"{count} {word}{'s' if count != 1 else ''}"
+
+
+def _verdict(upgrade: Upgrade) -> Text:
+    if upgrade.breaks:
+        return Text("The installation breaks: change the flags and queries above first.", style="bold red")
+    if not upgrade.affects:
+        return Text("Nothing changes for the installation.", style="bold green")
+    if upgrade.command_line:
+        return Text("The engine starts with these flags, and behaves as above.", style="bold yellow")
+    return Text("Give --command-line to see only what concerns your engine.", style="bold yellow")
