@@ -1,11 +1,10 @@
-"""`kvitals audit`: which signals moved before the objective was missed, by how long, and whether that is enough."""
+"""`kvitals knee --audit`: which signals moved before the objective was missed, and whether that was early enough."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +16,8 @@ from kvitals.diagnoser import steps
 from kvitals.diagnoser.scaling_lead import Audit, Lead, Ready, audits, starts
 from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
-from kvitals.ui.cli import prometheus
-from kvitals.ui.cli.common import add_judging_options, answer_console, print_json, setup
-from kvitals.ui.cli.knee import add_source, course, with_entity
+from kvitals.ui.cli.common import answer_console, print_json, setup
+from kvitals.ui.cli.course import course, with_entity
 from kvitals.ui.formats import moment
 
 _TITLES = {
@@ -34,19 +32,8 @@ _TITLES = {
 }
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "audit",
-        description="The scaling-signal audit: what moved before p99 of first tokens passed its objective.",
-    )
-    add_source(parser)
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
-    add_judging_options(parser)
-    prometheus.add_options(parser, "--from and --to")
-    parser.set_defaults(do=do)
-
-
-def do(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Print the audit of what the arguments name. Raises UsageError."""
     chosen = setup(args)
     general = next(one.seconds for one in promised.general(chosen.config, chosen.slo_sources) if one.name == TTFT)
     with course(args, chosen) as of:

@@ -28,13 +28,12 @@ GROUPS = {
         "trace": "where the time of a request went",
         "compare": "two engines or two windows, side by side",
         "check": "which telemetry exists, what is wrong with it, and which flag enables more",
+        "explain": "the page of a rule, metric, signal, lever or word",
         "lint": "what is wrong with boards and alerts, with the corrected query",
     },
     "plan": {
-        "whatif": "the hit rate with other memory, routing or eviction",
-        "curve": "the hit rate of each cache size",
-        "knee": "how much load engines carry, and which limit binds",
-        "audit": "which signal leads the objective, and by how long",
+        "whatif": "the hit rate with other memory, routing or eviction; the hit rate of each cache size",
+        "knee": "how much load engines carry, which limit binds, and which signals warn early",
         "size": "how many GPUs a workload needs, and their cost",
         "review": "the week: tokens per GPU-hour, cost, waste, incidents, levers",
     },
@@ -50,11 +49,14 @@ GROUPS = {
         "replay": "the verdicts of a recording over time, or its pages as HTTP targets",
     },
     "extend": {
-        "rules": "list, show and publish rules; write, test and lint your own",
+        "rules": "list and publish rules; write, test and lint your own",
     },
 }
 """Every command with one line of help, in the order of `kvitals --help`. The module `kvitals.ui.cli.NAME` has it."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+
+ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit")}
+"""Old commands and what they are now. They go after 0.1."""
 
 EXIT_BAD_USE = 2
 PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
@@ -133,7 +135,11 @@ def _run(words: list[str]) -> int:
         print(f"kvitals {version('kvitals')}")
         return 0
     if first == "help":
-        return _run([*words[1:2], "--help"])
+        return _run([*words[1:], "--help"])
+    if first in ALIASES:
+        now = ALIASES[first]
+        print(f"kvitals: `{first}` is now `{' '.join(now)}`; the old name is removed after 0.1", file=sys.stderr)
+        return _run([*now, *words[1:]])
     if first not in COMMANDS:
         print(_unknown(first), file=sys.stderr)
         return EXIT_BAD_USE

@@ -31,7 +31,7 @@ from kvitals.rules import catalogue
 from kvitals.rules.catalogue import CatalogueError, Gpu, Model
 from kvitals.ui.cli import prometheus
 from kvitals.ui.cli.common import add_judging_options, answer_console, parse_duration, print_json, print_wide, setup
-from kvitals.ui.cli.knee import add_source, course
+from kvitals.ui.cli.course import add_source, course
 
 DESCRIPTION = """\
 Sizes a fleet for a workload, a model and a GPU, step by step, each number with how it was come by.
