@@ -17,10 +17,9 @@ from kvitals.dashboards.boards import (
 )
 from kvitals.dashboards.boards.board import Board, build
 from kvitals.dashboards.grafana import encode
-from kvitals.dashboards.queries import Queries, readable
+from kvitals.dashboards.queries import Queries
 from kvitals.diagnoser.sources.survey import FAST_SECONDS
-from kvitals.rules.loader import Knowledge, family_of
-from kvitals.series.promql import names
+from kvitals.rules.loader import Knowledge
 
 
 def boards(knowledge: Knowledge) -> tuple[Board, ...]:
@@ -43,18 +42,6 @@ def built(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> 
     the rules, in seconds."""
     queries = Queries(knowledge, window)
     return {f"boards/{board.name}.json": build(board, queries, runbooks) for board in boards(knowledge)}
-
-
-def metrics(knowledge: Knowledge) -> frozenset[str]:
-    """The metrics of families that the boards read."""
-    found = built(knowledge, "")
-    read: set[str] = set()
-    for board in found.values():
-        asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-        asked += [mark["target"]["expr"] for mark in board["annotations"]["list"]]
-        for expr in asked:
-            read |= {name for name in names(readable(expr)) if family_of(name, knowledge.families)}
-    return frozenset(read)
 
 
 def files(knowledge: Knowledge, runbooks: str, window: float = FAST_SECONDS) -> dict[str, str]:

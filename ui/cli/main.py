@@ -49,6 +49,7 @@ GROUPS = {
         "replay": "the verdicts of a recording over time, or its pages as HTTP targets",
     },
     "extend": {
+        "export": "boards, alerts, recording rules, Alertmanager's configuration, runbooks, the mixin",
         "rules": "list and publish rules; write, test and lint your own",
     },
 }
