@@ -42,6 +42,7 @@ GROUPS = {
         "web": "the web page alone",
         "tap": "an observing proxy before one engine or router",
         "notify": "diagnose the alerts of a fleet and forward them",
+        "config": "init: a first kvitals.toml for this machine; check: what it says against what runs",
         "history": "what the agent keeps on disk: list, export, prune",
     },
     "record": {
@@ -60,6 +61,9 @@ ALIASES = {"curve": ("whatif", "--curve"), "audit": ("knee", "--audit")}
 """Old commands and what they are now. They go after 0.1."""
 
 EXIT_BAD_USE = 2
+SHORT = {"init": ("config", "init")}
+"""Commands that are part of another one and have a name of their own."""
+
 PAST = re.compile(r"-\d[\d.]*(ms|s|m|h|d)?")
 """So long ago: a value that begins as an option does."""
 
@@ -137,6 +141,8 @@ def _run(words: list[str]) -> int:
         return 0
     if first == "help":
         return _run([*words[1:], "--help"])
+    if first in SHORT:
+        return _run([*SHORT[first], *words[1:]])
     if first in ALIASES:
         now = ALIASES[first]
         print(f"kvitals: `{first}` is now `{' '.join(now)}`; the old name is removed after 0.1", file=sys.stderr)
@@ -210,7 +216,7 @@ def _unknown(word: str) -> str:
         return (
             f"kvitals: option {word} comes after a command: kvitals COMMAND {word}. kvitals --help lists the commands."
         )
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    near = difflib.get_close_matches(word, [*COMMANDS, *SHORT], n=1)
     meant = f" Did you mean {near[0]}?" if near else ""
     return f"kvitals: {word!r} is no command.{meant} kvitals --help lists the commands."
 
