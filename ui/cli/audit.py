@@ -16,8 +16,9 @@ from kvitals.diagnoser import steps
 from kvitals.diagnoser.scaling_lead import Audit, Lead, Ready, audits, starts
 from kvitals.diagnoser.steps import step_of
 from kvitals.diagnoser.text import render
-from kvitals.ui.cli.common import answer_console, print_json, setup
+from kvitals.ui.cli.common import json_text, setup
 from kvitals.ui.cli.course import course, with_entity
+from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import moment
 
 _TITLES = {
@@ -42,16 +43,19 @@ def run(args: argparse.Namespace) -> int:
         begun = starts(of.ask, of.start, of.end)
     if not found:
         raise UsageError(f"{of.name} has no time to first token of any engine")
-    if args.json:
-        print_json({"audits": list(map(with_entity, found)), "starts": list(map(with_entity, begun))})
-        return 0
-    console = answer_console()
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
-    needed = total(begun)
-    console.print(_started(begun), soft_wrap=True)
-    for one in found:
-        console.print()
-        show(one, needed, console)
+
+    def show_all(console: Console) -> None:
+        console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")
+        needed = total(begun)
+        console.print(_started(begun))
+        for one in found:
+            console.print()
+            show(one, needed, console)
+
+    def encode() -> str:
+        return json_text({"audits": list(map(with_entity, found)), "starts": list(map(with_entity, begun))})
+
+    emit(PrintedDocument("Scaling-signal audit", show_all, encode), args.output)
     return 0
 
 

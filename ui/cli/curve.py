@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.text import Text
 
 from kvitals.app.lookups import Lookups
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli.accesses import head, replay_plan
-from kvitals.ui.cli.common import answer_console
+from kvitals.ui.cli.output import PrintedDocument, emit
 from kvitals.ui.formats import bar, short
 
 PER_OCTAVE = 8
@@ -25,16 +26,19 @@ WIDTH = 32
 def run(subject: Lookups, args: argparse.Namespace) -> int:
     """Print the curve of recorded accesses. Raises UsageError."""
     rows = replay_plan(subject, ReplayPlan(capacities=_capacities(subject), rate=args.sample, seed=args.seed))
-    if args.json:
-        print("[\n" + ",\n".join(json.dumps(_point(row, subject)) for row in rows) + "\n]")
-        return 0
-    console = answer_console()
-    head(subject, console)
-    for line in plot(rows, subject.today):
-        console.print(line)
-    console.print()
-    for sentence in _enough(rows, subject):
-        console.print(sentence)
+
+    def show(console: Console) -> None:
+        head(subject, console)
+        for line in plot(rows, subject.today):
+            console.print(line)
+        console.print()
+        for sentence in _enough(rows, subject):
+            console.print(sentence)
+
+    def encode() -> str:
+        return "[\n" + ",\n".join(json.dumps(_point(row, subject)) for row in rows) + "\n]"
+
+    emit(PrintedDocument("Hit rate by size of the cache", show, encode), args.output)
     return 0
 
 

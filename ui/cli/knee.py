@@ -23,12 +23,12 @@ from kvitals.series.types import Labels
 from kvitals.ui.cli import audit, prometheus
 from kvitals.ui.cli.common import (
     add_judging_options,
-    answer_console,
+    json_text,
     parse_duration,
-    print_json,
     setup,
 )
 from kvitals.ui.cli.course import add_source, course, with_entity
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import bar, moment
 
 BINDING_SECONDS = 3600.0
@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
         help="the scaling-signal audit instead: which signals moved before TTFT p99 passed its objective, how long"
         " before, and whether an engine starts in that time",
     )
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    add_output_options(parser, "every number")
     add_judging_options(parser)
     prometheus.add_options(parser, "--from and --to")
     parser.set_defaults(do=do)
@@ -76,14 +76,17 @@ def do(args: argparse.Namespace) -> int:
         bound = {one.entity: one for one in bindings(of.ask, since, of.end, of.gap)}
     if not found:
         raise UsageError(f"{of.name} knows of no engine that says how many requests it runs")
-    if args.json:
-        print_json([_document(point, bound.get(point.entity), of) for point in found])
-        return 0
-    console = answer_console()
-    console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim", soft_wrap=True)
-    for point in found:
-        console.print()
-        show(point, bound.get(point.entity), console)
+
+    def show_all(console: Console) -> None:
+        console.print(f"{of.name}: {moment(of.start)} to {moment(of.end)}", style="dim")
+        for point in found:
+            console.print()
+            show(point, bound.get(point.entity), console)
+
+    def encode() -> str:
+        return json_text([_document(point, bound.get(point.entity), of) for point in found])
+
+    emit(PrintedDocument("Knee and headroom", show_all, encode), args.output)
     return 0
 
 

@@ -19,7 +19,8 @@ from kvitals.kvcache.routing import ROUTINGS
 from kvitals.kvcache.whatif import ReplayPlan, ReplayRow
 from kvitals.ui.cli import curve
 from kvitals.ui.cli.accesses import add_subject_options, head, replay_plan, subject
-from kvitals.ui.cli.common import answer_console, parse_duration, print_wide
+from kvitals.ui.cli.common import parse_duration, print_wide
+from kvitals.ui.cli.output import PrintedDocument, add_output_options, emit
 from kvitals.ui.formats import short
 
 MAX_ROWS = 1000
@@ -62,7 +63,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--prefill-rate", type=float, metavar="TOKENS", help="prompt tokens that a node computes in a second, for times"
     )
-    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    add_output_options(parser, "the rows")
     parser.set_defaults(do=do)
 
 
@@ -73,13 +74,13 @@ def do(args: argparse.Namespace) -> int:
     rows = replay_plan(of, _plan(args, of))
     base = base_of(rows, of.today)
     worths = [worth(row, base, len(of.accesses), args.prefill_rate) for row in rows]
-    if args.json:
-        print(_json(rows, worths, of))
-        return 0
-    console = answer_console()
-    head(of, console)
-    print_wide(_table(rows, worths, base), console)
-    _foot(of, rows, base, args, console)
+
+    def show(console: Console) -> None:
+        head(of, console)
+        print_wide(_table(rows, worths, base), console)
+        _foot(of, rows, base, args, console)
+
+    emit(PrintedDocument("Predicted hit rates", show, lambda: _json(rows, worths, of)), args.output)
     return 0
 
 
