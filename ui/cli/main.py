@@ -141,6 +141,8 @@ def _run(words: list[str]) -> int:
         return 0
     if first == "help":
         return _run([*words[1:], "--help"])
+    if first == "completion":
+        return _completion(words[1:])
     if first in SHORT:
         return _run([*SHORT[first], *words[1:]])
     if first in ALIASES:
@@ -160,6 +162,21 @@ def _run(words: list[str]) -> int:
         from kvitals.ui.cli.failures import report_failure  # it imports whatever may fail
 
         return report_failure(error)
+
+
+def _completion(words: list[str]) -> int:
+    """Print the completion script of a shell."""
+    from kvitals.ui.cli.completion import SHELLS, script  # it imports every command
+
+    if len(words) == 1 and words[0] in SHELLS:
+        sys.stdout.write(script(words[0]))
+        return 0
+    usage = (
+        f"usage: kvitals completion {'|'.join(SHELLS)}\n\nbash: add `source <(kvitals completion bash)` to ~/.bashrc."
+    )
+    asked = words[:1] in (["-h"], ["--help"])
+    print(usage, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else EXIT_BAD_USE
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
@@ -208,7 +225,11 @@ def _help() -> str:
     lines = ["usage: kvitals COMMAND ...", "", ABOUT]
     for group, commands in GROUPS.items():
         lines += ["", group, *(f"  {name:<{width}}{line}" for name, line in commands.items())]
-    return "\n".join([*lines, "", "kvitals COMMAND --help: its options. kvitals --version: the version.", "", EXAMPLES])
+    more = (
+        "kvitals COMMAND --help, kvitals help COMMAND: its options. kvitals --version: the version.",
+        "kvitals completion bash|zsh|fish: completion for your shell.",
+    )
+    return "\n".join([*lines, "", *more, "", EXAMPLES])
 
 
 def _unknown(word: str) -> str:
@@ -216,7 +237,7 @@ def _unknown(word: str) -> str:
         return (
             f"kvitals: option {word} comes after a command: kvitals COMMAND {word}. kvitals --help lists the commands."
         )
-    near = difflib.get_close_matches(word, [*COMMANDS, *SHORT], n=1)
+    near = difflib.get_close_matches(word, [*COMMANDS, *SHORT, "completion", "help"], n=1)
     meant = f" Did you mean {near[0]}?" if near else ""
     return f"kvitals: {word!r} is no command.{meant} kvitals --help lists the commands."
 
